@@ -1,0 +1,1 @@
+"""Commands: they read, call the core and render; they decide nothing."""

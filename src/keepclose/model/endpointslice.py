@@ -1,0 +1,112 @@
+"""EndpointSlice (discovery.k8s.io/v1) and the older Endpoints, as the API defines them."""
+
+from __future__ import annotations
+
+from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectReference
+from keepclose.model.wellknown import SERVICE_NAME_LABEL
+
+
+class EndpointConditions(Frozen, frozen=True):
+    """State of an endpoint. Absent means: ready yes, serving as ready, terminating no."""
+
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class ForZone(Frozen, frozen=True):
+    """A zone whose clients should use the endpoint."""
+
+    name: str = ""
+
+
+class ForNode(Frozen, frozen=True):
+    """A node whose clients should use the endpoint."""
+
+    name: str = ""
+
+
+class EndpointHints(Frozen, frozen=True):
+    """Who should use an endpoint."""
+
+    for_zones: tuple[ForZone, ...] = ()
+    for_nodes: tuple[ForNode, ...] = ()
+
+
+class Endpoint(Frozen, frozen=True):
+    """One backend of a Service."""
+
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+    hostname: str | None = None
+    target_ref: ObjectReference | None = None
+    deprecated_topology: dict[str, str] | None = None
+    node_name: str | None = None
+    zone: str | None = None
+    hints: EndpointHints | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ready is said explicitly, as those who write hints demand."""
+        return self.conditions.ready is True
+
+
+class EndpointPort(Frozen, frozen=True):
+    """One port of all endpoints in a slice."""
+
+    name: str | None = None
+    protocol: str | None = None
+    port: int | None = None
+    app_protocol: str | None = None
+
+
+class EndpointSlice(Frozen, frozen=True):
+    """Some of the endpoints of a Service."""
+
+    api_version: str = "discovery.k8s.io/v1"
+    kind: str = "EndpointSlice"
+    metadata: ObjectMeta = ObjectMeta()
+    address_type: str = ""
+    endpoints: tuple[Endpoint, ...] = ()
+    ports: tuple[EndpointPort, ...] = ()
+
+    @property
+    def service_key(self) -> NamespacedName:
+        """The Service that the slice belongs to; its name is "" when no label says so."""
+        labels = self.metadata.labels
+        return NamespacedName(self.metadata.namespace, labels.get(SERVICE_NAME_LABEL, ""))
+
+
+class EndpointAddress(Frozen, frozen=True):
+    """One address of a legacy Endpoints object."""
+
+    ip: str = ""
+    hostname: str = ""
+    node_name: str | None = None
+    target_ref: ObjectReference | None = None
+
+
+class EndpointsPort(Frozen, frozen=True):
+    """One port of a legacy Endpoints subset."""
+
+    name: str = ""
+    port: int = 0
+    protocol: str = ""
+    app_protocol: str | None = None
+
+
+class EndpointSubset(Frozen, frozen=True):
+    """Addresses that share a set of ports."""
+
+    addresses: tuple[EndpointAddress, ...] = ()
+    not_ready_addresses: tuple[EndpointAddress, ...] = ()
+    ports: tuple[EndpointsPort, ...] = ()
+
+
+class Endpoints(Frozen, frozen=True):
+    """The legacy object that is mirrored to slices for Services without a selector."""
+
+    api_version: str = "v1"
+    kind: str = "Endpoints"
+    metadata: ObjectMeta = ObjectMeta()
+    subsets: tuple[EndpointSubset, ...] = ()

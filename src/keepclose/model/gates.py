@@ -1,0 +1,105 @@
+"""Feature gates under the names of the proposals.
+
+A set of gates is a value: it is parsed once at start and handed to every decision. Pairs that the
+proposals exclude are refused, because two mechanisms would then claim the same Service.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Gate(StrEnum):
+    """Every gate that some decision asks about."""
+
+    SERVICE_TRAFFIC_DISTRIBUTION = "ServiceTrafficDistribution"
+    PREFER_SAME_TRAFFIC_DISTRIBUTION = "PreferSameTrafficDistribution"
+    TOPOLOGY_AWARE_HINTS = "TopologyAwareHints"
+    SERVICE_INTERNAL_TRAFFIC_POLICY = "ServiceInternalTrafficPolicy"
+    PROXY_TERMINATING_ENDPOINTS = "ProxyTerminatingEndpoints"
+    ENDPOINT_SLICE_TERMINATING_CONDITION = "EndpointSliceTerminatingCondition"
+    STRICT_IP_CIDR_VALIDATION = "StrictIPCIDRValidation"
+    RELAXED_SERVICE_NAME_VALIDATION = "RelaxedServiceNameValidation"
+    TOPOLOGY_AWARE_SUBSETTING = "TopologyAwareSubsetting"
+    ENDPOINT_SLICE_SUBSETTING = "EndpointSliceSubsetting"
+    PREFER_LOCAL_TRAFFIC_POLICY = "PreferLocalTrafficPolicy"
+    NODE_LEVEL_TOPOLOGY = "NodeLevelTopology"
+    SERVICE_TOPOLOGY = "ServiceTopology"
+    SERVICE_TRAFFIC_DISTRIBUTION_STATUS = "ServiceTrafficDistributionStatus"
+    TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS = "TrafficDistributionCustomHeuristics"
+
+
+ON_BY_DEFAULT = frozenset(
+    {
+        Gate.SERVICE_TRAFFIC_DISTRIBUTION,
+        Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,
+        Gate.TOPOLOGY_AWARE_HINTS,
+        Gate.SERVICE_INTERNAL_TRAFFIC_POLICY,
+        Gate.PROXY_TERMINATING_ENDPOINTS,
+        Gate.ENDPOINT_SLICE_TERMINATING_CONDITION,
+        Gate.STRICT_IP_CIDR_VALIDATION,
+        Gate.RELAXED_SERVICE_NAME_VALIDATION,
+    }
+)
+# ServiceTopology (topologyKeys) was followed by both of these, and each asks not to run beside it.
+EXCLUSIVE_PAIRS = (
+    (Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.SERVICE_TOPOLOGY),
+    (Gate.TOPOLOGY_AWARE_HINTS, Gate.SERVICE_TOPOLOGY),
+)
+_TRUE = frozenset({"true", "True", "TRUE", "t", "T", "1"})
+_FALSE = frozenset({"false", "False", "FALSE", "f", "F", "0"})
+
+
+class FeatureGates(msgspec.Struct, frozen=True):
+    """The gates that are on."""
+
+    enabled: frozenset[Gate] = ON_BY_DEFAULT
+
+    def on(self, gate: Gate) -> bool:
+        """Return whether the gate is on."""
+        return gate in self.enabled
+
+    def with_gates(self, *on: Gate) -> FeatureGates:
+        """Return these gates with the given ones switched on."""
+        return FeatureGates(self.enabled | set(on))
+
+    def without(self, *off: Gate) -> FeatureGates:
+        """Return these gates with the given ones switched off."""
+        return FeatureGates(self.enabled - set(off))
+
+
+class GateError(ValueError):
+    """A --feature-gates text that cannot be followed; says which part and what would do."""
+
+
+def parse_gates(text: str, *, allow_incompatible: bool = False) -> FeatureGates:
+    """Return the gates for a text such as "A=true,B=false"; the empty text gives the defaults.
+
+    `AllAlpha`-like groups do not exist here. Raises GateError for unknown names, bad values and
+    excluded pairs; the latter can be allowed for tests of both mechanisms in one process.
+    """
+    enabled = set(ON_BY_DEFAULT)
+    names = {gate.value: gate for gate in Gate}
+    for part in (piece.strip() for piece in text.split(",")):
+        if not part:
+            continue
+        name, separator, value = part.partition("=")
+        gate = names.get(name.strip())
+        if gate is None:
+            raise GateError(f"unknown feature gate {name.strip()!r}; known: {', '.join(names)}")
+        if not separator or value.strip() not in _TRUE | _FALSE:
+            raise GateError(f"feature gate {gate}: {value.strip()!r} must be true or false")
+        if value.strip() in _TRUE:
+            enabled.add(gate)
+        else:
+            enabled.discard(gate)
+    if not allow_incompatible:
+        for one, other in EXCLUSIVE_PAIRS:
+            if one in enabled and other in enabled:
+                raise GateError(
+                    f"feature gates {one} and {other} exclude each other; "
+                    f"add {one}=false or {other}=false"
+                )
+    return FeatureGates(frozenset(enabled))

@@ -1,0 +1,81 @@
+"""Metadata shared by all objects, and the base of every struct that mirrors the Kubernetes API.
+
+Only the fields that some decision reads are declared; msgspec ignores the others, so an object of
+any Kubernetes version decodes. Sequences are tuples: an object taken from a cache cannot be changed
+by accident.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+
+class Frozen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Base of all API structs: immutable, camel-cased on the wire, absent fields left out."""
+
+
+class NamespacedName(NamedTuple):
+    """The identity of a namespaced object."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class OwnerReference(Frozen, frozen=True):
+    """Points from an object to the one it belongs to."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Frozen, frozen=True):
+    """Name, labels and bookkeeping of an object; timestamps stay RFC 3339 strings."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def key(self) -> NamespacedName:
+        """The object's identity within its kind."""
+        return NamespacedName(self.namespace, self.name)
+
+
+class ObjectReference(Frozen, frozen=True):
+    """Names another object; endpoints point to their pod with one."""
+
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class Condition(Frozen, frozen=True):
+    """The standard status condition, keyed by type."""
+
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    observed_generation: int | None = None

@@ -1,0 +1,43 @@
+"""Names that Kubernetes and the proposals fixed: labels, annotations, values, controllers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
+MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
+SKIP_MIRROR_LABEL: Final = "endpointslice.kubernetes.io/skip-mirror"
+HEADLESS_LABEL: Final = "service.kubernetes.io/headless"
+PROXY_NAME_LABEL: Final = "service.kubernetes.io/service-proxy-name"
+FOR_ZONE_LABEL: Final = "endpointslice.kubernetes.io/for-zone"
+FOR_REGION_LABEL: Final = "endpointslice.kubernetes.io/for-region"
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+REGION_LABEL: Final = "topology.kubernetes.io/region"
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+EXCLUDED_NODE_LABELS: Final = (
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+)
+
+TRIGGER_TIME_ANNOTATION: Final = "endpoints.kubernetes.io/last-change-trigger-time"
+OVER_CAPACITY_ANNOTATION: Final = "endpoints.kubernetes.io/over-capacity"
+LAST_APPLIED_ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configuration"
+LEADER_ANNOTATION: Final = "control-plane.alpha.kubernetes.io/leader"
+TOPOLOGY_MODE_ANNOTATION: Final = "service.kubernetes.io/topology-mode"
+TOPOLOGY_HINTS_ANNOTATION: Final = "service.kubernetes.io/topology-aware-hints"
+SUBSETTING_ANNOTATION: Final = "endpointslice.kubernetes.io/subsetting"
+NODE_TOPOLOGY_ANNOTATION: Final = "service.kubernetes.io/node-topology"
+
+# What a real API server refuses in a field can be said by these annotations on any cluster.
+TRAFFIC_DISTRIBUTION_ANNOTATION: Final = "keepclose.dev/traffic-distribution"
+INTERNAL_POLICY_ANNOTATION: Final = "keepclose.dev/internal-traffic-policy"
+EXTERNAL_POLICY_ANNOTATION: Final = "keepclose.dev/external-traffic-policy"
+# Weights of the endpoints of a slice, in the order of its endpoints: a JSON list of integers.
+ENDPOINT_WEIGHTS_ANNOTATION: Final = "keepclose.dev/endpoint-weights"
+
+ENDPOINTSLICE_CONTROLLER: Final = "endpointslice-controller.k8s.io"
+MIRRORING_CONTROLLER: Final = "endpointslicemirroring-controller.k8s.io"
+
+PREFER_CLOSE: Final = "PreferClose"
+PREFER_SAME_ZONE: Final = "PreferSameZone"
+PREFER_SAME_NODE: Final = "PreferSameNode"

@@ -1,0 +1,1 @@
+"""What would happen to a cluster's Services, told by the pure core alone."""

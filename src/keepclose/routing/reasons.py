@@ -1,0 +1,103 @@
+"""The closed vocabulary of reasons.
+
+Every decision returns the reasons that led to it. Events, conditions, tables and JSON render
+these; nothing else in keepclose explains a decision in words of its own.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class ReasonCode(StrEnum):
+    """What was decided, or what stood in the way."""
+
+    # Which mechanism governs a Service.
+    NOTHING_ASKED = "NothingAsked"
+    TOPOLOGY_KEYS_GOVERN = "TopologyKeysGovern"
+    SUBSETTING_GOVERNS = "SubsettingGoverns"
+    TOPOLOGY_ANNOTATION_GOVERNS = "TopologyAnnotationGoverns"
+    TRAFFIC_DISTRIBUTION_GOVERNS = "TrafficDistributionGoverns"
+    CONTROLLER_DEFAULT_GOVERNS = "ControllerDefaultGoverns"
+    NODE_LEVEL_DETECTED = "NodeLevelDetected"
+    NODE_HINTS_ADDED = "NodeHintsAdded"
+    OVERRIDDEN = "Overridden"
+    GATE_OFF = "GateOff"
+    VALUE_NOT_SUPPORTED = "ValueNotSupported"
+    TOPOLOGY_DISABLED = "TopologyDisabled"
+    SUBSETTING_NEEDS_CLUSTER_POLICY = "SubsettingNeedsClusterPolicy"
+    NO_SELECTOR = "NoSelector"
+    EXTERNAL_NAME = "ExternalName"
+
+    # Hints on endpoints.
+    HINTS_POPULATED = "HintsPopulated"
+    NO_READY_ENDPOINTS = "NoReadyEndpoints"
+    ENDPOINT_WITHOUT_ZONE = "EndpointWithoutZone"
+    ENDPOINT_WITHOUT_NODE = "EndpointWithoutNode"
+    POD_WITHOUT_NODE = "PodWithoutNode"
+
+    # Proportional allocation (Auto).
+    INSUFFICIENT_NODE_INFO = "InsufficientNodeInfo"
+    NODES_IN_ONE_ZONE = "NodesReadyInOneZoneOnly"
+    TOO_FEW_ENDPOINTS = "InsufficientNumberOfEndpoints"
+    OVERLOAD_BOUND = "MinAllocationExceedsOverloadThreshold"
+    NO_HINTS_ALLOCATED = "NoAllocatedHintsForZones"
+    ALLOCATED = "Allocated"
+
+    # Subsetting.
+    BELOW_START = "BelowStartingThreshold"
+    PADDING_HOLDS_RANDOM = "PaddingHoldsRandom"
+    PADDING_HOLDS_SUBSETS = "PaddingHoldsSubsets"
+    SUBSETS_BALANCED = "SubsetsBalanced"
+    SUBSETS_KEPT = "SubsetsKept"
+    SUBSETS_BY_ZONE = "SubsetsByZone"
+    DOWNGRADED = "DowngradedToRandom"
+    PLACED_BY_NEED = "PlacedByNeed"
+    NO_ZONES = "NoZones"
+    SHARE_BY_NODES = "ShareByNodeCount"
+    START_THRESHOLD_INVALID = "StartingThresholdInvalid"
+
+    # Node-level detection.
+    ONE_DAEMON_SET = "OneDaemonSet"
+    NOT_ONE_DAEMON_SET = "NotOneDaemonSet"
+    TOO_MANY_NODES_MISSING = "TooManyNodesMissing"
+    HYSTERESIS_HOLDS = "HysteresisHolds"
+    NOT_OPTED_IN = "NotOptedIn"
+
+    # What one node uses for one service port.
+    SAME_NODE = "SameNode"
+    SAME_ZONE = "SameZone"
+    NODE_LEVEL = "NodeLevel"
+    NODE_HINT_MISSING = "NodeHintMissing"
+    NODE_NOT_HINTED = "NodeNotHinted"
+    ZONE_HINT_MISSING = "ZoneHintMissing"
+    ZONE_NOT_HINTED = "ZoneNotHinted"
+    NODE_WITHOUT_ZONE = "NodeWithoutZone"
+    HINTS_IGNORED = "HintsIgnored"
+    ALL_ENDPOINTS = "AllEndpoints"
+    TERMINATING_FALLBACK = "TerminatingFallback"
+    NO_ENDPOINTS = "NoEndpoints"
+    LOCAL_POLICY = "LocalPolicy"
+    NO_LOCAL_ENDPOINT = "NoLocalEndpoint"
+    LOCAL_PREFERRED = "LocalPreferred"
+    LOCAL_FELL_BACK = "LocalFellBack"
+    SLICES_FOR_ZONE = "SlicesForZone"
+    SLICES_NOT_FOR_US = "SlicesNotForUs"
+    TOPOLOGY_KEY_MATCHED = "TopologyKeyMatched"
+    TOPOLOGY_KEYS_UNMATCHED = "TopologyKeysUnmatched"
+    WEIGHTED = "Weighted"
+
+
+class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why something was decided: in words, about which object, and the smallest fix if one helps.
+
+    `subject` is "<Kind> <name>", such as "Node n3" or "Endpoint 10.0.0.7". `fix` is a command where
+    one exists, else one short imperative sentence; "" where there is nothing to mend.
+    """
+
+    code: ReasonCode
+    message: str
+    subject: str = ""
+    fix: str = ""
