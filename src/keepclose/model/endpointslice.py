@@ -60,7 +60,7 @@ class EndpointPort(Frozen, frozen=True):
     app_protocol: str | None = None
 
 
-class EndpointSlice(Frozen, frozen=True):
+class EndpointSlice(Frozen, frozen=True, omit_defaults=False):
     """Some of the endpoints of a Service."""
 
     api_version: str = "discovery.k8s.io/v1"
@@ -103,7 +103,7 @@ class EndpointSubset(Frozen, frozen=True):
     ports: tuple[EndpointsPort, ...] = ()
 
 
-class Endpoints(Frozen, frozen=True):
+class Endpoints(Frozen, frozen=True, omit_defaults=False):
     """The legacy object that is mirrored to slices for Services without a selector."""
 
     api_version: str = "v1"

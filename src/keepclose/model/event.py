@@ -5,7 +5,7 @@ from __future__ import annotations
 from keepclose.model.meta import Frozen, ObjectMeta, ObjectReference
 
 
-class Event(Frozen, frozen=True):
+class Event(Frozen, frozen=True, omit_defaults=False):
     """Something worth telling about an object."""
 
     api_version: str = "v1"
@@ -31,7 +31,7 @@ class LeaseSpec(Frozen, frozen=True):
     lease_transitions: int | None = None
 
 
-class Lease(Frozen, frozen=True):
+class Lease(Frozen, frozen=True, omit_defaults=False):
     """A lock with a time limit, by which one of several controllers becomes the leader."""
 
     api_version: str = "coordination.k8s.io/v1"

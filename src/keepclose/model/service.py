@@ -77,7 +77,7 @@ class ServiceStatus(Frozen, frozen=True):
     conditions: tuple[Condition, ...] = ()
 
 
-class Service(Frozen, frozen=True):
+class Service(Frozen, frozen=True, omit_defaults=False):
     """A Service."""
 
     api_version: str = "v1"

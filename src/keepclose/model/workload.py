@@ -48,7 +48,7 @@ class NodeStatus(Frozen, frozen=True):
     addresses: tuple[NodeAddress, ...] = ()
 
 
-class Node(Frozen, frozen=True):
+class Node(Frozen, frozen=True, omit_defaults=False):
     """A machine that runs pods."""
 
     api_version: str = "v1"
@@ -119,7 +119,7 @@ class PodStatus(Frozen, frozen=True):
     conditions: tuple[StatusCondition, ...] = ()
 
 
-class Pod(Frozen, frozen=True):
+class Pod(Frozen, frozen=True, omit_defaults=False):
     """A pod."""
 
     api_version: str = "v1"
