@@ -1,0 +1,237 @@
+"""Facts about IP addresses and CIDRs as text, and the causes when a text is not acceptable.
+
+The API reads addresses leniently, as Go once did: leading zeros do no harm and an IPv4-mapped IPv6
+address counts as IPv4. Fields of old demand a strict form only while StrictIPCIDRValidation is on;
+new fields demand the canonical form always. Nothing here raises on any text.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Final, NamedTuple
+
+from keepclose.model.causes import Cause, invalid, required
+from keepclose.model.strings import dns1123_label, dns1123_subdomain, fqdn
+
+IPV4: Final = "IPv4"
+IPV6: Final = "IPv6"
+MUST_BE_IP: Final = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+MUST_BE_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+
+_CACHED = 1 << 16
+_ZERO_PADDED_IP = "must not have leading 0s"
+_MAPPED_IP = "must not be an IPv4-mapped IPv6 address"
+_ZERO_PADDED_CIDR = "must not have leading 0s in IP or prefix length"
+_MAPPED_CIDR = "must not have an IPv4-mapped IPv6 address"
+_STRAY_BITS_CIDR = "must not have bits set beyond the prefix length"
+
+
+class ParsedIP(NamedTuple):
+    """An address read leniently, and in which ways the text was lax.
+
+    `address` is IPv4 for an IPv4-mapped text; `mapped` then says so.
+    """
+
+    address: IPv4Address | IPv6Address
+    leading_zeros: bool = False
+    mapped: bool = False
+
+
+@lru_cache(maxsize=_CACHED)
+def parse_lenient(address: str) -> ParsedIP | None:
+    """Return what the text says when read leniently, or None when it is no address at all."""
+    if ":" in address:
+        return _parse_ipv6(address)
+    octets = _octets(address)
+    if octets is None:
+        return None
+    plain = ".".join(map(str, octets))
+    return ParsedIP(IPv4Address(bytes(octets)), leading_zeros=plain != address)
+
+
+@lru_cache(maxsize=_CACHED)
+def family_of(address: str) -> str | None:
+    """Return "IPv4" or "IPv6", or None when the text is no address."""
+    parsed = parse_lenient(address)
+    if parsed is None:
+        return None
+    return IPV4 if parsed.address.version == 4 else IPV6
+
+
+@lru_cache(maxsize=_CACHED)
+def canonical(address: str) -> str | None:
+    """Return the one agreed spelling (RFC 5952 for IPv6), or None when the text is no address."""
+    parsed = parse_lenient(address)
+    return None if parsed is None else str(parsed.address)
+
+
+def legacy_ip_causes(
+    field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
+) -> list[Cause]:
+    """Return what is wrong with an address in a field that was always read leniently.
+
+    Values that the stored object already has are left alone.
+    """
+    if value in old_values:
+        return []
+    parsed = parse_lenient(value)
+    if parsed is None:
+        return [invalid(field, value, MUST_BE_IP)]
+    return _lax_ip_causes(field, value, parsed) if strict else []
+
+
+def strict_ip_causes(field: str, value: str) -> list[Cause]:
+    """Return what is wrong with an address in a field that takes the canonical form only."""
+    parsed = parse_lenient(value)
+    if parsed is None:
+        return [invalid(field, value, MUST_BE_IP)]
+    if lax := _lax_ip_causes(field, value, parsed):
+        return lax
+    wanted = str(parsed.address)
+    if value == wanted:
+        return []
+    return [invalid(field, value, f'must be in canonical form ("{wanted}")')]
+
+
+def ip_warnings(field: str, value: str) -> list[str]:
+    """Return what to tell a client about an address that is accepted but badly spelt.
+
+    A text that is no address gives no warning; refusing it is up to validation.
+    """
+    parsed = parse_lenient(value)
+    if parsed is None or value == str(parsed.address):
+        return []
+    wanted = f'"{parsed.address}"'
+    if parsed.leading_zeros or parsed.mapped:
+        lax = f'non-standard IP address "{value}" will be considered invalid in a future'
+        return [f"{field}: {lax} Kubernetes release: use {wanted}"]
+    return [f'{field}: IPv6 address "{value}" should be in RFC 5952 canonical format ({wanted})']
+
+
+def endpoint_ip_causes(field: str, value: str) -> list[Cause]:
+    """Return why traffic may not be sent to an address: it means "here" or only the own link."""
+    return [invalid(field, value, detail) for detail in _unreachable_because(value)]
+
+
+def fqdn_causes(field: str, value: str) -> list[Cause]:
+    """Return what is wrong with the address of a slice of names."""
+    if not value:
+        return [required(field)]
+    name = value.removesuffix(".")
+    shown = name
+    if not dns1123_subdomain(name):
+        # NB: when one label alone is too long the API shows that label, not the whole name.
+        shown = next((label for label in name.split(".") if dns1123_label(label)), name)
+    return [invalid(field, shown, message) for message in fqdn(value)]
+
+
+def cidr_causes(
+    field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
+) -> list[Cause]:
+    """Return what is wrong with a range of addresses such as 10.0.0.0/8.
+
+    Values that the stored object already has are left alone.
+    """
+    if value in old_values:
+        return []
+    text, slash, length_text = value.partition("/")
+    parsed = parse_lenient(text)
+    length = _decimal(length_text)
+    if not slash or parsed is None or length is None:
+        return [invalid(field, value, MUST_BE_CIDR)]
+    width = 32 if parsed.address.version == 4 and not parsed.mapped else 128
+    if length > width:
+        return [invalid(field, value, MUST_BE_CIDR)]
+    if not strict:
+        return []
+    if parsed.leading_zeros or length_text != str(length):
+        return [invalid(field, value, _ZERO_PADDED_CIDR)]
+    causes = [invalid(field, value, _MAPPED_CIDR)] if parsed.mapped else []
+    number = int(parsed.address) + (0xFFFF << 32 if parsed.mapped else 0)
+    if number & ((1 << (width - length)) - 1):
+        causes.append(invalid(field, value, _STRAY_BITS_CIDR))
+    return causes
+
+
+@lru_cache(maxsize=_CACHED)
+def _unreachable_because(value: str) -> tuple[str, ...]:
+    parsed = parse_lenient(value)
+    if parsed is None:
+        return ("must be a valid IP address",)
+    address = parsed.address
+    details: list[str] = []
+    if address.is_unspecified:
+        details.append(f"may not be unspecified ({value})")
+    if address.is_loopback:
+        details.append("may not be in the loopback range (127.0.0.0/8, ::1/128)")
+    if address.is_link_local:
+        details.append("may not be in the link-local range (169.254.0.0/16, fe80::/10)")
+    if _is_link_local_multicast(address):
+        details.append("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)")
+    return tuple(details)
+
+
+def _lax_ip_causes(field: str, value: str, parsed: ParsedIP) -> list[Cause]:
+    if parsed.leading_zeros:
+        return [invalid(field, value, _ZERO_PADDED_IP)]
+    return [invalid(field, value, _MAPPED_IP)] if parsed.mapped else []
+
+
+def _is_link_local_multicast(address: IPv4Address | IPv6Address) -> bool:
+    packed = address.packed
+    if address.version == 4:
+        return packed[:3] == b"\xe0\x00\x00"
+    # The second half of byte 1 is the scope; the first half holds flags.
+    return packed[0] == 0xFF and packed[1] & 0x0F == 0x02
+
+
+def _octets(text: str) -> list[int] | None:
+    parts = text.split(".")
+    if len(parts) != 4:
+        return None
+    numbers = [number for part in parts if (number := _decimal(part)) is not None and number < 256]
+    return numbers if len(numbers) == 4 else None
+
+
+def _decimal(text: str) -> int | None:
+    # NB: int() alone would take "+1", " 1", "1_0" and digits of other scripts, and it refuses
+    # endless digits with an exception, hence the strip and the limit.
+    if not text.isascii() or not text.isdigit():
+        return None
+    significant = text.lstrip("0")
+    return int(significant or "0") if len(significant) < 8 else None
+
+
+def _parse_ipv6(text: str) -> ParsedIP | None:
+    if "%" in text:
+        return None
+    address = _strict_ipv6(text)
+    leading_zeros = address is None
+    if address is None:
+        address = _strict_ipv6(_without_padding(text))
+        if address is None:
+            return None
+    mapped = address.ipv4_mapped
+    if mapped is None:
+        return ParsedIP(address, leading_zeros)
+    return ParsedIP(mapped, leading_zeros, mapped=True)
+
+
+def _strict_ipv6(text: str) -> IPv6Address | None:
+    try:
+        return IPv6Address(text)
+    except AddressValueError:
+        return None
+
+
+def _without_padding(text: str) -> str:
+    """Return the address with the leading zeros of its groups and of its IPv4 tail dropped."""
+    *groups, tail = text.split(":")
+    octets = _octets(tail)
+    last = _unpadded(tail) if octets is None else ".".join(map(str, octets))
+    return ":".join([*map(_unpadded, groups), last])
+
+
+def _unpadded(group: str) -> str:
+    return group.lstrip("0") or group[:1]
