@@ -1,0 +1,219 @@
+"""Defaults of a Service: what the API server fills in before it judges a write.
+
+Plain defaults look at the Service alone. Families also depend on what the cluster offers and on the
+stored Service, and can be impossible, so they answer with causes then. Traffic distribution is
+never filled in: absent means that the data plane decides. A Service that needs nothing comes back
+as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from keepclose.model.addresses import IPV4, IPV6, family_of
+from keepclose.model.causes import Cause, invalid
+from keepclose.model.service import (
+    ClientIPConfig,
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    ServiceStatus,
+    SessionAffinityConfig,
+)
+from keepclose.model.service_network_rules import (
+    NO_CLUSTER_IP,
+    PREFER_DUAL_STACK,
+    REQUIRE_DUAL_STACK,
+    SINGLE_STACK,
+    validate_cluster_addresses,
+)
+from keepclose.model.service_policy_rules import CLUSTER_IP_TYPES, CLUSTER_POLICY
+
+DEFAULT_AFFINITY_TIMEOUT: Final = 10800
+
+_DEFAULT_AFFINITY_CONFIG = SessionAffinityConfig(
+    client_ip=ClientIPConfig(timeout_seconds=DEFAULT_AFFINITY_TIMEOUT)
+)
+
+
+def default_service(service: Service) -> Service:
+    """Return the Service with every absent field set that has a plain default."""
+    spec = service.spec
+    if not spec.type:
+        spec = replace(spec, type="ClusterIP")
+    spec = _default_affinity(spec)
+    ports = tuple(map(_default_port, spec.ports))
+    if ports != spec.ports:
+        spec = replace(spec, ports=ports)
+    defaulted = service if spec is service.spec else replace(service, spec=spec)
+    if not spec.external_traffic_policy and defaulted.is_externally_accessible:
+        spec = replace(spec, external_traffic_policy=CLUSTER_POLICY)
+    if spec.internal_traffic_policy is None and spec.type in CLUSTER_IP_TYPES:
+        spec = replace(spec, internal_traffic_policy=CLUSTER_POLICY)
+    if spec.type != "LoadBalancer":
+        return service if spec is service.spec else replace(service, spec=spec)
+    if spec.allocate_load_balancer_node_ports is None:
+        spec = replace(spec, allocate_load_balancer_node_ports=True)
+    status = _default_ip_modes(service.status)
+    if spec is service.spec and status is service.status:
+        return service
+    return replace(service, spec=spec, status=status)
+
+
+def hide_on_read(service: Service) -> Service:
+    """Return the Service as readers see it: ExternalName has no internal traffic to steer."""
+    spec = service.spec
+    if spec.type != "ExternalName" or spec.internal_traffic_policy is None:
+        return service
+    return replace(service, spec=replace(spec, internal_traffic_policy=None))
+
+
+def default_families(
+    service: Service, *, cluster_families: tuple[str, ...], old: Service | None = None
+) -> Service | list[Cause]:
+    """Return the Service with its families and their policy set, or the causes why that fails.
+
+    `cluster_families` are those that the cluster hands out addresses of, the primary one first. An
+    ExternalName Service has no families and comes back as it is. So does a PreferDualStack Service
+    whose addresses were not touched: it is not upgraded when the cluster is.
+    """
+    if service.spec.type == "ExternalName" or _keeps_preference(service, old):
+        return service
+    if causes := validate_cluster_addresses(service, strict=False, old=old):
+        return causes
+    spec = _release_secondary(_inherit_policy(service.spec, old), old)
+    # Endpoints of such a Service are made by hand, so the cluster's own families do not bind it.
+    handmade = spec.cluster_ips == (NO_CLUSTER_IP,) and not spec.selector
+    policy = spec.ip_family_policy or (REQUIRE_DUAL_STACK if handmade else SINGLE_STACK)
+    if policy == SINGLE_STACK and (causes := _two_values_causes(spec)):
+        return causes
+    families, causes = _infer_families(spec, cluster_families)
+    if not (causes or handmade):
+        causes = _cluster_causes(policy, families, cluster_families)
+    if causes:
+        return causes
+    families = families or cluster_families[:1]
+    if policy != SINGLE_STACK and (handmade or {IPV4, IPV6} <= set(cluster_families)):
+        families = _append_other(families)
+    return replace(service, spec=replace(spec, ip_families=families, ip_family_policy=policy))
+
+
+def _default_affinity(spec: ServiceSpec) -> ServiceSpec:
+    if spec.session_affinity == "ClientIP":
+        config = spec.session_affinity_config
+        client_ip = None if config is None else config.client_ip
+        if client_ip is None or client_ip.timeout_seconds is None:
+            return replace(spec, session_affinity_config=_DEFAULT_AFFINITY_CONFIG)
+    elif spec.session_affinity in ("", "None") and (
+        not spec.session_affinity or spec.session_affinity_config is not None
+    ):
+        return replace(spec, session_affinity="None", session_affinity_config=None)
+    return spec
+
+
+def _default_port(port: ServicePort) -> ServicePort:
+    # NB: 0 and "" both mean absent; a plain truth test covers them together with None.
+    if port.protocol and port.target_port:
+        return port
+    return replace(port, protocol=port.protocol or "TCP", target_port=port.target_port or port.port)
+
+
+def _default_ip_modes(status: ServiceStatus) -> ServiceStatus:
+    ingress = tuple(map(_default_ip_mode, status.load_balancer.ingress))
+    if ingress == status.load_balancer.ingress:
+        return status
+    return replace(status, load_balancer=LoadBalancerStatus(ingress=ingress))
+
+
+def _default_ip_mode(ingress: LoadBalancerIngress) -> LoadBalancerIngress:
+    if not ingress.ip or ingress.ip_mode is not None:
+        return ingress
+    return replace(ingress, ip_mode="VIP")
+
+
+def _keeps_preference(service: Service, old: Service | None) -> bool:
+    spec = service.spec
+    return (
+        old is not None
+        and spec.ip_family_policy == old.spec.ip_family_policy == PREFER_DUAL_STACK
+        and spec.cluster_ips == old.spec.cluster_ips
+        and spec.ip_families == old.spec.ip_families != ()
+    )
+
+
+def _inherit_policy(spec: ServiceSpec, old: Service | None) -> ServiceSpec:
+    if old is None or spec.ip_family_policy is not None:
+        return spec
+    return replace(spec, ip_family_policy=old.spec.ip_family_policy)
+
+
+def _release_secondary(spec: ServiceSpec, old: Service | None) -> ServiceSpec:
+    """Return the spec without second address and family when the policy alone took them away.
+
+    Lists that the user changed too stay, so that a contradiction is told and not mended.
+    """
+    if old is None or spec.ip_family_policy != SINGLE_STACK:
+        return spec
+    before = old.spec
+    if before.ip_family_policy not in (PREFER_DUAL_STACK, REQUIRE_DUAL_STACK):
+        return spec
+    if spec.cluster_ips == before.cluster_ips:
+        spec = replace(spec, cluster_ips=spec.cluster_ips[:1])
+    if spec.ip_families == before.ip_families:
+        spec = replace(spec, ip_families=spec.ip_families[:1])
+    return spec
+
+
+def _two_values_causes(spec: ServiceSpec) -> list[Cause]:
+    return [
+        invalid(
+            "spec.ipFamilyPolicy",
+            spec.ip_family_policy,
+            f"must be RequireDualStack or PreferDualStack when multiple {noun} are specified",
+        )
+        for noun, values in (("clusterIPs", spec.cluster_ips), ("ipFamilies", spec.ip_families))
+        if len(values) == 2
+    ]
+
+
+def _infer_families(
+    spec: ServiceSpec, cluster_families: tuple[str, ...]
+) -> tuple[tuple[str, ...], list[Cause]]:
+    families = spec.ip_families
+    causes: list[Cause] = []
+    for index, address in enumerate(spec.cluster_ips):
+        family = family_of(address)
+        if family is None or index < len(spec.ip_families):
+            continue
+        if family in cluster_families:
+            families = (*families, family)
+        else:
+            # The address is what the user wrote, so it is named rather than its family's place.
+            detail = f"{family} is not configured on this cluster"
+            causes.append(invalid(f"spec.clusterIPs[{index}]", address, detail))
+    return families, causes
+
+
+def _cluster_causes(
+    policy: str, families: tuple[str, ...], cluster_families: tuple[str, ...]
+) -> list[Cause]:
+    causes: list[Cause] = []
+    if policy == REQUIRE_DUAL_STACK and not {IPV4, IPV6} <= set(cluster_families):
+        detail = "this cluster is not configured for dual-stack services"
+        causes.append(invalid("spec.ipFamilyPolicy", policy, detail))
+    causes += [
+        invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
+        for index, family in enumerate(families)
+        if family not in cluster_families
+    ]
+    return causes
+
+
+def _append_other(families: tuple[str, ...]) -> tuple[str, ...]:
+    if len(families) != 1:
+        return families
+    return (*families, IPV6 if families[0] == IPV4 else IPV4)

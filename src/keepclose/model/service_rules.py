@@ -1,0 +1,225 @@
+"""Rules for a Service as a whole, in the order in which the API server checks them.
+
+The causes of a create and of an update are found by the same function; the stored Service is handed
+in on update so that rules which grew stricter do not lock what was accepted once. The Service must
+be defaulted before. Nothing is changed and nothing raises; all causes are listed, not only the
+first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keepclose.model.causes import Cause, duplicate, forbidden, invalid, not_supported, required
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.metadata import NameCheck, validate_labels, validate_metadata
+from keepclose.model.service import Service, ServicePort, ServiceSpec
+from keepclose.model.service_network_rules import (
+    NO_CLUSTER_IP,
+    ONLY_FOR_LOAD_BALANCER,
+    validate_cluster_addresses,
+    validate_external_ips,
+    validate_source_ranges,
+)
+from keepclose.model.service_policy_rules import (
+    validate_external_policy,
+    validate_internal_policy,
+    validate_topology_keys,
+    validate_traffic_annotations,
+    validate_traffic_distribution,
+)
+from keepclose.model.strings import (
+    dns1035_label,
+    dns1123_label,
+    dns1123_subdomain,
+    port_name,
+    port_number,
+    qualified_name,
+)
+
+SERVICE_TYPES: Final = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+SESSION_AFFINITIES: Final = ("ClientIP", "None")
+AFFINITY_TIMEOUT_MAX: Final = 86400
+
+_NOT_FOR_EXTERNAL_NAME = "may not be set for ExternalName services"
+
+
+def validate_service(
+    service: Service, *, gates: FeatureGates, old: Service | None = None
+) -> list[Cause]:
+    """Return what is wrong with a Service, given the stored one when this is an update.
+
+    The empty list means that the Service is acceptable. What may not *change* on an update is
+    judged by `validate_service_update`, which calls this too.
+    """
+    spec = service.spec
+    strict = gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
+    causes = validate_metadata(
+        service.metadata, namespaced=True, name_check=_choose_name_check(gates, old=old)
+    )
+    causes += validate_traffic_annotations(service, gates=gates, old=old)
+    if not spec.ports and not service.is_headless and spec.type != "ExternalName":
+        causes.append(required("spec.ports"))
+    causes += _type_causes(service)
+    causes += _port_causes(spec.ports)
+    if spec.selector is not None:
+        causes += validate_labels(spec.selector, "spec.selector")
+    causes += _affinity_causes(spec)
+    causes += validate_cluster_addresses(service, strict=strict, old=old)
+    causes += validate_external_ips(service, strict=strict, old=old)
+    if not spec.type:
+        causes.append(required("spec.type"))
+    elif spec.type not in SERVICE_TYPES:
+        causes.append(not_supported("spec.type", spec.type, SERVICE_TYPES))
+    causes += _port_clash_causes(spec)
+    causes += validate_source_ranges(service, strict=strict, old=old)
+    causes += _load_balancer_causes(spec)
+    causes += validate_external_policy(service, gates=gates, old=old)
+    causes += validate_internal_policy(service, gates=gates, old=old)
+    causes += validate_traffic_distribution(
+        spec.traffic_distribution,
+        gates=gates,
+        old_value=old.spec.traffic_distribution if old else None,
+    )
+    causes += validate_topology_keys(spec)
+    return causes
+
+
+def _choose_name_check(gates: FeatureGates, *, old: Service | None) -> NameCheck:
+    if old is not None:
+        return _accept_stored_name
+    return dns1123_label if gates.on(Gate.RELAXED_SERVICE_NAME_VALIDATION) else dns1035_label
+
+
+def _accept_stored_name(_name: str) -> list[str]:
+    """Return no messages: a name cannot change, so it is judged only once, on create."""
+    return []
+
+
+def _type_causes(service: Service) -> list[Cause]:
+    spec = service.spec
+    if spec.type in ("LoadBalancer", "NodePort") and service.is_headless:
+        detail = f"may not be set to 'None' for {spec.type} services"
+        return [invalid("spec.clusterIPs[0]", NO_CLUSTER_IP, detail)]
+    if spec.type != "ExternalName":
+        return []
+    causes: list[Cause] = []
+    if spec.cluster_ips:
+        causes.append(forbidden("spec.clusterIPs", _NOT_FOR_EXTERNAL_NAME))
+    if spec.ip_families:
+        causes.append(forbidden("spec.ipFamilies", _NOT_FOR_EXTERNAL_NAME))
+    if spec.ip_family_policy is not None:
+        causes.append(forbidden("spec.ipFamilyPolicy", _NOT_FOR_EXTERNAL_NAME))
+    name = spec.external_name.removesuffix(".")
+    if not name:
+        causes.append(required("spec.externalName"))
+    else:
+        causes += [
+            invalid("spec.externalName", name, message) for message in dns1123_subdomain(name)
+        ]
+    return causes
+
+
+def _port_causes(ports: tuple[ServicePort, ...]) -> list[Cause]:
+    causes: list[Cause] = []
+    seen: set[str] = set()
+    for index, port in enumerate(ports):
+        field = f"spec.ports[{index}]"
+        if port.name:
+            causes += [
+                invalid(f"{field}.name", port.name, message) for message in dns1123_label(port.name)
+            ]
+            if port.name in seen:
+                causes.append(duplicate(f"{field}.name", port.name))
+            seen.add(port.name)
+        elif len(ports) > 1:
+            causes.append(required(f"{field}.name"))
+        causes += [
+            invalid(f"{field}.port", port.port, message) for message in port_number(port.port)
+        ]
+        if not port.protocol:
+            causes.append(required(f"{field}.protocol"))
+        elif port.protocol not in PROTOCOLS:
+            causes.append(not_supported(f"{field}.protocol", port.protocol, PROTOCOLS))
+        causes += _target_port_causes(f"{field}.targetPort", port.target_port)
+        if port.app_protocol is not None:
+            causes += [
+                invalid(f"{field}.appProtocol", port.app_protocol, message)
+                for message in qualified_name(port.app_protocol)
+            ]
+    return causes
+
+
+def _target_port_causes(field: str, target: int | str | None) -> list[Cause]:
+    # An absent target port reads as the number 0, which no port has.
+    value = 0 if target is None else target
+    messages = port_name(value) if isinstance(value, str) else port_number(value)
+    return [invalid(field, value, message) for message in messages]
+
+
+def _affinity_causes(spec: ServiceSpec) -> list[Cause]:
+    affinity = spec.session_affinity
+    field = "spec.sessionAffinityConfig"
+    if not affinity:
+        return [required("spec.sessionAffinity")]
+    if affinity not in SESSION_AFFINITIES:
+        return [not_supported("spec.sessionAffinity", affinity, SESSION_AFFINITIES)]
+    config = spec.session_affinity_config
+    if affinity == "None":
+        if config is None:
+            return []
+        return [forbidden(field, "must not be set when session affinity is None")]
+    needed = "when session affinity type is ClientIP"
+    if config is None:
+        return [required(field, needed)]
+    if config.client_ip is None:
+        return [required(f"{field}.clientIP", needed)]
+    timeout = config.client_ip.timeout_seconds
+    if timeout is None:
+        return [required(f"{field}.clientIP.timeoutSeconds", needed)]
+    if 0 < timeout <= AFFINITY_TIMEOUT_MAX:
+        return []
+    # NB: the text says "less than", yet the limit itself passes; clients know the text as it is.
+    detail = f"must be greater than 0 and less than {AFFINITY_TIMEOUT_MAX}"
+    return [invalid(f"{field}.clientIP.timeoutSeconds", timeout, detail)]
+
+
+def _port_clash_causes(spec: ServiceSpec) -> list[Cause]:
+    causes: list[Cause] = []
+    if spec.type == "ClusterIP":
+        causes += [
+            forbidden(f"spec.ports[{index}].nodePort", "may not be used when `type` is 'ClusterIP'")
+            for index, port in enumerate(spec.ports)
+            if port.node_port != 0
+        ]
+    node_ports: set[tuple[str, int]] = set()
+    for index, port in enumerate(spec.ports):
+        if port.node_port == 0:
+            continue
+        if (port.protocol, port.node_port) in node_ports:
+            causes.append(duplicate(f"spec.ports[{index}].nodePort", port.node_port))
+        node_ports.add((port.protocol, port.node_port))
+    ports: set[tuple[str, int]] = set()
+    for index, port in enumerate(spec.ports):
+        if (port.protocol, port.port) in ports:
+            shown = {"protocol": port.protocol, "port": port.port}
+            causes.append(duplicate(f"spec.ports[{index}]", shown))
+        ports.add((port.protocol, port.port))
+    return causes
+
+
+def _load_balancer_causes(spec: ServiceSpec) -> list[Cause]:
+    if spec.type == "LoadBalancer":
+        if spec.load_balancer_class is None:
+            return []
+        return [
+            invalid("spec.loadBalancerClass", spec.load_balancer_class, message)
+            for message in qualified_name(spec.load_balancer_class)
+        ]
+    causes: list[Cause] = []
+    if spec.allocate_load_balancer_node_ports is not None:
+        causes.append(forbidden("spec.allocateLoadBalancerNodePorts", ONLY_FOR_LOAD_BALANCER))
+    if spec.load_balancer_class is not None:
+        causes.append(forbidden("spec.loadBalancerClass", ONLY_FOR_LOAD_BALANCER))
+    return causes

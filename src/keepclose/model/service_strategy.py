@@ -1,0 +1,205 @@
+"""The pure steps of writing a Service, between its defaults and its rules.
+
+Order of a write: defaults, `normalize_cluster_ips`, on update `patch_allocated_values`, families,
+allocation by the store, `prepare_for_create` or `prepare_for_update`, rules, warnings. What was
+allocated once is kept for a client that left it out, and given up only when it no longer applies
+and the user did not also change it; a change that does not apply must fail the rules, not vanish.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.service import (
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    ServiceStatus,
+)
+from keepclose.model.service_policy_rules import CLUSTER_IP_TYPES
+from keepclose.model.service_warnings import warnings_for
+
+__all__ = [
+    "drop_disabled_fields",
+    "drop_type_dependent_fields",
+    "normalize_cluster_ips",
+    "patch_allocated_values",
+    "prepare_for_create",
+    "prepare_for_update",
+    "prepare_status_update",
+    "warnings_for",
+]
+
+
+def normalize_cluster_ips(new: Service, old: Service | None = None) -> Service:
+    """Return the Service with clusterIPs following clusterIP as an old client would expect.
+
+    Old clients know clusterIP only. The singular is never made from the plural: whoever knows the
+    plural must set both, and the rules say so.
+    """
+    spec = new.spec
+    if old is None:
+        if spec.cluster_ip and not spec.cluster_ips:
+            return _with_spec(new, cluster_ips=(spec.cluster_ip,))
+        return new
+    before = old.spec
+    if spec.cluster_ip == before.cluster_ip:
+        if before.cluster_ips and not spec.cluster_ips:
+            return _with_spec(new, cluster_ips=before.cluster_ips)
+        return new
+    if spec.cluster_ips != before.cluster_ips:
+        return new
+    cleared = bool(before.cluster_ip) and not spec.cluster_ip
+    return _with_spec(new, cluster_ips=() if cleared else (spec.cluster_ip,))
+
+
+def patch_allocated_values(new: Service, old: Service) -> Service:
+    """Return the Service with the values allocated before that the update left out.
+
+    Node ports go by the name of their port, and none is handed to two ports.
+    """
+    spec, before = new.spec, old.spec
+    changes: dict[str, Any] = {}
+    if before.type in CLUSTER_IP_TYPES and spec.type in CLUSTER_IP_TYPES:
+        cluster_ip = spec.cluster_ip or before.cluster_ip
+        if cluster_ip != spec.cluster_ip:
+            changes["cluster_ip"] = cluster_ip
+        if not spec.cluster_ips and before.cluster_ips and cluster_ip == before.cluster_ip:
+            changes["cluster_ips"] = before.cluster_ips
+    if _is_given_node_ports(before) and _is_given_node_ports(spec):
+        ports = _patch_node_ports(spec.ports, before.ports)
+        if ports != spec.ports:
+            changes["ports"] = ports
+    if (
+        old.needs_health_check
+        and new.needs_health_check
+        and spec.health_check_node_port == 0 != before.health_check_node_port
+    ):
+        changes["health_check_node_port"] = before.health_check_node_port
+    return _with_spec(new, **changes)
+
+
+def drop_type_dependent_fields(new: Service, old: Service | None) -> Service:
+    """Return the Service without what no longer applies and the user did not also change.
+
+    A create comes back as it is: there everything was written by the user.
+    """
+    if old is None:
+        return new
+    spec, before = new.spec, old.spec
+    changes: dict[str, Any] = {}
+    if before.type in CLUSTER_IP_TYPES and spec.type not in CLUSTER_IP_TYPES:
+        changes |= _drop_addresses(spec, before)
+    if _may_have_node_ports(before) and not _may_have_node_ports(spec):
+        # Ports may come and go; only a node port that was not there before shows intent.
+        known = {port.node_port for port in before.ports}
+        if {port.node_port for port in spec.ports} <= known:
+            changes["ports"] = tuple(
+                replace(port, node_port=0) if port.node_port else port for port in spec.ports
+            )
+    if (
+        old.needs_health_check
+        and not new.needs_health_check
+        and spec.health_check_node_port == before.health_check_node_port
+    ):
+        changes["health_check_node_port"] = 0
+    if before.type == "LoadBalancer" != spec.type:
+        for name in ("allocate_load_balancer_node_ports", "load_balancer_class"):
+            if getattr(spec, name) == getattr(before, name):
+                changes[name] = None
+    if (
+        old.is_externally_accessible
+        and not new.is_externally_accessible
+        and spec.external_traffic_policy == before.external_traffic_policy
+    ):
+        changes["external_traffic_policy"] = ""
+    dropped = _with_spec(new, **changes)
+    if spec.type != "LoadBalancer" and new.status.load_balancer.ingress:
+        # Taking a load balancer down lasts a while, but users need not see that here.
+        status = replace(new.status, load_balancer=LoadBalancerStatus())
+        dropped = replace(dropped, status=status)
+    return dropped
+
+
+def drop_disabled_fields(new: Service, old: Service | None, *, gates: FeatureGates) -> Service:
+    """Return the Service without fields whose gate is off, unless the stored one uses them."""
+    spec = new.spec
+    before = ServiceSpec() if old is None else old.spec
+    changes: dict[str, Any] = {}
+    if (
+        spec.traffic_distribution is not None
+        and before.traffic_distribution is None
+        and not gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION)
+    ):
+        changes["traffic_distribution"] = None
+    if spec.topology_keys and not before.topology_keys and not gates.on(Gate.SERVICE_TOPOLOGY):
+        changes["topology_keys"] = ()
+    if (
+        spec.internal_traffic_policy is not None
+        and before.internal_traffic_policy is None
+        and not gates.on(Gate.SERVICE_INTERNAL_TRAFFIC_POLICY)
+    ):
+        changes["internal_traffic_policy"] = None
+    return _with_spec(new, **changes)
+
+
+def prepare_for_create(service: Service, *, gates: FeatureGates) -> Service:
+    """Return the Service as a create stores it: with no status, which is not the user's to set."""
+    return replace(drop_disabled_fields(service, None, gates=gates), status=ServiceStatus())
+
+
+def prepare_for_update(new: Service, old: Service, *, gates: FeatureGates) -> Service:
+    """Return the Service as an update stores it: its status stays, unless it no longer applies."""
+    kept = drop_disabled_fields(replace(new, status=old.status), old, gates=gates)
+    return drop_type_dependent_fields(kept, old)
+
+
+def prepare_status_update(new: Service, old: Service) -> Service:
+    """Return the Service as an update of its status stores it: the spec stays."""
+    return replace(new, spec=old.spec)
+
+
+def _with_spec(service: Service, **changes: Any) -> Service:
+    return replace(service, spec=replace(service.spec, **changes)) if changes else service
+
+
+def _may_have_node_ports(spec: ServiceSpec) -> bool:
+    return spec.type in ("NodePort", "LoadBalancer")
+
+
+def _is_given_node_ports(spec: ServiceSpec) -> bool:
+    # NB: whoever switches allocation off and leaves a node port out means to be rid of it.
+    return spec.type == "NodePort" or (
+        spec.type == "LoadBalancer" and spec.allocate_load_balancer_node_ports is not False
+    )
+
+
+def _patch_node_ports(
+    ports: tuple[ServicePort, ...], before: tuple[ServicePort, ...]
+) -> tuple[ServicePort, ...]:
+    by_name = {port.name: port.node_port for port in before}
+    taken = {port.node_port for port in ports} & {port.node_port for port in before}
+    patched: list[ServicePort] = []
+    for port in ports:
+        node_port = by_name.get(port.name, 0)
+        if port.node_port == 0 != node_port and node_port not in taken:
+            taken.add(node_port)
+            patched.append(replace(port, node_port=node_port))
+        else:
+            patched.append(port)
+    return tuple(patched)
+
+
+def _drop_addresses(spec: ServiceSpec, before: ServiceSpec) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if (spec.cluster_ip, spec.cluster_ips) == (before.cluster_ip, before.cluster_ips):
+        changes |= {"cluster_ip": "", "cluster_ips": ()}
+    if spec.ip_families == before.ip_families:
+        changes["ip_families"] = ()
+    if spec.ip_family_policy == before.ip_family_policy:
+        changes["ip_family_policy"] = None
+    return changes
