@@ -1,0 +1,249 @@
+"""Typed objects from JSON bytes or from plain values, or the one cause why not.
+
+Types are strict, as in the API: `port: "80"` and a label `app: 1` are refused with the path of the
+field. A null member counts as absent, and in a map of strings as "", as the API's decoder has it.
+Kinds that keepclose does not know are told apart from broken objects, so that a caller may pass
+over a Deployment and still complain about a bad Service. Nothing here raises.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.model.causes import Cause, invalid, required
+from keepclose.model.endpointslice import Endpoints, EndpointSlice
+from keepclose.model.event import Event, Lease
+from keepclose.model.service import Service
+from keepclose.model.workload import Node, Pod
+
+KnownObject = Node | Pod | Service | EndpointSlice | Endpoints | Event | Lease
+
+KINDS: Final[dict[tuple[str, str], type[KnownObject]]] = {
+    ("v1", "Node"): Node,
+    ("v1", "Pod"): Pod,
+    ("v1", "Service"): Service,
+    ("discovery.k8s.io/v1", "EndpointSlice"): EndpointSlice,
+    ("v1", "Endpoints"): Endpoints,
+    ("v1", "Event"): Event,
+    ("coordination.k8s.io/v1", "Lease"): Lease,
+}
+API_VERSIONS: Final = {kind: api_version for api_version, kind in KINDS}
+CLUSTER_SCOPED: Final = frozenset({"Node"})
+# The field of a cause that is about an object as a whole.
+WHOLE: Final = "object"
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """What stands in the way of reading an object."""
+
+    cause: Cause
+
+
+class UnknownKind(msgspec.Struct, frozen=True):
+    """A kind, or a version of one, that keepclose does not read."""
+
+    api_version: str
+    kind: str
+
+
+_DECODERS: Final = {kind: msgspec.json.Decoder(struct) for (_, kind), struct in KINDS.items()}
+# NB: in these a null member is a member with the value "", not an absent one; a node labelled
+# `node-role.kubernetes.io/control-plane:` is excluded.
+_STRING_MAPS: Final = frozenset({"labels", "annotations", "selector", "deprecatedTopology"})
+
+
+def decode(kind: str, data: bytes | bytearray | memoryview) -> KnownObject | Rejected | UnknownKind:
+    """Return the object of the given kind that the JSON holds.
+
+    apiVersion and kind may be absent, as they are in the items of a list; where they are present
+    they must be those of the kind.
+    """
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        return UnknownKind("", kind)
+    try:
+        decoded = decoder.decode(data)
+    except msgspec.ValidationError:
+        try:
+            raw = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return _reject_json(data, error)
+        result = _convert_as(KINDS[API_VERSIONS[kind], kind], raw)
+        if isinstance(result, Rejected):
+            return result
+        decoded = result
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _reject_json(data, error)
+    if decoded.kind != kind:
+        return Rejected(invalid("kind", decoded.kind, f"must be {kind}"))
+    if decoded.api_version != API_VERSIONS[kind]:
+        wanted = f"must be {API_VERSIONS[kind]}"
+        return Rejected(invalid("apiVersion", decoded.api_version, wanted))
+    return decoded
+
+
+def convert(raw: dict[str, Any]) -> KnownObject | Rejected | UnknownKind:
+    """Return the object that plain values hold, by its apiVersion and kind.
+
+    The values are those of JSON; they are not changed.
+    """
+    for field in ("apiVersion", "kind"):
+        found = raw.get(field)
+        if found is None or found == "":
+            return Rejected(required(field))
+        if not isinstance(found, str):
+            return Rejected(invalid(field, shown(found), _mismatch("str", _type_name(found))))
+    api_version, kind = raw["apiVersion"], raw["kind"]
+    struct = KINDS.get((api_version, kind))
+    return UnknownKind(api_version, kind) if struct is None else _convert_as(struct, raw)
+
+
+def path_steps(path: str) -> tuple[str, ...]:
+    """Return the steps of a field's path as text: members, list positions and map keys."""
+    return tuple(name or bracketed for name, bracketed in _step.findall(path))
+
+
+def shown(value: object) -> object:
+    """Return a value as a cause may show it: itself when small, else a few words about it."""
+    if isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, list) and len(value) < 4 and all(isinstance(v, _SCALARS) for v in value):
+        return value
+    if isinstance(value, dict) and not value:
+        return value
+    if isinstance(value, dict | list):
+        return f"{_NAMES[_type_name(value)]} of {len(value)}"
+    return type(value).__name__
+
+
+_SCALARS = (str, int, float, type(None))
+_NAMES: Final = {
+    "int": "a number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "a list",
+    "object": "a map",
+    "null": "null",
+}
+_step = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+_read_message = re.compile(
+    r"(?:Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`"
+    r"|Object missing required field `(?P<missing>[^`]+)`"
+    r"|(?P<other>.*?))"
+    r"(?: - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`)?",
+    re.DOTALL,
+).fullmatch
+
+
+def _convert_as(struct: type[KnownObject], raw: object) -> KnownObject | Rejected:
+    try:
+        return msgspec.convert(raw, struct)
+    except msgspec.ValidationError:
+        pruned = _without_nulls(raw, seen={})
+    try:
+        return msgspec.convert(pruned, struct)
+    except msgspec.ValidationError as error:
+        return Rejected(_explain(str(error), raw))
+
+
+def _without_nulls(value: object, *, seen: dict[int, object], nulls: str | None = None) -> object:
+    """Return the value without null members at any depth, or with `nulls` in their place.
+
+    Parts that stand in several places, or in themselves, are visited once.
+    """
+    if not isinstance(value, dict | list):
+        return value
+    if id(value) in seen:
+        return seen[id(value)]
+    if isinstance(value, list):
+        kept_items: list[object] = []
+        seen[id(value)] = kept_items
+        kept_items.extend(_without_nulls(item, seen=seen) for item in value)
+        return kept_items
+    kept: dict[object, object] = {}
+    seen[id(value)] = kept
+    for key, member in value.items():
+        if member is not None:
+            below = "" if key in _STRING_MAPS else None
+            kept[key] = _without_nulls(member, seen=seen, nulls=below)
+        elif nulls is not None:
+            kept[key] = nulls
+    return kept
+
+
+def _explain(message: str, raw: object) -> Cause:
+    """Return the cause that msgspec's message amounts to."""
+    match = _read_message(message)
+    if match is None:
+        return invalid(WHOLE, shown(raw), message)
+    expected, got, missing, other, in_key, path = match.group(
+        "expected", "got", "missing", "other", "key", "path"
+    )
+    path = path or ""
+    if missing is not None:
+        return required(f"{path}.{missing}" if path else missing)
+    value = _follow(raw, path_steps(path.removesuffix("[...]")))
+    if in_key is not None and isinstance(value, dict):
+        key = next((key for key in value if not isinstance(key, str)), None)
+        return invalid(path, shown(key), f"expected a string as key, got {_NAMES.get(got, got)}")
+    if path.endswith("[...]") and isinstance(value, dict):
+        # msgspec does not tell which member it was; the first one of that type is.
+        bad = next((key for key, member in value.items() if _type_name(member) == got), "")
+        path, value = f"{path.removesuffix('[...]')}[{bad}]", value.get(bad)
+    detail = _mismatch(expected, got) if expected is not None else _lower_first(other)
+    return invalid(path or WHOLE, shown(value), detail)
+
+
+def _follow(value: object, steps: tuple[str, ...]) -> object:
+    for step in steps:
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
+
+
+def _mismatch(expected: str, got: str) -> str:
+    kinds = [kind for kind in expected.split(" | ") if kind != "null"]
+    if kinds == ["int"] and got == "float":
+        return "expected a whole number, got a fraction"
+    wanted = " or ".join(dict.fromkeys(_NAMES.get(kind, kind) for kind in kinds))
+    return f"expected {wanted}, got {_NAMES.get(got, got)}"
+
+
+def _type_name(value: object) -> str:
+    for kinds, name in _TYPE_NAMES:
+        if isinstance(value, kinds):
+            return name
+    return type(value).__name__
+
+
+_TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (str, "str"),
+    (type(None), "null"),
+    (list, "array"),
+    (dict, "object"),
+)
+
+
+def _reject_json(data: bytes | bytearray | memoryview, error: Exception) -> Rejected:
+    if isinstance(error, RecursionError):
+        text = "nested too deeply"
+    elif isinstance(error, UnicodeDecodeError):
+        text = "not UTF-8 text"
+    else:
+        text = _lower_first(str(error))
+    return Rejected(invalid(WHOLE, bytes(data[:40]).decode(errors="replace"), text))
+
+
+def _lower_first(text: str) -> str:
+    return text if text[:4] == "JSON" else text[:1].lower() + text[1:]
