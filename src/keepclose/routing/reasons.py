@@ -58,6 +58,8 @@ class ReasonCode(StrEnum):
     NO_ZONES = "NoZones"
     SHARE_BY_NODES = "ShareByNodeCount"
     START_THRESHOLD_INVALID = "StartingThresholdInvalid"
+    OVERLOAD_THRESHOLD_INVALID = "OverloadThresholdInvalid"
+    SUBSETS_NOT_ASKED = "SubsetsNotAsked"
 
     # Node-level detection.
     ONE_DAEMON_SET = "OneDaemonSet"

@@ -1,0 +1,143 @@
+"""How the traffic of a Service is expected to divide among zones, judged by the nodes.
+
+Traffic is taken to be proportional to the allocatable CPU of the nodes that are Ready and no part
+of the control plane. The two mechanisms differ where a node tells too little: the topology mode
+Auto gives up as the EndpointSlice controller does, subsetting (KEP-2004) leaves out nodes without a
+zone and counts nodes instead of CPU. Neither ever guesses a zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from keepclose.model.quantities import millis
+from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.workload import Node
+from keepclose.routing.reasons import Reason, ReasonCode
+
+NAMED_NODES = 5
+"""So many nodes are named one by one; of the others only the number is told."""
+
+_LABEL_NODE = f"kubectl label node {{node}} {ZONE_LABEL}=<zone>"
+_REPORT_CPU = "make the kubelet of {node} report allocatable CPU"
+
+
+class CpuRatios(msgspec.Struct, frozen=True):
+    """Each zone's part of the CPU, by zone name, or None when the nodes tell too little."""
+
+    ratios: dict[str, float] | None
+    reasons: tuple[Reason, ...] = ()
+
+
+class Shares(msgspec.Struct, frozen=True):
+    """Each zone's part of the traffic, by zone name; empty when no node has a zone."""
+
+    by_zone: dict[str, float]
+    reasons: tuple[Reason, ...] = ()
+
+
+def cpu_ratios(nodes: Iterable[Node]) -> CpuRatios:
+    """Return the CPU ratios for the topology mode Auto; None unless two zones are fully known.
+
+    One considered node without zone or CPU is enough to know nothing, because its traffic would be
+    sent to zones that were sized without it.
+    """
+    considered = considered_nodes(nodes)
+    reasons = [
+        *_name_nodes(
+            [node for node in considered if not node.zone],
+            code=ReasonCode.INSUFFICIENT_NODE_INFO,
+            problem="has no zone label",
+            fix=_LABEL_NODE,
+        ),
+        *_name_nodes(
+            [node for node in considered if _cpu_of(node) is None],
+            code=ReasonCode.INSUFFICIENT_NODE_INFO,
+            problem="reports no allocatable CPU",
+            fix=_REPORT_CPU,
+        ),
+    ]
+    by_zone: dict[str, int] = {}
+    for node in considered:
+        by_zone[node.zone] = by_zone.get(node.zone, 0) + (_cpu_of(node) or 0)
+    if not reasons and len(by_zone) < 2:
+        # NB: one zone gets the same code as missing data. Users of the EndpointSlice controller
+        # see InsufficientNodeInfo here too, and alerts look for that.
+        reasons.append(_too_few_zones(tuple(by_zone)))
+    if reasons:
+        return CpuRatios(None, tuple(reasons))
+    return CpuRatios(_divide(by_zone))
+
+
+def traffic_shares(nodes: Iterable[Node]) -> Shares:
+    """Return the traffic shares for subsetting, in the order of zone names.
+
+    CPU counts; once it is unknown for one node that has a zone, the number of nodes counts for all.
+    """
+    considered = considered_nodes(nodes)
+    reasons = _name_nodes(
+        [node for node in considered if not node.zone],
+        code=ReasonCode.NODE_WITHOUT_ZONE,
+        problem="has no zone label, so its traffic is not counted",
+        fix=_LABEL_NODE,
+    )
+    placed = [(node, _cpu_of(node)) for node in considered if node.zone]
+    unknown = [node for node, cpu in placed if cpu is None]
+    reasons += _name_nodes(
+        unknown,
+        code=ReasonCode.SHARE_BY_NODES,
+        problem="reports no allocatable CPU, so nodes are counted instead",
+        fix=_REPORT_CPU,
+    )
+    by_zone: dict[str, int] = {}
+    for node, cpu in placed:
+        by_zone[node.zone] = by_zone.get(node.zone, 0) + (1 if unknown else cpu or 0)
+    return Shares(_divide(by_zone), tuple(reasons))
+
+
+def considered_nodes(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that are expected to send traffic, in the order of their names."""
+    usable = [node for node in nodes if node.is_ready and not node.is_excluded]
+    return sorted(usable, key=lambda node: node.name)
+
+
+def _cpu_of(node: Node) -> int | None:
+    value = node.status.allocatable.get("cpu")
+    cpu = None if value is None else millis(value)
+    return cpu if cpu is not None and cpu > 0 else None
+
+
+def _divide(by_zone: dict[str, int]) -> dict[str, float]:
+    total = sum(by_zone.values())
+    return {zone: by_zone[zone] / total for zone in sorted(by_zone)}
+
+
+def _name_nodes(nodes: Sequence[Node], *, code: ReasonCode, problem: str, fix: str) -> list[Reason]:
+    reasons = [
+        Reason(
+            code,
+            f"node {node.name} {problem}",
+            subject=f"Node {node.name}",
+            fix=fix.format(node=node.name),
+        )
+        for node in nodes[:NAMED_NODES]
+    ]
+    if len(nodes) > NAMED_NODES:
+        reasons.append(Reason(code, f"the same holds for {len(nodes) - NAMED_NODES} more nodes"))
+    return reasons
+
+
+def _too_few_zones(zones: tuple[str, ...]) -> Reason:
+    if not zones:
+        return Reason(
+            ReasonCode.INSUFFICIENT_NODE_INFO,
+            "no node is both Ready and outside the control plane",
+            fix="kubectl get nodes",
+        )
+    return Reason(
+        ReasonCode.INSUFFICIENT_NODE_INFO,
+        f"all considered nodes are in zone {zones[0]}",
+        fix="run ready worker nodes in at least two zones",
+    )

@@ -1,0 +1,344 @@
+"""Subsetting of KEP-2004 in terms of counts: how many endpoints each zone's group gets, and when.
+
+A group is the set of slices that exactly one zone consumes; an endpoint is in exactly one group.
+Prefer balances the groups so that no zone reaches the overload threshold, and leaves the Service
+undivided (Random) where that cannot be done; it never leaves a zone that sends traffic without
+endpoints. Require keeps every endpoint in its own zone, whatever the load. Groups that still serve
+their zones are kept as they are: a full rebalance is the last resort, since each move is a write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.routing.allocation.local import Outcome, local
+from keepclose.routing.reasons import Reason, ReasonCode
+
+DEFAULT_OVERLOAD_THRESHOLD = 0.5
+DEFAULT_START_PER_ZONE = 3
+UNKNOWN = ""
+"""The location of endpoints that have no zone."""
+
+Target = dict[str, dict[str, int]]
+"""Location zone to group to number of endpoints; only positive numbers."""
+
+
+class Approach(StrEnum):
+    """How a Service wants its endpoints divided; DEFAULT leaves that to the controller."""
+
+    PREFER = "Prefer"
+    REQUIRE = "Require"
+    RANDOM = "Random"
+    DEFAULT = "Default"
+
+
+class SubsetMode(StrEnum):
+    """Whether the endpoints are divided into groups."""
+
+    RANDOM = "Random"
+    SUBSETS = "Subsets"
+
+
+class SubsetOptions(msgspec.Struct, frozen=True):
+    """Limits of subsetting; a starting threshold may be given as the text a user wrote."""
+
+    overload_threshold: float = DEFAULT_OVERLOAD_THRESHOLD
+    start_per_zone: float | str = DEFAULT_START_PER_ZONE
+    padding: int = 3
+    default: Approach = Approach.RANDOM
+
+
+class SubsetDecision(msgspec.Struct, frozen=True):
+    """The groups to have; with mode RANDOM there are none and the target is empty.
+
+    `rebalanced` says whether the groups were made anew by the allocator; `overload` is what each
+    zone's endpoints get beyond an even share (0.25 is a quarter more).
+    """
+
+    mode: SubsetMode
+    target: Target
+    rebalanced: bool
+    overload: dict[str, float]
+    reasons: tuple[Reason, ...]
+
+
+_ANNOTATION_VALUES = {
+    "Auto": Approach.PREFER,
+    "auto": Approach.PREFER,
+    "Prefer": Approach.PREFER,
+    "Require": Approach.REQUIRE,
+    "RequireZone": Approach.REQUIRE,
+    "Disabled": Approach.RANDOM,
+    "Random": Approach.RANDOM,
+}
+
+
+def parse_annotation(value: str | None) -> Approach:
+    """Return the approach that the subsetting annotation asks for; absent or unknown is DEFAULT."""
+    return _ANNOTATION_VALUES.get(value or "", Approach.DEFAULT)
+
+
+def overloads(shares: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return expected/actual - 1 by zone; an empty group that should have traffic is infinite.
+
+    A zone without traffic and without endpoints is at 0.
+    """
+    total = sum(sizes.values())
+    result = {}
+    for zone in sorted({*shares, *sizes}):
+        expected = total * shares.get(zone, 0.0)
+        size = sizes.get(zone, 0)
+        if size == 0:
+            result[zone] = math.inf if expected > 0 else 0.0
+        else:
+            result[zone] = expected / size - 1.0
+    return result
+
+
+def decide_subsets(
+    *,
+    approach: Approach,
+    shares: Mapping[str, float],
+    located: Mapping[str, int],
+    placed: Mapping[str, Mapping[str, int]],
+    active: bool,
+    options: SubsetOptions = SubsetOptions(),  # noqa: B008 - frozen
+) -> SubsetDecision:
+    """Return which groups the ready endpoints form; no endpoints or fewer than two zones: none.
+
+    `located` counts ready endpoints by zone, with "" for those without one. `placed` counts, by
+    group and location, those of them that the slices hold in a group now (endpoints that are gone
+    must not be counted); `active` says whether the Service is divided now.
+    """
+    wanted = options.default if approach is Approach.DEFAULT else approach
+    endpoints = {zone: count for zone, count in sorted(located.items()) if count > 0}
+    traffic = {zone: shares[zone] for zone in sorted(shares) if zone and shares[zone] > 0}
+    if wanted not in (Approach.PREFER, Approach.REQUIRE):
+        return _random(Reason(ReasonCode.SUBSETS_NOT_ASKED, "subsetting is not asked for"))
+    if not endpoints:
+        return _random(Reason(ReasonCode.NO_READY_ENDPOINTS, "there is no ready endpoint"))
+    groups = set(traffic)
+    if wanted is Approach.REQUIRE:
+        # Nodes that count for no share, such as the control plane's, consume their zone's group.
+        groups |= endpoints.keys() - {UNKNOWN}
+    if len(groups) < 2:
+        return _random(_too_few_zones(groups))
+    if wanted is Approach.REQUIRE:
+        return _require(sorted(groups), traffic, endpoints, placed)
+    return _prefer(traffic, endpoints, placed, active=active, options=options)
+
+
+def _require(
+    groups: Sequence[str],
+    traffic: Mapping[str, float],
+    endpoints: Mapping[str, int],
+    placed: Mapping[str, Mapping[str, int]],
+) -> SubsetDecision:
+    homeless = {UNKNOWN: endpoints[UNKNOWN]} if UNKNOWN in endpoints else {}
+    target = _keep(groups, homeless, placed)
+    _fill(target, groups, traffic=traffic, endpoints=endpoints)
+    sizes = _group_sizes(target)
+    text = f"every endpoint serves its own zone: {_render_sizes(sizes)}"
+    reasons = (Reason(ReasonCode.SUBSETS_BY_ZONE, text), *_stray_reasons(groups, endpoints))
+    overload = overloads(traffic, sizes)
+    return SubsetDecision(SubsetMode.SUBSETS, target, False, overload, reasons)
+
+
+def _prefer(
+    traffic: Mapping[str, float],
+    endpoints: Mapping[str, int],
+    placed: Mapping[str, Mapping[str, int]],
+    *,
+    active: bool,
+    options: SubsetOptions,
+) -> SubsetDecision:
+    groups = list(traffic)
+    threshold, start_per_zone, reasons = _valid_limits(options)
+    started, reason = _judge_start(
+        sum(endpoints.values()),
+        start=start_per_zone * len(groups),
+        padding=max(0, options.padding),
+        active=active,
+    )
+    reasons += reason
+    if not started:
+        return _random(*reasons)
+    strays = _stray_reasons(groups, endpoints)
+    if active:
+        target = _keep(groups, endpoints, placed)
+        _fill(target, groups, traffic=traffic, endpoints=endpoints)
+        overload = overloads(traffic, _group_sizes(target))
+        if max(overload.values()) < threshold:
+            text = f"the groups stay as they are, every zone is below {threshold:.0%} overload"
+            reasons += (Reason(ReasonCode.SUBSETS_KEPT, text), *strays)
+            return SubsetDecision(SubsetMode.SUBSETS, target, False, overload, tuple(reasons))
+    target = {}
+    _fill(target, groups, traffic=traffic, endpoints=endpoints)
+    balanced = _balance(target, traffic, threshold)
+    sizes = _group_sizes(balanced or {})
+    overload = overloads(traffic, sizes)
+    # NB: the allocator counts in doubles. It may take the last endpoint from a zone whose share is
+    # too small to show beside 1, so the promise is checked here once more.
+    if balanced is None or max(overload.values()) >= threshold:
+        text = (
+            f"{sum(endpoints.values())} endpoints on {len(groups)} zones cannot keep every zone "
+            f"below {threshold:.0%} overload, so all zones use all endpoints"
+        )
+        return _random(*reasons, Reason(ReasonCode.DOWNGRADED, text, fix="run more pods"))
+    crossing = sum(
+        number for zone, row in balanced.items() for group, number in row.items() if zone != group
+    )
+    text = f"the groups are balanced: {_render_sizes(sizes)} ({crossing} from another zone)"
+    reasons += (Reason(ReasonCode.SUBSETS_BALANCED, text), *strays)
+    return SubsetDecision(SubsetMode.SUBSETS, balanced, True, overload, tuple(reasons))
+
+
+def _judge_start(
+    ready: int, *, start: float, padding: int, active: bool
+) -> tuple[bool, list[Reason]]:
+    begin, end = start + padding, start - padding
+    # NB: without padding both limits are met at once; beginning has to win, or the Service would
+    # change its mind at every look.
+    if ready >= begin:
+        return True, []
+    if active and ready > end:
+        text = f"subsetting stays on down to {end:g} ready endpoints; there are {ready}"
+        return True, [Reason(ReasonCode.PADDING_HOLDS_SUBSETS, text)]
+    text = f"subsetting begins at {begin:g} ready endpoints; there are {ready}"
+    fix = f"run at least {math.ceil(begin)} ready pods"
+    held = not active and ready >= start
+    code = ReasonCode.PADDING_HOLDS_RANDOM if held else ReasonCode.BELOW_START
+    return False, [Reason(code, text, fix=fix)]
+
+
+def _valid_limits(options: SubsetOptions) -> tuple[float, float, list[Reason]]:
+    threshold = options.overload_threshold
+    reasons = []
+    if not threshold > 0:
+        text = f"overload threshold {threshold!r} is no positive number, the default is used"
+        reasons.append(Reason(ReasonCode.OVERLOAD_THRESHOLD_INVALID, text))
+        threshold = DEFAULT_OVERLOAD_THRESHOLD
+    written = options.start_per_zone
+    try:
+        start = float(written)
+    except ValueError:
+        start = math.nan
+    if not 0 < start < math.inf:
+        text = f"starting threshold {written!r} is no positive number, the default is used"
+        reasons.append(Reason(ReasonCode.START_THRESHOLD_INVALID, text))
+        start = DEFAULT_START_PER_ZONE
+    return threshold, start, reasons
+
+
+def _keep(
+    groups: Sequence[str],
+    endpoints: Mapping[str, int],
+    placed: Mapping[str, Mapping[str, int]],
+) -> Target:
+    """Return the placement as it is; should it count too many, the zone's own group keeps first."""
+    target: Target = {}
+    for location, count in endpoints.items():
+        left = count
+        row = target[location] = {}
+        for group in sorted(groups, key=lambda name: (name != location, name)):
+            stay = min(left, placed.get(group, {}).get(location, 0))
+            if stay > 0:
+                row[group] = stay
+                left -= stay
+    return target
+
+
+def _fill(
+    target: Target,
+    groups: Sequence[str],
+    *,
+    traffic: Mapping[str, float],
+    endpoints: Mapping[str, int],
+) -> None:
+    """Add all endpoints that are in no group: to their own zone's, else to the neediest one."""
+    for location, count in endpoints.items():
+        row = target.setdefault(location, {})
+        rest = count - sum(row.values())
+        if location in groups and rest > 0:
+            row[location] = row.get(location, 0) + rest
+    sizes = _group_sizes(target)
+    total = sum(endpoints.values())
+    need = {group: total * traffic.get(group, 0.0) - sizes.get(group, 0) for group in groups}
+    for location, count in endpoints.items():
+        row = target[location]
+        for _ in range(count - sum(row.values())):
+            group = max(groups, key=need.__getitem__)
+            need[group] -= 1.0
+            row[group] = row.get(group, 0) + 1
+
+
+def _balance(target: Target, traffic: Mapping[str, float], threshold: float) -> Target | None:
+    """Return the groups as the allocator balances them; None when it cannot."""
+    zones = list(traffic)
+    sizes = _group_sizes(target)
+    result = local(
+        [traffic[zone] for zone in zones],
+        [sizes.get(zone, 0) for zone in zones],
+        threshold=threshold,
+        start_per_zone=0,
+    )
+    if result.outcome is not Outcome.ALLOCATED:
+        return None
+    balanced: Target = {location: {} for location in target}
+    for giver, numbers in zip(zones, result.matrix, strict=True):
+        # Endpoints from elsewhere are given away first: they are in no one's zone anyway.
+        members = [
+            location
+            for location in sorted(target, key=lambda name: (name == giver, name))
+            for _ in range(target[location].get(giver, 0))
+        ]
+        taken = 0
+        for group, number in sorted(
+            zip(zones, numbers, strict=True), key=lambda pair: (pair[0] == giver, pair[0])
+        ):
+            for location, count in Counter(members[taken : taken + number]).items():
+                balanced[location][group] = balanced[location].get(group, 0) + count
+            taken += number
+    return balanced
+
+
+def _group_sizes(target: Target) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for row in target.values():
+        sizes.update(row)
+    return dict(sorted(sizes.items()))
+
+
+def _stray_reasons(groups: Sequence[str], endpoints: Mapping[str, int]) -> tuple[Reason, ...]:
+    reasons = []
+    for location, count in endpoints.items():
+        if location not in groups:
+            where = f"in zone {location}, which has no nodes" if location else "without a zone"
+            text = f"endpoints {where} ({count}) serve the zones that lack most"
+            reasons.append(Reason(ReasonCode.PLACED_BY_NEED, text))
+    return tuple(reasons)
+
+
+def _render_sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{zone} {size}" for zone, size in sizes.items())
+
+
+def _too_few_zones(zones: set[str]) -> Reason:
+    if not zones:
+        return Reason(
+            ReasonCode.NO_ZONES,
+            "no node has a zone, so there is nothing to divide by",
+            fix=f"kubectl label node <node> {ZONE_LABEL}=<zone>",
+        )
+    text = f"all nodes are in zone {min(zones)}, so there is nothing to divide"
+    return Reason(ReasonCode.NODES_IN_ONE_ZONE, text)
+
+
+def _random(*reasons: Reason) -> SubsetDecision:
+    return SubsetDecision(SubsetMode.RANDOM, {}, False, {}, reasons)

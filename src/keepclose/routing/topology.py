@@ -1,0 +1,202 @@
+"""Which endpoints one node uses for traffic under the Cluster policy.
+
+The order is fixed: topologyKeys (KEP-536) govern alone; else slices labelled for other zones or
+regions are left out (KEP-2030); of what remains, node-level topology (KEP-3015, second draft), node
+hints and zone hints are tried in turn, and without any of them all ready endpoints are used. Levels
+are never mixed.
+
+Only ready endpoints are judged. Except for topologyKeys nothing here may leave a node without
+endpoints while a ready one exists anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
+from keepclose.routing.hintlevels import (
+    count_ready,
+    follow_node_hints,
+    follow_zone_hints,
+    zoneless_node,
+)
+from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.topologykeys import match_topology_keys
+
+
+class RoutingMode(StrEnum):
+    """By what the endpoints of the Cluster policy were narrowed."""
+
+    ALL = ""
+    SAME_ZONE = "PreferSameZone"
+    SAME_NODE = "PreferSameNode"
+    NODE_LEVEL = "NodeLevel"
+    TOPOLOGY_KEYS = "TopologyKeys"
+
+
+class ClusterChoice(NamedTuple):
+    """The endpoints for the Cluster policy, and how they were found."""
+
+    endpoints: tuple[PortEndpoint, ...]
+    mode: RoutingMode
+    by_slice_labels: bool
+    """Slices labelled for other zones or regions were left out."""
+    reasons: tuple[Reason, ...]
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether ready endpoints may have been left out."""
+        return self.by_slice_labels or self.mode is not RoutingMode.ALL
+
+
+def choose_cluster_endpoints(
+    port: RoutedPort, endpoints: Sequence[PortEndpoint], *, node: NodeView, gates: FeatureGates
+) -> ClusterChoice:
+    """Return what the node uses under the Cluster policy, in the given order.
+
+    With no ready endpoint anywhere those that terminate but still serve are used, wherever they
+    are; with none of those either the choice is empty.
+    """
+    ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
+    reasons: list[Reason] = []
+    candidates = ready or _find_serving_terminating(endpoints, gates, reasons)
+    if port.topology_keys and candidates:
+        matched, reason = match_topology_keys(port, candidates, node)
+        return ClusterChoice(matched, RoutingMode.TOPOLOGY_KEYS, False, (*reasons, reason))
+    if not ready:
+        return ClusterChoice(candidates, RoutingMode.ALL, False, tuple(reasons))
+    remaining = ready
+    if gates.on(Gate.ENDPOINT_SLICE_SUBSETTING):
+        remaining = _keep_slices_for(node, ready, reasons)
+    chosen, mode = _prefer(port, remaining, node=node, gates=gates, reasons=reasons)
+    by_slice_labels = remaining is not ready
+    if mode is RoutingMode.ALL and not by_slice_labels:
+        reasons.append(
+            Reason(ReasonCode.ALL_ENDPOINTS, f"every ready endpoint is used ({len(ready)})")
+        )
+    return ClusterChoice(chosen, mode, by_slice_labels, tuple(reasons))
+
+
+def _find_serving_terminating(
+    endpoints: Sequence[PortEndpoint], gates: FeatureGates, reasons: list[Reason]
+) -> tuple[PortEndpoint, ...]:
+    if not gates.on(Gate.PROXY_TERMINATING_ENDPOINTS):
+        return ()
+    last = tuple([one for one in endpoints if one.terminating and one.serving])
+    if last:
+        reasons.append(
+            Reason(
+                ReasonCode.TERMINATING_FALLBACK,
+                "no endpoint is ready; those that still serve while they terminate are used "
+                f"({len(last)} of {len(endpoints)})",
+            )
+        )
+    return last
+
+
+def _keep_slices_for(
+    node: NodeView, ready: tuple[PortEndpoint, ...], reasons: list[Reason]
+) -> tuple[PortEndpoint, ...]:
+    """Return the endpoints in slices meant for this node; the same object when that is all."""
+    zone, region = node.zone, node.region
+    kept = tuple(
+        [
+            one
+            for one in ready
+            if not (one.for_zone or one.for_region)
+            or (zone and one.for_zone == zone)
+            or (region and one.for_region == region)
+        ]
+    )
+    if len(kept) == len(ready):
+        return ready
+    if not zone:
+        reasons.append(zoneless_node(node, "it takes slices labelled for any zone or region"))
+        return ready
+    if not kept:
+        reasons.append(
+            Reason(
+                ReasonCode.SLICES_NOT_FOR_US,
+                f"no slice with a ready endpoint is for zone {zone}, so those of others are taken",
+                subject=f"Node {node.name}",
+            )
+        )
+        return ready
+    reasons.append(
+        Reason(
+            ReasonCode.SLICES_FOR_ZONE,
+            f"in slices for zone {zone}, its region or everybody: "
+            f"{len(kept)} of {count_ready(len(ready))}",
+        )
+    )
+    return kept
+
+
+def _prefer(
+    port: RoutedPort,
+    ready: tuple[PortEndpoint, ...],
+    *,
+    node: NodeView,
+    gates: FeatureGates,
+    reasons: list[Reason],
+) -> tuple[tuple[PortEndpoint, ...], RoutingMode]:
+    if port.node_level:
+        local = tuple([e for e in ready if e.node_name == node.name]) if node.name else ()
+        reasons.append(_node_level_reason(len(local), len(ready), node))
+        if local:
+            return local, RoutingMode.NODE_LEVEL
+    if not port.honours_hints:
+        if any(one.zone_hints or one.node_hints for one in ready):
+            reasons.append(_hints_ignored(port, gates))
+        return ready, RoutingMode.ALL
+    if gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION) or gates.on(Gate.NODE_LEVEL_TOPOLOGY):
+        chosen, reason = follow_node_hints(ready, node)
+        if reason is not None:
+            reasons.append(reason)
+        if chosen:
+            return chosen, RoutingMode.SAME_NODE
+    chosen, reason = follow_zone_hints(ready, node)
+    if reason is not None:
+        reasons.append(reason)
+    if chosen:
+        return chosen, RoutingMode.SAME_ZONE
+    return ready, RoutingMode.ALL
+
+
+def _node_level_reason(local: int, ready: int, node: NodeView) -> Reason:
+    asked = "the Service asks for endpoints on the client's node"
+    if local:
+        return Reason(
+            ReasonCode.NODE_LEVEL,
+            f"{asked}; on node {node.name}: {local} of {count_ready(ready)}",
+        )
+    return Reason(
+        ReasonCode.LOCAL_FELL_BACK,
+        f"{asked}, but no ready endpoint is on node {node.name}",
+        subject=f"Node {node.name}",
+        fix=f"run an endpoint on node {node.name}",
+    )
+
+
+def _hints_ignored(port: RoutedPort, gates: FeatureGates) -> Reason:
+    off = f"feature gate {Gate.SERVICE_TRAFFIC_DISTRIBUTION} is off"
+    if not gates.on(Gate.TOPOLOGY_AWARE_HINTS):
+        return Reason(
+            ReasonCode.HINTS_IGNORED,
+            f"endpoints carry hints, but {off} and so is {Gate.TOPOLOGY_AWARE_HINTS}",
+            subject=f"FeatureGate {Gate.SERVICE_TRAFFIC_DISTRIBUTION}",
+            fix=f"--feature-gates {Gate.SERVICE_TRAFFIC_DISTRIBUTION}=true",
+        )
+    namespace, name = port.service
+    return Reason(
+        ReasonCode.HINTS_IGNORED,
+        f"endpoints carry hints, but {off} and no topology annotation asks to follow them",
+        subject=f"Service {port.service}",
+        fix=f"kubectl annotate service -n {namespace} {name} --overwrite "
+        f"{TOPOLOGY_MODE_ANNOTATION}=Auto",
+    )
