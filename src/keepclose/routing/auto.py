@@ -1,0 +1,284 @@
+"""Proportional allocation: topology mode Auto of KEP-2433, as the EndpointSlice controller does it.
+
+Each zone should be served by a share of the endpoints that equals its share of the CPU, within an
+overload bound of 20 %. Endpoints stay in their zone as far as possible; zones with too many lend
+some to zones with too few. When the bound cannot be kept, all hints go. Where the original picks at
+random which zone receives an endpoint, this picks the largest need and then the first name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
+from keepclose.routing.events import TopologyEvent
+from keepclose.routing.facts import FactsOf, SliceFacts, hints_for, slice_facts, with_hints
+from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
+from keepclose.routing.reasons import Reason, ReasonCode
+
+OVERLOAD_THRESHOLD = 0.2
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """How many endpoints a zone should have, and the most it may keep from unchanged slices."""
+
+    target: float
+    maximum: int
+
+
+class Infeasible(msgspec.Struct, frozen=True):
+    """Why no allocation exists: the event to tell the user, and the reason."""
+
+    message: str
+    reason: Reason
+
+
+class AutoResult(msgspec.Struct, frozen=True):
+    """The hinted slices and what was allocated; `totals` is None when hints were removed."""
+
+    slices: SliceSet
+    totals: dict[str, int] | None
+    events: tuple[TopologyEvent, ...]
+    reasons: tuple[Reason, ...]
+
+
+def allocate(
+    slices: SliceSet,
+    *,
+    ratios: Mapping[str, float] | None,
+    address_type: str,
+    populated: bool,
+    node_hints: bool = False,
+    facts: FactsOf = slice_facts,
+) -> AutoResult:
+    """Return the slices hinted in proportion to the zones' CPU, or bare when that is impossible.
+
+    `populated` says whether the Service had hints before; only then is their appearance no event.
+    `node_hints` adds each endpoint's own node to its hints.
+    """
+    ready = sum(facts(one).ready for one in slices.all)
+    bounds = zone_bounds(ratios, ready)
+    if isinstance(bounds, Infeasible):
+        return _give_up(slices, bounds, address_type, facts)
+    kept, rest, totals = _keep_fitting(slices.unchanged, bounds, node_hints, facts)
+    open_slices = [*slices.create, *slices.update, *rest]
+    zoneless = [facts(one).zoneless for one in open_slices]
+    first = next((endpoint for endpoint in zoneless if endpoint is not None), None)
+    if first is not None:
+        count = sum(facts(one).by_zone.get("", 0) for one in open_slices)
+        message = "One or more endpoints do not have a zone specified"
+        reason = zoneless_reason(first, count, ready)
+        return _give_up(slices, Infeasible(message, reason), address_type, facts)
+    for one in open_slices:
+        for zone, number in facts(one).by_zone.items():
+            totals[zone] = totals.get(zone, 0) + number
+    giving, receiving = lend(
+        {zone: bound.target for zone, bound in bounds.items()},
+        {zone: totals.get(zone, 0) for zone in bounds},
+    )
+    rewritten = _redistribute(open_slices, giving, receiving, node_hints, totals)
+    if not totals:
+        reason = Reason(ReasonCode.NO_HINTS_ALLOCATED, "no endpoint could be hinted to a zone")
+        give_up = Infeasible("No hints allocated for zones", reason)
+        return _give_up(slices, give_up, address_type, facts)
+    created = len(slices.create)
+    events = () if populated else (enabled_event(address_type),)
+    spread = ", ".join(f"{zone} {totals[zone]}" for zone in sorted(totals))
+    return AutoResult(
+        SliceSet(
+            create=tuple(rewritten[:created]), update=tuple(rewritten[created:]), unchanged=kept
+        ),
+        totals,
+        events,
+        (
+            Reason(
+                ReasonCode.ALLOCATED, f"{ready} ready endpoints are hinted by CPU share: {spread}"
+            ),
+        ),
+    )
+
+
+def zone_bounds(ratios: Mapping[str, float] | None, ready: int) -> dict[str, Bounds] | Infeasible:
+    """Return what each zone should get of the ready endpoints, or why that cannot be."""
+    if ratios is None:
+        return Infeasible(
+            "Insufficient Node information: allocatable CPU or zone not specified on one or more"
+            " nodes",
+            Reason(
+                ReasonCode.INSUFFICIENT_NODE_INFO,
+                "every ready worker node must have a zone label and allocatable CPU, "
+                "in at least two zones",
+            ),
+        )
+    zones = len(ratios)
+    counts = f"({ready} endpoints, {zones} zones)"
+    if zones < 2:
+        return Infeasible(
+            "Nodes only ready in one zone",
+            Reason(ReasonCode.NODES_IN_ONE_ZONE, "there are ready nodes in one zone only"),
+        )
+    if zones > ready:
+        return Infeasible(
+            f"Insufficient number of endpoints {counts}",
+            Reason(
+                ReasonCode.TOO_FEW_ENDPOINTS,
+                f"{ready} ready endpoints are too few for {zones} zones",
+                fix=f"run at least {zones} ready pods, better three for each zone",
+            ),
+        )
+    # NB: multiplied by the reciprocal, not divided, for the same rounding as the original.
+    reciprocal = 1 / (1 + OVERLOAD_THRESHOLD)
+    minimums: dict[str, int] = {}
+    targets: dict[str, float] = {}
+    for zone in sorted(ratios):
+        desired = ratios[zone] * ready
+        minimums[zone] = math.ceil(desired * reciprocal)
+        targets[zone] = max(desired, float(minimums[zone]))
+    spare = ready - sum(minimums.values())
+    if spare < 0:
+        return Infeasible(
+            "Unable to allocate minimum required endpoints to each zone without exceeding"
+            f" overload threshold {counts}",
+            Reason(
+                ReasonCode.OVERLOAD_BOUND,
+                f"{ready} endpoints on {zones} zones cannot keep every zone within "
+                f"{OVERLOAD_THRESHOLD:.0%} of its share",
+                fix="run more pods, or set spec.trafficDistribution and remove the annotation",
+            ),
+        )
+    return {zone: Bounds(targets[zone], minimums[zone] + spare) for zone in minimums}
+
+
+def lend(
+    targets: Mapping[str, float], have: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many endpoints each zone gives away and receives; zones without are left out.
+
+    One endpoint at a time goes from the largest surplus to the largest need, as long as both are at
+    least half an endpoint and one of them a whole one.
+    """
+    surplus: dict[str, float] = {}
+    need: dict[str, float] = {}
+    for zone in sorted(targets):
+        difference = have.get(zone, 0) - targets[zone]
+        if difference > 0:
+            surplus[zone] = difference
+        elif difference < 0:
+            need[zone] = -difference
+    giving: dict[str, int] = {}
+    receiving: dict[str, int] = {}
+    while surplus and need:
+        giver = max(surplus, key=surplus.__getitem__)
+        taker = max(need, key=need.__getitem__)
+        extra, lack = surplus[giver], need[taker]
+        if extra < 0.5 or lack < 0.5 or (extra < 1 and lack < 1):
+            break
+        surplus[giver] = extra - 1
+        need[taker] = lack - 1
+        giving[giver] = giving.get(giver, 0) + 1
+        receiving[taker] = receiving.get(taker, 0) + 1
+    return giving, receiving
+
+
+def is_overloaded(totals: Mapping[str, int], ratios: Mapping[str, float] | None) -> bool:
+    """Return whether hints as once allocated leave a zone short now that nodes have changed."""
+    if not totals:
+        return False
+    if not ratios:
+        return True
+    total = sum(totals.values())
+    reciprocal = 1 / (1 + OVERLOAD_THRESHOLD)
+    return any(
+        zone not in totals or totals[zone] < math.ceil(total * ratio * reciprocal)
+        for zone, ratio in ratios.items()
+    )
+
+
+def enabled_event(address_type: str) -> TopologyEvent:
+    """Return the event for a Service that gets hints for the first time."""
+    message = f"Topology Aware Hints has been enabled, addressType: {address_type}"
+    return TopologyEvent("Normal", "TopologyAwareHintsEnabled", message)
+
+
+def disabled_event(address_type: str, message: str | None = None) -> TopologyEvent:
+    """Return the event for a Service that loses its hints, or cannot get any, and why."""
+    text = message or "Topology Aware Hints has been disabled"
+    return TopologyEvent(
+        "Warning", "TopologyAwareHintsDisabled", f"{text}, addressType: {address_type}"
+    )
+
+
+def _give_up(slices: SliceSet, why: Infeasible, address_type: str, facts: FactsOf) -> AutoResult:
+    return AutoResult(
+        remove_hints(slices, facts=facts),
+        None,
+        (disabled_event(address_type, why.message),),
+        (why.reason,),
+    )
+
+
+def _keep_fitting(
+    unchanged: tuple[EndpointSlice, ...],
+    bounds: Mapping[str, Bounds],
+    node_hints: bool,
+    facts: FactsOf,
+) -> tuple[tuple[EndpointSlice, ...], list[EndpointSlice], dict[str, int]]:
+    totals: dict[str, int] = {}
+    rest = []
+    for one in unchanged:
+        known = facts(one)
+        fits = _hints_fit(known, node_hints) and all(
+            zone in bounds and totals.get(zone, 0) + number <= bounds[zone].maximum
+            for zone, number in known.hinted.items()
+        )
+        if fits:
+            for zone, number in known.hinted.items():
+                totals[zone] = totals.get(zone, 0) + number
+        else:
+            rest.append(one)
+    return without(unchanged, rest), rest, totals
+
+
+def _hints_fit(known: SliceFacts, node_hints: bool) -> bool:
+    # Node hints left over from PreferSameNode would keep traffic on the node; the slice must go
+    # through the allocation again.
+    nodes_right = known.own_nodes if node_hints else known.node_hinted == 0
+    return nodes_right and known.zone_hinted == known.ready
+
+
+def _redistribute(
+    slices: list[EndpointSlice],
+    giving: dict[str, int],
+    receiving: dict[str, int],
+    node_hints: bool,
+    totals: dict[str, int],
+) -> list[EndpointSlice]:
+    left = dict(giving)
+    wanted = dict(receiving)
+    table: dict[tuple[str, str], EndpointHints | None] = {}
+
+    def hinted(endpoint: Endpoint) -> Endpoint:
+        if endpoint.conditions.ready is not True:
+            return with_hints(endpoint, None)
+        own = zone = endpoint.zone or ""
+        if wanted and left.get(own, 0) > 0:
+            zone = max(sorted(wanted), key=wanted.__getitem__)
+            left[own] -= 1
+            wanted[zone] -= 1
+            if wanted[zone] == 0:
+                del wanted[zone]
+            totals[own] -= 1
+            totals[zone] = totals.get(zone, 0) + 1
+        key = (zone, (endpoint.node_name or "") if node_hints else "")
+        if key not in table:
+            table[key] = hints_for(*key)
+        return with_hints(endpoint, table[key])
+
+    return [
+        replace(one, endpoints=tuple([hinted(endpoint) for endpoint in one.endpoints]))
+        for one in slices
+    ]

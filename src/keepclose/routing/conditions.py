@@ -1,0 +1,161 @@
+"""Status conditions of a Service: trafficDistribution accepted, programmed, honoured.
+
+KEP-4444 sketches TrafficDistributionAccepted and TrafficDistributionProgrammed for the controller
+that writes hints, and leaves TrafficDistributionHonored for the day a data plane can answer. A
+condition's transition time moves only when its status does, so that an unchanged decision writes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from keepclose.model.meta import Condition
+from keepclose.routing.facts import FactsOf, slice_facts
+from keepclose.routing.hints import SliceSet
+from keepclose.routing.strategy import Strategy, StrategyName, Verdict
+
+ACCEPTED = "TrafficDistributionAccepted"
+PROGRAMMED = "TrafficDistributionProgrammed"
+HONORED = "TrafficDistributionHonored"
+
+
+class ConditionReason(StrEnum):
+    """The one-word reasons that conditions give."""
+
+    ACCEPTED = "Accepted"
+    UNSUPPORTED_VALUE = "UnsupportedValue"
+    FEATURE_DISABLED = "FeatureDisabled"
+    OVERRIDDEN_BY_ANNOTATION = "OverriddenByAnnotation"
+    NOT_ACCEPTED = "NotAccepted"
+    HINTS_POPULATED = "HintsPopulated"
+    MISSING_TOPOLOGY = "MissingTopology"
+    NO_ENDPOINTS = "NoEndpoints"
+    WRITE_FAILED = "WriteFailed"
+    NOT_ALLOCATED = "NotAllocated"
+    ALL_NODES_ACKNOWLEDGED = "AllNodesAcknowledged"
+    PENDING = "Pending"
+    PARTIALLY_HONORED = "PartiallyHonored"
+
+
+class Acknowledgements(msgspec.Struct, frozen=True):
+    """How many nodes answered for the hints as now written, and how many of them use them."""
+
+    nodes: int
+    answered: int
+    honoured: int
+
+
+def service_conditions(
+    strategy: Strategy,
+    slices: SliceSet,
+    *,
+    prefix: str = "",
+    write_failed: str = "",
+    acknowledgements: Acknowledgements | None = None,
+    facts: FactsOf = slice_facts,
+) -> tuple[Condition, ...]:
+    """Return the conditions without times; none when no trafficDistribution was asked for.
+
+    `prefix` is the domain of an implementation beside the EndpointSlice controller, as in
+    "keepclose.dev/". Honored appears only with acknowledgements.
+    """
+    if strategy.distribution is Verdict.ABSENT:
+        return ()
+    accepted = _accepted(strategy)
+    conditions = [accepted, _programmed(strategy, accepted, slices, write_failed, facts)]
+    if acknowledgements is not None:
+        conditions.append(_honored(acknowledgements))
+    return tuple(
+        msgspec.structs.replace(condition, type=prefix + condition.type) for condition in conditions
+    )
+
+
+def merge_conditions(
+    present: Iterable[Condition], wanted: Iterable[Condition], *, now: str, prefix: str = ""
+) -> tuple[Condition, ...]:
+    """Return the Service's conditions with ours replaced, in place, foreign ones untouched.
+
+    Equal to `present` when nothing differs, so that the caller writes only changes.
+    """
+    new = {condition.type: condition for condition in wanted}
+    ours = {prefix + name for name in (ACCEPTED, PROGRAMMED, HONORED)}
+    merged = []
+    for old in present:
+        if old.type in new:
+            condition = new.pop(old.type)
+            same = old.status == condition.status
+            since = old.last_transition_time if same else now
+            merged.append(msgspec.structs.replace(condition, last_transition_time=since))
+        elif old.type not in ours:
+            merged.append(old)
+    merged.extend(msgspec.structs.replace(c, last_transition_time=now) for c in new.values())
+    return tuple(merged)
+
+
+def _accepted(strategy: Strategy) -> Condition:
+    match strategy.distribution:
+        case Verdict.UNSUPPORTED:
+            reason, status = ConditionReason.UNSUPPORTED_VALUE, "False"
+        case Verdict.DISABLED:
+            reason, status = ConditionReason.FEATURE_DISABLED, "False"
+        case _:
+            reason, status = ConditionReason.ACCEPTED, "True"
+    message = strategy.reasons[-1].message if strategy.reasons else ""
+    return Condition(type=ACCEPTED, status=status, reason=reason, message=message)
+
+
+def _programmed(
+    strategy: Strategy,
+    accepted: Condition,
+    slices: SliceSet,
+    write_failed: str,
+    facts: FactsOf,
+) -> Condition:
+    def false(reason: ConditionReason, message: str) -> Condition:
+        return Condition(type=PROGRAMMED, status="False", reason=reason, message=message)
+
+    if strategy.distribution is Verdict.OVERRIDDEN:
+        return false(
+            ConditionReason.OVERRIDDEN_BY_ANNOTATION, f"{strategy.source} takes precedence"
+        )
+    if accepted.status == "False":
+        return false(ConditionReason.NOT_ACCEPTED, "no hints are written for this value")
+    if write_failed:
+        return false(ConditionReason.WRITE_FAILED, write_failed)
+    known = [facts(one) for one in slices.all]
+    ready = sum(one.ready for one in known)
+    if ready == 0:
+        return false(ConditionReason.NO_ENDPOINTS, "there is no ready endpoint")
+    zones = sum(one.zone_hinted for one in known)
+    nodes = sum(one.node_hinted for one in known)
+    wants_node = strategy.name is StrategyName.SAME_NODE
+    if zones < ready or (wants_node and nodes < ready):
+        if strategy.name is StrategyName.CUSTOM and zones == 0:
+            return false(ConditionReason.NOT_ALLOCATED, "the heuristic gave no allocation")
+        lacking = ready - min(zones, nodes if wants_node else zones)
+        return false(
+            ConditionReason.MISSING_TOPOLOGY,
+            f"{lacking} of {ready} ready endpoints lack the zone or node to be hinted with",
+        )
+    return Condition(
+        type=PROGRAMMED,
+        status="True",
+        reason=ConditionReason.HINTS_POPULATED,
+        message=f"all {ready} ready endpoints are hinted",
+    )
+
+
+def _honored(acks: Acknowledgements) -> Condition:
+    counts = f"{acks.honoured} of {acks.nodes} nodes use the hints as written"
+    if acks.answered < acks.nodes:
+        status, reason = "Unknown", ConditionReason.PENDING
+        counts = f"{acks.answered} of {acks.nodes} nodes have answered"
+    elif acks.honoured < acks.nodes:
+        status, reason = "False", ConditionReason.PARTIALLY_HONORED
+    else:
+        status, reason = "True", ConditionReason.ALL_NODES_ACKNOWLEDGED
+    return Condition(type=HONORED, status=status, reason=reason, message=counts)

@@ -1,0 +1,123 @@
+"""Custom heuristics: allocation by matrix, applied with few changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.routing.heuristics import Matrix, Refusal, ZoneDemand, apply_heuristic
+from keepclose.routing.hints import SliceSet
+from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.testing.builders import endpoint, endpoint_slice
+
+
+class Fixed:
+    """A heuristic that always answers the same, and remembers what it was asked."""
+
+    def __init__(self, answer: Matrix | Refusal) -> None:
+        self.answer = answer
+        self.asked: list[ZoneDemand] = []
+
+    def allocate(self, demand: ZoneDemand) -> Matrix | Refusal:
+        """Return the fixed answer."""
+        self.asked.append(demand)
+        return self.answer
+
+
+def pair(address: str, zone: str, served: str = "") -> tuple[str, str, str]:
+    """Return the three facts about an endpoint that matter here."""
+    return address, zone, served
+
+
+def made(*endpoints: tuple[str, str, str], name: str = "s1") -> EndpointSlice:
+    """Return a slice of endpoints given as (address, zone, hinted zone or "")."""
+    return endpoint_slice(
+        *(
+            endpoint(
+                address, zone=zone or None, node_name="n9", for_zones=(served,) if served else ()
+            )
+            for address, zone, served in endpoints
+        ),
+        name=name,
+    )
+
+
+def served(slices: SliceSet) -> dict[str, str]:
+    """Return the hinted zone of every endpoint by address."""
+    return {
+        e.addresses[0]: e.hints.for_zones[0].name if e.hints else ""
+        for one in slices.all
+        for e in one.endpoints
+    }
+
+
+HALF = {"a": 0.5, "b": 0.5}
+
+
+def test_the_matrix_becomes_hints() -> None:
+    """As many endpoints of each zone serve each zone as the heuristic says."""
+    start = SliceSet(create=(made(pair("1", "a"), pair("2", "a"), pair("3", "a"), pair("4", "b")),))
+    result = apply_heuristic(start, Fixed({"a": {"a": 2, "b": 1}, "b": {"b": 1}}), shares=HALF)
+    assert Counter(served(result.slices).values()) == {"a": 2, "b": 2}
+    assert served(result.slices)["4"] == "b"
+    assert result.reasons[0].message == "4 ready endpoints are hinted, 1 to another zone"
+
+
+def test_present_hints_are_kept_where_the_matrix_allows() -> None:
+    """An endpoint that serves another zone already goes on doing so; no slice is written."""
+    start = made(pair("1", "a", "a"), pair("2", "a", "b"), pair("3", "b", "b"))
+    heuristic = Fixed({"a": {"a": 1, "b": 1}, "b": {"b": 1}})
+    result = apply_heuristic(SliceSet(unchanged=(start,)), heuristic, shares=HALF)
+    assert result.slices == SliceSet(unchanged=(start,))
+    assert heuristic.asked == [
+        ZoneDemand(HALF, {"a": 2, "b": 1}, {"a": {"a": 1, "b": 1}, "b": {"b": 1}})
+    ]
+
+
+def test_only_slices_with_a_changed_hint_are_written() -> None:
+    """One endpoint too many for a zone means one changed hint in one slice."""
+    one = made(pair("1", "a", "a"), pair("2", "a", "a"))
+    two = made(pair("3", "b", "b"), name="s2")
+    result = apply_heuristic(
+        SliceSet(unchanged=(one, two)),
+        Fixed({"a": {"a": 1, "b": 1}, "b": {"b": 1}}),
+        shares=HALF,
+    )
+    assert [s.metadata.name for s in result.slices.update] == ["s1"]
+    assert result.slices.unchanged == (two,)
+
+
+def test_a_refusal_removes_hints_and_says_why() -> None:
+    """Without an allocation no hint may stay, and the heuristic's reason is told."""
+    why = Reason(ReasonCode.OVERLOAD_BOUND, "too few")
+    start = SliceSet(unchanged=(made(pair("1", "a", "a")),))
+    result = apply_heuristic(start, Fixed(Refusal(why)), shares=HALF)
+    assert served(result.slices) == {"1": ""}
+    assert result.reasons == (why,)
+
+
+def test_an_endpoint_without_a_zone_means_no_hints() -> None:
+    """Proxies would ignore all hints anyway, so the reason names the node to label."""
+    start = SliceSet(unchanged=(made(pair("1", "a", "a"), pair("2", "")),))
+    result = apply_heuristic(start, Fixed({}), shares=HALF)
+    assert served(result.slices) == {"1": "", "2": ""}
+    assert result.reasons[0].subject == "Node n9"
+
+
+def test_no_ready_endpoint_is_no_question() -> None:
+    """The heuristic is not asked when there is nothing to allocate."""
+    heuristic = Fixed({})
+    result = apply_heuristic(
+        SliceSet(create=(endpoint_slice(endpoint(ready=False)),)), heuristic, shares=HALF
+    )
+    assert heuristic.asked == []
+    assert result.reasons[0].code is ReasonCode.NO_READY_ENDPOINTS
+
+
+def test_endpoints_that_are_not_ready_lose_hints() -> None:
+    """Hints that mean nothing are not kept."""
+    start = endpoint_slice(
+        endpoint("1", zone="a", ready=False, for_zones=("a",)), endpoint("2", zone="a")
+    )
+    result = apply_heuristic(SliceSet(update=(start,)), Fixed({"a": {"a": 1}}), shares=HALF)
+    assert served(result.slices) == {"1": "", "2": "a"}
