@@ -1,0 +1,260 @@
+"""What one pod contributes to the slices of one Service in one address family.
+
+Follows the EndpointSlice controller: a finished pod or one without an address is no endpoint, a
+terminating pod still is; named target ports are looked up in the containers, then in the sidecars;
+all three conditions are said explicitly. Hints are never set here: they are added to whole slices
+later. A pod on an unknown node is left out and reported, unless the Service publishes addresses
+that are not ready.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.model.addresses import canonical, family_of
+from keepclose.model.endpointslice import Endpoint, EndpointConditions, EndpointPort
+from keepclose.model.meta import ObjectReference
+from keepclose.model.service import Service, ServicePort
+from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.workload import Container, Node, Pod
+
+PortKey: TypeAlias = tuple[tuple[str, str, int, str], ...]
+"""Ports as (name, protocol, number, application protocol), sorted; slices share one key."""
+
+EndpointId: TypeAlias = tuple[tuple[str, ...], str, str, str]
+"""Sorted addresses, hostname, and the namespace and name of the pod: what makes an endpoint."""
+
+_FINISHED = ("Succeeded", "Failed")
+_CONDITIONS = {
+    (ready, serving, terminating): EndpointConditions(
+        ready=ready, serving=serving, terminating=terminating
+    )
+    for ready in (False, True)
+    for serving in (False, True)
+    for terminating in (False, True)
+}
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """What a pod asks of the slices.
+
+    `endpoint` and `endpoint_id` are None when the pod has no address of the family or was left
+    out; `error` then says why in the latter case. The ports count even so: slices of these ports
+    stay although they are empty.
+    """
+
+    ports: tuple[EndpointPort, ...]
+    port_key: PortKey
+    endpoint: Endpoint | None = None
+    endpoint_id: EndpointId | None = None
+    error: str = ""
+
+
+class EndpointBuilder:
+    """Builds the endpoints of one Service in one family; quick for many pods.
+
+    Keep it as long as the Service does not change: ports that many pods share are worked out once.
+    """
+
+    __slots__ = ("_family", "_fixed", "_name", "_namespace", "_ports", "_publish", "_resolved")
+
+    def __init__(self, service: Service, family: str) -> None:
+        self._name = service.metadata.name
+        self._namespace = service.metadata.namespace
+        self._publish = service.spec.publish_not_ready_addresses
+        self._family = family
+        self._ports = service.spec.ports
+        self._resolved: dict[tuple[int | None, ...], tuple[tuple[EndpointPort, ...], PortKey]] = {}
+        named = any(port.target_port and isinstance(port.target_port, str) for port in self._ports)
+        self._fixed = None if named else self._ports_numbered(self._numbers_of((), ()))
+
+    def desired(self, pod: Pod, node: Node | None) -> Desired | None:
+        """Return what the pod asks for, or None when it belongs in no slice at all.
+
+        `node` is the node that the pod names, None when there is no such node.
+        """
+        if not belongs_in_endpoints(pod):
+            return None
+        ports, key = self.ports(pod)
+        if node is None and not self._publish:
+            return Desired(ports, key, error=self._missing_node(pod))
+        endpoint = self.endpoint(pod, node)
+        if endpoint is None:
+            return Desired(ports, key)
+        return Desired(ports, key, endpoint, endpoint_id(endpoint))
+
+    def ports(self, pod: Pod) -> tuple[tuple[EndpointPort, ...], PortKey]:
+        """Return the ports at which the pod answers, in the order of the Service, and their key."""
+        if self._fixed is not None:
+            return self._fixed
+        spec = pod.spec
+        return self._ports_numbered(self._numbers_of(spec.containers, spec.init_containers))
+
+    def endpoint(self, pod: Pod, node: Node | None) -> Endpoint | None:
+        """Return the pod as an endpoint, or None when it has no address of the family."""
+        meta = pod.metadata
+        spec = pod.spec
+        status = pod.status
+        family = self._family
+        addresses: tuple[str, ...] = ()
+        for pod_ip in status.pod_ips:
+            if family_of(pod_ip.ip) == family and (address := canonical(pod_ip.ip)) is not None:
+                addresses = (*addresses, address)
+        if not addresses:
+            return None
+        serving = False
+        for condition in status.conditions:
+            if condition.type == "Ready":
+                serving = condition.status == "True"
+                break
+        terminating = meta.deletion_timestamp is not None
+        ready = self._publish or (serving and not terminating)
+        hostname = None
+        if spec.hostname and spec.subdomain == self._name and meta.namespace == self._namespace:
+            hostname = spec.hostname
+        return Endpoint(
+            addresses,
+            _CONDITIONS[ready, serving, terminating],
+            hostname,
+            ObjectReference("Pod", meta.namespace, meta.name, meta.uid),
+            None,
+            spec.node_name or None,
+            None if node is None else node.metadata.labels.get(ZONE_LABEL) or None,
+        )
+
+    def _missing_node(self, pod: Pod) -> str:
+        return (
+            f"skipping Pod {pod.metadata.name} for Service {self._namespace}/{self._name}: "
+            f"Node {pod.spec.node_name} Not Found"
+        )
+
+    def _numbers_of(
+        self, containers: tuple[Container, ...], init_containers: tuple[Container, ...]
+    ) -> tuple[int | None, ...]:
+        return tuple([_port_number(port, containers, init_containers) for port in self._ports])
+
+    def _ports_numbered(
+        self, numbers: tuple[int | None, ...]
+    ) -> tuple[tuple[EndpointPort, ...], PortKey]:
+        known = self._resolved.get(numbers)
+        if known is None:
+            ports = tuple(
+                EndpointPort(
+                    name=port.name,
+                    protocol=port.protocol or "TCP",
+                    port=number,
+                    app_protocol=port.app_protocol,
+                )
+                for port, number in zip(self._ports, numbers, strict=True)
+                if number is not None
+            )
+            known = self._resolved[numbers] = (ports, port_key(ports))
+        return known
+
+
+def belongs_in_endpoints(pod: Pod) -> bool:
+    """Return whether the pod is a backend at all: not finished, and with some address."""
+    status = pod.status
+    return status.phase not in _FINISHED and bool(status.pod_ip or status.pod_ips)
+
+
+def find_port(service_port: ServicePort, pod: Pod) -> int | None:
+    """Return the number that the target port means on this pod, or None when it names none."""
+    return _port_number(service_port, pod.spec.containers, pod.spec.init_containers)
+
+
+def endpoint_ports(service: Service, pod: Pod) -> tuple[EndpointPort, ...]:
+    """Return the ports at which the pod answers; names that the pod does not have are dropped."""
+    return EndpointBuilder(service, "").ports(pod)[0]
+
+
+def port_key(ports: tuple[EndpointPort, ...]) -> PortKey:
+    """Return the key that is equal for equal sets of ports, whatever their order; () for none.
+
+    NB: absent fields count as what the API makes of them: the name "" and the protocol TCP. A port
+    without a number means all ports, here -1.
+    """
+    keys = [
+        (
+            port.name or "",
+            port.protocol or "TCP",
+            -1 if port.port is None else port.port,
+            port.app_protocol or "",
+        )
+        for port in ports
+    ]
+    keys.sort()
+    return tuple(keys)
+
+
+def build_endpoint(
+    pod: Pod, *, node: Node | None, service: Service, family: str
+) -> Endpoint | None:
+    """Return the pod as an endpoint, or None when it has no address of the family."""
+    return EndpointBuilder(service, family).endpoint(pod, node)
+
+
+def desired_endpoint(
+    service: Service, pod: Pod, *, node: Node | None, family: str
+) -> Desired | None:
+    """Return what one pod asks for, or None when it belongs in no slice at all.
+
+    For many pods keep an `EndpointBuilder`.
+    """
+    return EndpointBuilder(service, family).desired(pod, node)
+
+
+def endpoint_id(endpoint: Endpoint) -> EndpointId:
+    """Return the identity by which an endpoint is found again in existing slices."""
+    addresses = endpoint.addresses
+    if len(addresses) > 1:
+        addresses = tuple(sorted(addresses))
+    ref = endpoint.target_ref
+    if ref is None:
+        return (addresses, endpoint.hostname or "", "", "")
+    return (addresses, endpoint.hostname or "", ref.namespace, ref.name)
+
+
+def same_beyond_id(one: Endpoint, other: Endpoint) -> bool:
+    """Return whether two endpoints of one identity need no write.
+
+    Node, zone, conditions and the pod's reference count, and an absent condition differs from a
+    false one. The reference's resourceVersion and the hints do not count.
+    """
+    if (
+        one.node_name != other.node_name
+        or one.zone != other.zone
+        or one.conditions != other.conditions
+    ):
+        return False
+    ref, other_ref = one.target_ref, other.target_ref
+    if ref == other_ref:
+        return True
+    if ref is None or other_ref is None:
+        return False
+    return replace(ref, resource_version="") == replace(other_ref, resource_version="")
+
+
+def _port_number(
+    port: ServicePort, containers: tuple[Container, ...], init_containers: tuple[Container, ...]
+) -> int | None:
+    target = port.target_port
+    if not target:
+        # An absent target port, which the API would have filled in, is the Service's own.
+        return port.port
+    if isinstance(target, int):
+        return target
+    protocol = port.protocol or "TCP"
+    for container in containers:
+        for candidate in container.ports:
+            if candidate.name == target and candidate.protocol == protocol:
+                return candidate.container_port
+    for container in init_containers:
+        if container.restart_policy == "Always":
+            for candidate in container.ports:
+                if candidate.name == target and candidate.protocol == protocol:
+                    return candidate.container_port
+    return None

@@ -1,0 +1,381 @@
+"""The plan for one Service, kept up to date: what changed is worked on, what exists is not.
+
+A state is told of pods, nodes, slices and the Service itself, and answers at any time with the
+writes that bring the slices to where they should be. It remembers nothing that could not be read
+from the API again: a fresh state that is told everything gives the same plan, and that is how a
+plan from nothing is made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.gates import Gate
+from keepclose.model.meta import Condition, NamespacedName, OwnerReference
+from keepclose.model.service import Service
+from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION
+from keepclose.model.workload import Node, Pod
+from keepclose.routing.conditions import service_conditions
+from keepclose.routing.events import TopologyEvent
+from keepclose.routing.facts import SliceFacts, slice_facts
+from keepclose.routing.hints import SliceSet
+from keepclose.routing.nodelevel import (
+    EndpointOwner,
+    NodeLevelDecision,
+    controller_of,
+    node_overlay,
+)
+from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.strategy import (
+    Strategy,
+    StrategyName,
+    Verdict,
+    annotation_path,
+    choose_strategy,
+    topology_annotation,
+)
+from keepclose.slices.division import Division
+from keepclose.slices.endpoints import EndpointBuilder
+from keepclose.slices.families import address_types, slices_of_other_types
+from keepclose.slices.finishing import add_placeholder, finish
+from keepclose.slices.hinting import Hinting, hint_slices, may_overlay
+from keepclose.slices.packing import SlicePlan
+from keepclose.slices.placement import Placement
+from keepclose.slices.settings import Cluster, Settings
+
+DETECTION = "detection"
+
+
+class ServicePlan(msgspec.Struct, frozen=True):
+    """All writes for one Service, and everything there is to say about them.
+
+    `errors` tell of pods that were left out; the other endpoints are planned all the same.
+    """
+
+    strategy: Strategy
+    plans: dict[str, SlicePlan]
+    stray: tuple[EndpointSlice, ...] = ()
+    """Slices of address types that the Service does not have any more, to delete."""
+    events: tuple[TopologyEvent, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    totals: dict[str, dict[str, int]] = {}
+    """What the mode Auto allocated to each zone, by address type."""
+    errors: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self.stray and all(plan.is_empty for plan in self.plans.values())
+
+    @property
+    def slices(self) -> tuple[EndpointSlice, ...]:
+        """The slices that will exist once everything is written."""
+        return tuple(
+            one
+            for plan in self.plans.values()
+            for one in (*plan.update, *plan.unchanged, *plan.create)
+        )
+
+
+class _Family:
+    """The slices of one address type."""
+
+    def __init__(self, service: Service, address_type: str, settings: Settings) -> None:
+        self.address_type = address_type
+        self.builder = EndpointBuilder(service, address_type)
+        self.placement = Placement(service, address_type, managed_by=settings.managed_by)
+        self.division: Division | None = None
+        self._facts: dict[int, tuple[EndpointSlice, SliceFacts]] = {}
+
+    def facts(self, one: EndpointSlice) -> SliceFacts:
+        """Return the facts of a slice, worked out once per object."""
+        known = self._facts.get(id(one))
+        if known is None:
+            known = self._facts[id(one)] = (one, slice_facts(one))
+        return known[1]
+
+    def keep_facts(self, slices: Iterable[EndpointSlice]) -> None:
+        """Forget the facts of all slices but these."""
+        self._facts = {id(one): self._facts[id(one)] for one in slices if id(one) in self._facts}
+
+
+class ServiceState:
+    """One Service with its pods and slices, and the plan that follows from them."""
+
+    def __init__(self, service: Service, *, cluster: Cluster, settings: Settings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._pods: dict[NamespacedName, Pod] = {}
+        self._by_node: dict[str, set[NamespacedName]] = {}
+        self._hosts: Counter[tuple[str, OwnerReference | None]] = Counter()
+        self._hosted: dict[NamespacedName, tuple[str, OwnerReference | None]] = {}
+        self._observed: dict[str, EndpointSlice] = {}
+        self._service = service
+        self._families = self._make_families()
+
+    def set_service(self, service: Service) -> None:
+        """Take a new version of the Service; everything is worked out anew."""
+        self._service = service
+        self._families = self._make_families()
+        for pod in list(self._pods.values()):
+            self.set_pod(pod)
+        for one in self._observed.values():
+            self._show(one)
+
+    def set_cluster(self, cluster: Cluster) -> None:
+        """Take the nodes as they are now; only pods on nodes that differ are looked at again."""
+        old = self._cluster.nodes
+        self._cluster = cluster
+        for name, sources in list(self._by_node.items()):
+            before, after = old.get(name), cluster.nodes.get(name)
+            if _zone(before) != _zone(after):
+                for source in list(sources):
+                    self.set_pod(self._pods[source])
+
+    def set_pod(self, pod: Pod) -> None:
+        """Take a pod that the Service selects, new or changed."""
+        source = pod.key
+        self._forget_node(source)
+        self._pods[source] = pod
+        self._by_node.setdefault(pod.spec.node_name, set()).add(source)
+        node = self._cluster.nodes.get(pod.spec.node_name)
+        for family in self._families:
+            desired = family.builder.desired(pod, node)
+            if desired is None:
+                family.placement.unwant(source)
+            else:
+                family.placement.want(source, desired)
+            if family.division is not None:
+                family.division.refile((source,))
+        self._rehost(source)
+
+    def drop_pod(self, source: NamespacedName) -> None:
+        """Drop a pod that is gone or not selected any more; an unknown one does no harm."""
+        self._forget_node(source)
+        self._pods.pop(source, None)
+        for family in self._families:
+            family.placement.unwant(source)
+            if family.division is not None:
+                family.division.refile((source,))
+        self._rehost(source)
+
+    def observe(self, one: EndpointSlice) -> None:
+        """Take a slice of ours as the API has it now, new or changed."""
+        name = one.metadata.name
+        gone = self._observed.pop(name, None)
+        if one.metadata.deletion_timestamp is None:
+            self._observed[name] = one
+        self._show(one, gone)
+
+    def forget(self, name: str) -> None:
+        """Drop a slice that is gone; an unknown one does no harm."""
+        gone = self._observed.pop(name, None)
+        for family in self._families:
+            family.placement.forget(name)
+            if gone is not None and family.division is not None:
+                family.division.refile(_pods_in(gone))
+
+    def plan(self, *, trigger_time: str = "", populated: bool | None = None) -> ServicePlan:
+        """Return the writes that are due now.
+
+        `populated` says whether the Service had hints of the mode Auto before, for the event that
+        tells of their first appearance; None judges by the slices as observed.
+        """
+        settings = self._settings
+        strategy = choose_strategy(
+            self._service,
+            gates=settings.gates,
+            default_subsetting=settings.subsets.default,
+            heuristics=settings.heuristics,
+        )
+        overlay = self._overlay(strategy)
+        if overlay is not None and overlay.on and strategy.name is StrategyName.NONE:
+            strategy = _node_level(strategy, overlay)
+        reasons: dict[Reason, None] = dict.fromkeys(() if overlay is None else overlay.reasons)
+        plans: dict[str, SlicePlan] = {}
+        events: list[TopologyEvent] = []
+        totals: dict[str, dict[str, int]] = {}
+        errors: dict[str, None] = {}
+        hinted = SliceSet()
+        for family in self._families:
+            reasons.update(dict.fromkeys(self._divide(family, strategy)))
+            plan = add_placeholder(
+                family.placement.plan(max_endpoints=settings.max_endpoints),
+                self._service,
+                address_type=family.address_type,
+                managed_by=settings.managed_by,
+            )
+            hinting = self._hint(family, plan, strategy, overlay, populated)
+            family.keep_facts(family.placement.slices)
+            hinted = SliceSet(unchanged=hinted.all + hinting.slices.all)
+            reasons.update(dict.fromkeys(hinting.reasons))
+            events.extend(hinting.events)
+            errors.update(dict.fromkeys(family.placement.errors))
+            if hinting.totals is not None:
+                totals[family.address_type] = hinting.totals
+            plans[family.address_type] = finish(
+                replace(
+                    plan,
+                    create=hinting.slices.create,
+                    update=hinting.slices.update,
+                    unchanged=hinting.slices.unchanged,
+                ),
+                self._service,
+                trigger_time=trigger_time,
+            )
+        conditions: tuple[Condition, ...] = ()
+        if settings.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS):
+            conditions = service_conditions(strategy, hinted, prefix=settings.condition_prefix)
+        return ServicePlan(
+            strategy=strategy,
+            plans=plans,
+            stray=slices_of_other_types(self._observed.values(), tuple(plans)),
+            events=tuple(events),
+            reasons=tuple(reasons),
+            conditions=conditions,
+            totals=totals,
+            errors=tuple(errors),
+        )
+
+    def _make_families(self) -> tuple[_Family, ...]:
+        return tuple(
+            _Family(self._service, address_type, self._settings)
+            for address_type in address_types(self._service)
+        )
+
+    def _show(self, one: EndpointSlice, gone: EndpointSlice | None = None) -> None:
+        for family in self._families:
+            if family.address_type == one.address_type:
+                family.placement.observe(one)
+                if family.division is not None:
+                    family.division.refile(_pods_in(one))
+                    if gone is not None:
+                        family.division.refile(_pods_in(gone))
+
+    def _divide(self, family: _Family, strategy: Strategy) -> tuple[Reason, ...]:
+        if strategy.name is not StrategyName.SUBSETTING:
+            if family.division is not None:
+                family.division.undo()
+                family.division = None
+            return ()
+        if family.division is None:
+            family.division = Division(family.placement)
+        shares = self._cluster.shares
+        decision = family.division.divide(
+            approach=strategy.approach, shares=shares.by_zone, options=self._settings.subsets
+        )
+        return (*shares.reasons, *decision.reasons)
+
+    def _hint(
+        self,
+        family: _Family,
+        plan: SlicePlan,
+        strategy: Strategy,
+        overlay: NodeLevelDecision | None,
+        populated: bool | None,
+    ) -> Hinting:
+        if populated is None:
+            populated = any(family.facts(one).zone_hinted > 0 for one in family.placement.slices)
+        return hint_slices(
+            strategy,
+            SliceSet(plan.create, plan.update, plan.unchanged),
+            cluster=self._cluster,
+            settings=self._settings,
+            address_type=family.address_type,
+            node_hints=overlay is not None and overlay.on,
+            populated=populated,
+            facts=family.facts,
+        )
+
+    def _overlay(self, strategy: Strategy) -> NodeLevelDecision | None:
+        if not may_overlay(strategy, self._settings) or not self._families:
+            return None
+        wish = strategy.distribution is not Verdict.ABSENT
+        hosts: list[EndpointOwner] = list(self._hosts)
+        hosts.sort(key=_host_order)
+        return node_overlay(
+            annotation=self._service.metadata.annotations.get(NODE_TOPOLOGY_ANNOTATION),
+            mode=self._settings.node_level_mode,
+            explicit=wish or topology_annotation(self._service)[1] is not None,
+            nodes=self._cluster.nodes.values(),
+            endpoints=hosts,
+            previously_on=any(
+                family.facts(one).node_hinted > 0
+                for family in self._families
+                for one in family.placement.slices
+            ),
+            options=self._settings.node_level,
+        )
+
+    def _forget_node(self, source: NamespacedName) -> None:
+        pod = self._pods.get(source)
+        if pod is not None:
+            self._by_node[pod.spec.node_name].discard(source)
+
+    def _rehost(self, source: NamespacedName) -> None:
+        """Keep count of the nodes and owners of ready endpoints, for node-level detection."""
+        old = self._hosted.pop(source, None)
+        if old is not None:
+            self._hosts[old] -= 1
+            if self._hosts[old] == 0:
+                del self._hosts[old]
+        pod = self._pods.get(source)
+        endpoints = [family.placement.endpoint(source) for family in self._families]
+        ready = any(endpoint is not None and endpoint.is_ready for endpoint in endpoints)
+        if pod is not None and ready:
+            host = (pod.spec.node_name, controller_of(pod.metadata.owner_references))
+            self._hosted[source] = host
+            self._hosts[host] += 1
+
+
+def plan_service(
+    service: Service,
+    *,
+    pods: Iterable[Pod],
+    slices: Iterable[EndpointSlice] = (),
+    cluster: Cluster,
+    settings: Settings,
+    trigger_time: str = "",
+) -> ServicePlan:
+    """Return the plan for a Service from nothing but its selected pods and its present slices."""
+    state = ServiceState(service, cluster=cluster, settings=settings)
+    for one in sorted(slices, key=lambda one: one.metadata.name):
+        state.observe(one)
+    for pod in pods:
+        state.set_pod(pod)
+    return state.plan(trigger_time=trigger_time)
+
+
+def _zone(node: Node | None) -> str | None:
+    return None if node is None else node.zone
+
+
+def _pods_in(one: EndpointSlice) -> list[NamespacedName]:
+    return [
+        NamespacedName(endpoint.target_ref.namespace, endpoint.target_ref.name)
+        for endpoint in one.endpoints
+        if endpoint.target_ref is not None
+    ]
+
+
+def _host_order(host: EndpointOwner) -> tuple[str, str]:
+    # The reasons name the first offender, and that must not depend on who came first.
+    return host[0] or "", "" if host[1] is None else host[1].uid
+
+
+def _node_level(strategy: Strategy, overlay: NodeLevelDecision) -> Strategy:
+    asked = any(reason.code is ReasonCode.NODE_HINTS_ADDED for reason in overlay.reasons)
+    message = "node-level topology was found to suit the Service"
+    found = () if asked else (Reason(ReasonCode.NODE_LEVEL_DETECTED, message),)
+    return replace(
+        strategy,
+        name=StrategyName.NODE_LEVEL,
+        source=annotation_path(NODE_TOPOLOGY_ANNOTATION) if asked else DETECTION,
+        reasons=(*strategy.reasons, *found),
+    )

@@ -1,0 +1,45 @@
+"""What a plan depends on besides the Service and its pods: the nodes, and how we were set up.
+
+Both are values shared by all Services of a cluster, so that what the nodes tell is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from keepclose.model.gates import FeatureGates
+from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
+from keepclose.model.workload import Node
+from keepclose.routing.heuristics import Registry
+from keepclose.routing.nodelevel import NodeLevelMode, NodeLevelOptions
+from keepclose.routing.shares import CpuRatios, Shares, cpu_ratios, traffic_shares
+from keepclose.routing.subsets import SubsetOptions
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """The nodes by name, and the shares of the traffic that they stand for."""
+
+    nodes: dict[str, Node]
+    ratios: CpuRatios
+    shares: Shares
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Cluster:
+        """Return the cluster that these nodes make; none at all is a cluster too."""
+        listed = tuple(nodes)
+        return cls({one.name: one for one in listed}, cpu_ratios(listed), traffic_shares(listed))
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How the controller was set up. The defaults are those of Kubernetes."""
+
+    gates: FeatureGates = FeatureGates()
+    max_endpoints: int = 100
+    managed_by: str = ENDPOINTSLICE_CONTROLLER
+    subsets: SubsetOptions = SubsetOptions()
+    node_level_mode: NodeLevelMode = NodeLevelMode.MANUAL
+    node_level: NodeLevelOptions = NodeLevelOptions()
+    heuristics: Registry = {}
+    condition_prefix: str = ""

@@ -1,0 +1,177 @@
+"""What a controller remembers between syncs: its own writes, and when changes were triggered.
+
+Follows the EndpointSlice controller. The slice tracker tells whether a cache has caught up with the
+writes, so that nothing is planned from old slices. The trigger-time tracker finds the earliest
+change that a sync answers to, from which consumers measure how long programming took. Neither
+reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.model.service import Service
+from keepclose.model.workload import Pod
+
+_DELETION_EXPECTED = -1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANOS = 1_000_000_000
+_NEVER = -(1 << 80)
+
+
+class SliceTracker:
+    """The newest generation known of each slice, by Service."""
+
+    def __init__(self) -> None:
+        self._generations: dict[NamespacedName, dict[str, int]] = {}
+
+    def has(self, piece: EndpointSlice) -> bool:
+        """Return whether the slice is tracked, be it only as one to disappear."""
+        return piece.metadata.uid in self._generations.get(piece.service_key, {})
+
+    def should_sync(self, piece: EndpointSlice) -> bool:
+        """Return whether the slice is news: never seen, or newer than what was seen."""
+        known = self._generations.get(piece.service_key, {}).get(piece.metadata.uid)
+        return known is None or piece.metadata.generation > known
+
+    def is_stale(self, service: NamespacedName, slices: Iterable[EndpointSlice]) -> bool:
+        """Return whether these slices, taken from a cache, lag behind what was written."""
+        known = self._generations.get(service)
+        if known is None:
+            return False
+        provided: set[str] = set()
+        for piece in slices:
+            uid = piece.metadata.uid
+            provided.add(uid)
+            generation = known.get(uid)
+            if generation is not None and (
+                generation == _DELETION_EXPECTED or generation > piece.metadata.generation
+            ):
+                return True
+        return any(
+            generation != _DELETION_EXPECTED and uid not in provided
+            for uid, generation in known.items()
+        )
+
+    def update(self, piece: EndpointSlice) -> None:
+        """Remember the generation of a slice that was written."""
+        known = self._generations.setdefault(piece.service_key, {})
+        known[piece.metadata.uid] = piece.metadata.generation
+
+    def expect_deletion(self, piece: EndpointSlice) -> None:
+        """Remember that the slice was deleted and has to disappear."""
+        self._generations.setdefault(piece.service_key, {})[piece.metadata.uid] = _DELETION_EXPECTED
+
+    def handle_deletion(self, piece: EndpointSlice) -> bool:
+        """Forget a slice that is gone; return False when nobody expected that."""
+        known = self._generations.get(piece.service_key, {})
+        generation = known.pop(piece.metadata.uid, None)
+        return generation is None or generation == _DELETION_EXPECTED
+
+    def delete_service(self, service: NamespacedName) -> None:
+        """Forget all slices of a Service."""
+        self._generations.pop(service, None)
+
+
+class TriggerTimeTracker:
+    """The times already answered to, by Service: its creation and its pods' last transitions."""
+
+    def __init__(self) -> None:
+        self._states: dict[NamespacedName, _TriggerState] = {}
+
+    def compute(self, service: Service, pods: Iterable[Pod]) -> str:
+        """Return the time of the earliest change since the last call; "" when nothing changed.
+
+        For a Service never seen before that is its creation. NB: a pod that was absent in the last
+        call counts as new.
+        """
+        state = self._states.get(service.key, _TriggerState())
+        moments = {
+            pod.metadata.name: moment for pod in pods if (moment := _transition(pod)) is not None
+        }
+        gone = state.pods.keys() - moments.keys()
+        return self._advance(service, moments, gone)
+
+    def compute_changed(
+        self, service: Service, *, changed: Iterable[Pod], gone: Iterable[str]
+    ) -> str:
+        """Return the same as `compute`, told only which pods changed and the names of those gone.
+
+        A pod that is in both counts as gone and come again.
+        """
+        moments: dict[str, int] = {}
+        vanished = set(gone)
+        for pod in changed:
+            moment = _transition(pod)
+            if moment is None:
+                vanished.add(pod.metadata.name)
+            else:
+                moments[pod.metadata.name] = moment
+        return self._advance(service, moments, vanished)
+
+    def delete_service(self, service: NamespacedName) -> None:
+        """Forget a Service that is gone; one of the same name counts as new."""
+        self._states.pop(service, None)
+
+    def _advance(self, service: Service, moments: dict[str, int], gone: Iterable[str]) -> str:
+        created = instant(service.metadata.creation_timestamp)
+        state = self._states.get(service.key)
+        if state is None:
+            self._states[service.key] = _TriggerState(created, moments)
+            return format_instant(created)
+        for name in gone:
+            state.pods.pop(name, None)
+        newer = [
+            moment for name, moment in moments.items() if moment > state.pods.get(name, _NEVER)
+        ]
+        if created is not None and created > (_NEVER if state.service is None else state.service):
+            newer.append(created)
+        state.pods.update(moments)
+        state.service = created
+        return format_instant(min(newer, default=None))
+
+
+class _TriggerState:
+    __slots__ = ("pods", "service")
+
+    def __init__(self, service: int | None = None, pods: dict[str, int] | None = None) -> None:
+        self.service = service
+        self.pods: dict[str, int] = {} if pods is None else pods
+
+
+@lru_cache(maxsize=1 << 14)
+def instant(text: str | None) -> int | None:
+    """Return an RFC 3339 time as nanoseconds since 1970; None for an absent or unreadable one."""
+    if not text:
+        return None
+    whole, dot, rest = text.partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    try:
+        moment = datetime.fromisoformat(whole + rest[len(digits) :])
+    except ValueError:
+        return None
+    if moment.tzinfo is None or (dot and not digits):
+        return None
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * _NANOS + int(digits[:9].ljust(9, "0") or "0")
+
+
+def format_instant(moment: int | None) -> str:
+    """Return nanoseconds since 1970 as RFC 3339 in UTC, without trailing zeros; "" for None."""
+    if moment is None:
+        return ""
+    seconds, nanos = divmod(moment, _NANOS)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
+    return f"{text}{fraction}Z"
+
+
+def _transition(pod: Pod) -> int | None:
+    for condition in pod.status.conditions:
+        if condition.type == "Ready":
+            return instant(condition.last_transition_time)
+    return None
