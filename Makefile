@@ -1,0 +1,39 @@
+# Everything a person needs: `make up` to see it work, `make test` to prove it.
+# Both set up what they need on a fresh machine (see scripts/setup).
+
+VENV := .venv
+READY := $(VENV)/.ready
+PYTEST_ARGS ?= -n auto
+
+.PHONY: up test check bench docs coverage lock clean
+
+up: $(READY)
+	@$(VENV)/bin/keepclose resolve -f examples/three-zones.yaml
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+bench: $(READY)
+	$(VENV)/bin/python bench/core.py
+
+docs: $(READY)
+	$(VENV)/bin/python scripts/reference.py
+
+coverage: $(READY)
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS) --cov --cov-report=term
+
+lock:
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	  --group dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+
+$(READY): pyproject.toml requirements.lock scripts/setup
+	@scripts/setup

@@ -1,0 +1,141 @@
+"""Write docs/reference from the code, or with --check say whether it is up to date.
+
+Commands, gates, reasons and conditions are described once, where they are defined.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from keepclose.cli.main import app
+from keepclose.cli.problems import ExitCode
+from keepclose.model import wellknown
+from keepclose.model.gates import EXCLUSIVE_PAIRS, ON_BY_DEFAULT, Gate
+from keepclose.routing.conditions import ACCEPTED, HONORED, PROGRAMMED, ConditionReason
+from keepclose.routing.reasons import ReasonCode
+
+FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+WRITTEN = "<!-- Written by `make docs`; edit the code instead. -->\n"
+
+GATES = {
+    Gate.SERVICE_TRAFFIC_DISTRIBUTION: "`spec.trafficDistribution` is looked at (KEP-4444).",
+    Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION: "`PreferSameZone`, `PreferSameNode` and node hints"
+    " (KEP-3015).",
+    Gate.TOPOLOGY_AWARE_HINTS: "The topology annotation's mode `Auto` (KEP-2433); off hands control"
+    " to the field.",
+    Gate.SERVICE_INTERNAL_TRAFFIC_POLICY: "`internalTrafficPolicy` (KEP-2086).",
+    Gate.PROXY_TERMINATING_ENDPOINTS: "Terminating endpoints that still serve are the last resort"
+    " (KEP-1669).",
+    Gate.ENDPOINT_SLICE_TERMINATING_CONDITION: "Endpoints say whether they serve and terminate"
+    " (KEP-1672).",
+    Gate.STRICT_IP_CIDR_VALIDATION: "Addresses with leading zeros are refused.",
+    Gate.RELAXED_SERVICE_NAME_VALIDATION: "Service names may begin with a digit.",
+    Gate.TOPOLOGY_AWARE_SUBSETTING: "The subsetting annotation divides slices by zone (KEP-2004).",
+    Gate.ENDPOINT_SLICE_SUBSETTING: "Nodes take only slices labelled for their zone (KEP-2030).",
+    Gate.PREFER_LOCAL_TRAFFIC_POLICY: "`PreferLocal` as a traffic policy (KEP-3015, first draft).",
+    Gate.NODE_LEVEL_TOPOLOGY: "Node-level topology: the value `Node`, the annotation"
+    " `service.kubernetes.io/node-topology`, detection (KEP-3015, second draft).",
+    Gate.SERVICE_TOPOLOGY: "`topologyKeys` (KEP-536).",
+    Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS: "Status conditions about trafficDistribution"
+    " (KEP-4444, left for later there).",
+    Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS: "Values of the form `<domain>/<name>` (KEP-4444,"
+    " left for later there).",
+}
+
+ANNOTATIONS = {
+    wellknown.TOPOLOGY_MODE_ANNOTATION: "`Auto` or `auto`: hints by CPU share; `Node`: node-level"
+    " topology. Anything else: no topology mode.",
+    wellknown.TOPOLOGY_HINTS_ANNOTATION: "The deprecated name of the same; it counts if present.",
+    wellknown.SUBSETTING_ANNOTATION: "`Auto` or `Prefer`: slices by zone, balanced; `Require`:"
+    " slices by zone, never balanced; `Disabled` or `Random`: opted out of the controller's"
+    " default.",
+    wellknown.NODE_TOPOLOGY_ANNOTATION: "`Enabled`: node hints on top of zone hints; `Auto`: where"
+    " one DaemonSet is on nearly every node; `Disabled`: never.",
+    wellknown.TRAFFIC_DISTRIBUTION_ANNOTATION: "Says `spec.trafficDistribution` where an API server"
+    " refuses the value; wins over the field.",
+    wellknown.INTERNAL_POLICY_ANNOTATION: "Says `internalTrafficPolicy` likewise: `Cluster`,"
+    " `Local` or `PreferLocal`.",
+    wellknown.EXTERNAL_POLICY_ANNOTATION: "Says `externalTrafficPolicy` likewise.",
+    wellknown.ENDPOINT_WEIGHTS_ANNOTATION: "On a slice: weights of its endpoints, a JSON list of"
+    " whole numbers in their order.",
+}
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by its file name."""
+    return {
+        "cli.md": _commands(),
+        "gates.md": _gates(),
+        "annotations.md": _annotations(),
+        "reasons.md": _reasons(),
+    }
+
+
+def _commands() -> str:
+    parts = ["# Commands\n", WRITTEN, f"```text\n{_help()}```\n"]
+    for command in app.registered_commands:
+        name = str(command.name or getattr(command.callback, "__name__", ""))
+        parts.append(f"## keepclose {name}\n\n```text\n{_help(name)}```\n")
+    codes = "\n".join(
+        f"| {code.value} | {code.name.lower().replace('_', ' ')} |" for code in ExitCode
+    )
+    parts.append(f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}\n")
+    return "\n".join(parts)
+
+
+def _help(*command: str) -> str:
+    result = CliRunner().invoke(app, [*command, "--help"], prog_name="keepclose", terminal_width=80)
+    return result.stdout
+
+
+def _gates() -> str:
+    rows = "\n".join(
+        f"| `{gate}` | {'on' if gate in ON_BY_DEFAULT else 'off'} | {GATES[gate]} |"
+        for gate in Gate
+    )
+    pairs = "\n".join(f"- `{one}` and `{other}`" for one, other in EXCLUSIVE_PAIRS)
+    return (
+        f"# Feature gates\n\n{WRITTEN}\n`--feature-gates A=true,B=false`\n\n"
+        f"| gate | default | what it switches |\n|---|---|---|\n{rows}\n\n"
+        f"These exclude each other:\n\n{pairs}\n"
+    )
+
+
+def _annotations() -> str:
+    rows = "\n".join(f"| `{key}` | {text} |" for key, text in ANNOTATIONS.items())
+    return f"# Annotations\n\n{WRITTEN}\n| annotation | values |\n|---|---|\n{rows}\n"
+
+
+def _reasons() -> str:
+    codes = "\n".join(f"- `{code.value}`" for code in ReasonCode)
+    types = "\n".join(f"- `{name}`" for name in (ACCEPTED, PROGRAMMED, HONORED))
+    reasons = "\n".join(f"- `{reason.value}`" for reason in ConditionReason)
+    return (
+        f"# Reasons and conditions\n\n{WRITTEN}\n"
+        "Every decision comes with reasons. A reason has a code from this closed list, a message, "
+        "the object it is about, and the smallest fix.\n\n"
+        f"{codes}\n\n## Conditions of a Service\n\n{types}\n\nTheir reasons:\n\n{reasons}\n"
+    )
+
+
+def main() -> int:
+    """Write the pages, or with --check compare them; return 1 when one is out of date."""
+    stale = []
+    for name, text in pages().items():
+        file = FOLDER / name
+        if "--check" in sys.argv[1:]:
+            if not file.exists() or file.read_text() != text:
+                stale.append(name)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    for name in stale:
+        sys.stdout.write(f"docs/reference/{name} is out of date: run make docs\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""The command `keepclose`: one module a command group, heavy imports inside the commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from keepclose import __version__
+from keepclose.cli.resolve import resolve
+
+app = typer.Typer(
+    name="keepclose",
+    help="Keep the traffic of Kubernetes Services close to its clients, and see what that does.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    # Plain help: drawing boxes costs half of the time that --help may take.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(resolve)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Handle the options that stand before a command."""
+    if version:
+        typer.echo(f"keepclose {__version__}")
+        raise typer.Exit
+    if not debug:
+        sys.tracebacklimit = 0
+
+
+def run() -> None:
+    """Run the command line; the entry point of the console script."""
+    app()

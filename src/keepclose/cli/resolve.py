@@ -1,0 +1,205 @@
+"""`keepclose resolve`: what would happen to the Services in some files, by the pure core alone."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from keepclose.cli.manifests import Manifests
+    from keepclose.cli.problems import Problem
+    from keepclose.model.gates import FeatureGates
+    from keepclose.model.meta import NamespacedName
+    from keepclose.plan.inventory import Inventory
+    from keepclose.plan.resolution import ResolvedService
+    from keepclose.routing.heuristics import Registry
+
+
+_READ = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
+
+
+class Output(StrEnum):
+    """Forms of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def resolve(
+    *,
+    file: Annotated[
+        list[str],
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="YAML or JSON with Nodes, Pods, Services and EndpointSlices; a directory means "
+            "all manifests in it, - standard input. May be given several times.",
+        ),
+    ],
+    feature_gates: Annotated[
+        str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
+    ] = "",
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Only this node.")] = None,
+    service: Annotated[
+        str | None, typer.Option(metavar="[NS/]NAME", help="Only this Service.")
+    ] = None,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
+        Output.TABLE
+    ),
+) -> None:
+    """Say what would happen: mechanism, slices and hints, and what every node would use.
+
+    Existing EndpointSlices among the files are the state to start from. Nothing is written and no
+    cluster is asked. Exit codes: 0 fine, 2 bad input, 3 nothing found.
+    """
+    from keepclose.cli.manifests import load_manifests
+    from keepclose.cli.problems import ExitCode, render
+
+    gates, heuristics = _gates(feature_gates), _heuristics()
+    manifests = load_manifests(file)
+    inventory, problems = _admit(manifests)
+    for problem in (*manifests.problems, *problems):
+        typer.echo(render(problem), err=True)
+    if manifests.problems or problems:
+        raise typer.Exit(ExitCode.BAD_INPUT)
+    _warn(manifests)
+    answer = _answer(inventory, gates, heuristics, service=_key(service), node=node)
+    if not answer:
+        what = f"Service {service}" if service else "Service"
+        typer.echo(f"error: no {what} in {', '.join(file)}", err=True)
+        raise typer.Exit(ExitCode.NOTHING)
+    if node is not None and all(node not in one.nodes for one in answer):
+        typer.echo(f"error: no Node {node} in {', '.join(file)}", err=True)
+        raise typer.Exit(ExitCode.NOTHING)
+    _show(answer, inventory, output)
+
+
+def _gates(text: str) -> FeatureGates:
+    from keepclose.cli.problems import ExitCode
+    from keepclose.model.gates import GateError, parse_gates
+
+    try:
+        return parse_gates(text)
+    except GateError as error:
+        typer.echo(f"error: --feature-gates: {error}", err=True)
+        raise typer.Exit(ExitCode.BAD_INPUT) from None
+
+
+def _heuristics() -> Registry:
+    from keepclose.cli.problems import ExitCode
+    from keepclose.extensions import ExtensionError, find_heuristics
+
+    try:
+        return find_heuristics()
+    except ExtensionError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(ExitCode.BAD_INPUT) from None
+
+
+def _key(text: str | None) -> NamespacedName | None:
+    from keepclose.model.meta import NamespacedName
+
+    if text is None:
+        return None
+    namespace, slash, name = text.partition("/")
+    return NamespacedName(namespace, name) if slash else NamespacedName("default", text)
+
+
+def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
+    from keepclose.cli.manifests import report
+    from keepclose.model.endpointslice import EndpointSlice
+    from keepclose.model.service import Service
+    from keepclose.model.workload import Node, Pod
+    from keepclose.plan.admission import admit_node, admit_pod, admit_service, admit_slice
+    from keepclose.plan.inventory import Inventory
+
+    families = Inventory.of(one.object for one in manifests.objects).families()
+    admitted: list[object] = []
+    problems: list[Problem] = []
+    for located in manifests.objects:
+        match located.object:
+            case Service() as one:
+                answer: object = admit_service(one, families)
+            case EndpointSlice() as piece:
+                answer = admit_slice(piece)
+            case Node() as machine:
+                answer = admit_node(machine)
+            case Pod() as pod:
+                answer = admit_pod(pod)
+            case other:
+                answer = other
+        if isinstance(answer, list):
+            problems += [report(located, cause) for cause in answer]
+        else:
+            admitted.append(answer)
+    return Inventory.of(admitted), problems
+
+
+def _warn(manifests: Manifests) -> None:
+    from difflib import get_close_matches
+
+    from keepclose.cli.manifests import place_of
+    from keepclose.model.decoding import API_VERSIONS
+    from keepclose.model.wellknown import ZONE_LABEL
+    from keepclose.model.workload import Node
+
+    for located in manifests.objects:
+        one = located.object
+        if isinstance(one, Node) and not one.zone and not one.is_excluded:
+            field = f"metadata.labels[{ZONE_LABEL}]"
+            typer.echo(
+                f"warning: Node {one.name}: {field}: not set, so it takes part in no zone\n"
+                f"         in {place_of(located, field)}\n"
+                f"         kubectl label node {one.name} {ZONE_LABEL}=<zone>",
+                err=True,
+            )
+    for kind, count in manifests.ignored.items():
+        close = get_close_matches(kind, API_VERSIONS, n=1, cutoff=0.75)
+        hint = f"did you mean {close[0]}?" if close and close[0] != kind else _READ
+        typer.echo(
+            f"warning: {kind}: kind: not read, so {count} of them left out\n"
+            f"         first in {manifests.ignored_at[kind]}\n"
+            f"         {hint}",
+            err=True,
+        )
+
+
+def _answer(
+    inventory: Inventory,
+    gates: FeatureGates,
+    heuristics: Registry,
+    *,
+    service: NamespacedName | None,
+    node: str | None,
+) -> tuple[ResolvedService, ...]:
+    from keepclose.plan.resolution import resolve as resolve_inventory
+    from keepclose.slices.settings import Settings
+
+    settings = Settings(gates=gates, heuristics=heuristics)
+    return resolve_inventory(inventory, settings=settings, service=service, node=node)
+
+
+def _show(answer: tuple[ResolvedService, ...], inventory: Inventory, output: Output) -> None:
+    if output is Output.TABLE:
+        from rich.console import Console
+
+        from keepclose.cli.resolved_table import print_services
+
+        print_services(Console(highlight=False), answer, inventory.nodes)
+        return
+    from keepclose.cli.resolved_json import resolved_document
+
+    document = resolved_document(answer)
+    if output is Output.JSON:
+        import msgspec
+
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+        typer.echo(text)
+    else:
+        import yaml
+
+        typer.echo(yaml.safe_dump(document, sort_keys=False, width=100), nl=False)

@@ -1,0 +1,216 @@
+"""The answer of `keepclose resolve` for people: one block a Service, zones and nodes aligned.
+
+First what governs, then who uses what, then why, and last the command that would mend it. Nodes
+that do the same stand in one row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from keepclose.model.workload import Node
+from keepclose.plan.resolution import ResolvedPort, ResolvedService
+from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.selection import Outcome, PacketVerdict
+from keepclose.routing.serviceports import TrafficPolicy
+from keepclose.routing.topology import RoutingMode
+
+_ANNOTATION_PATH = re.compile(r"metadata\.annotations\[([^]]*)\]")
+SHOWN_NODES = 6
+SHOWN_REASONS = 8
+
+_MODES = {
+    RoutingMode.ALL: "everywhere",
+    RoutingMode.SAME_ZONE: "same zone",
+    RoutingMode.SAME_NODE: "same node",
+    RoutingMode.NODE_LEVEL: "same node",
+    RoutingMode.TOPOLOGY_KEYS: "topology keys",
+}
+# These say in words what the rows of the table show anyway.
+_SHOWN_BY_ROWS = frozenset(
+    {
+        ReasonCode.SAME_ZONE,
+        ReasonCode.SAME_NODE,
+        ReasonCode.NODE_LEVEL,
+        ReasonCode.ALL_ENDPOINTS,
+        ReasonCode.SLICES_FOR_ZONE,
+        ReasonCode.LOCAL_POLICY,
+        ReasonCode.LOCAL_PREFERRED,
+    }
+)
+
+
+def print_services(
+    console: Console, services: tuple[ResolvedService, ...], nodes: Iterable[Node]
+) -> None:
+    """Print a block for each Service, with an empty line between two."""
+    zones = {node.name: node.zone for node in nodes}
+    for number, one in enumerate(services):
+        if number:
+            console.print()
+        console.print(_block(one, zones))
+
+
+def _block(one: ResolvedService, zones: dict[str, str]) -> RenderableType:
+    parts: list[RenderableType] = [_head(one)]
+    titles = dict.fromkeys(port.title for ports in one.nodes.values() for port in ports)
+    for rows, names in _same_tables(one, zones, titles):
+        parts.append(_indented(Text("port " + ", ".join(names), style="dim")))
+        parts.append(_indented(rows))
+    if not titles:
+        parts.append(_indented(Text("no node routes this Service", style="dim")))
+    parts.append(_indented(_explanation(one)))
+    return Group(*parts)
+
+
+def _indented(part: RenderableType) -> RenderableType:
+    return Padding(part, (0, 0, 0, 2), expand=False)
+
+
+def _head(one: ResolvedService) -> RenderableType:
+    endpoints = [e for piece in one.slices for e in piece.endpoints]
+    ready = sum(e.conditions.ready is not False for e in endpoints)
+    head = Text(str(one.service.key), style="bold")
+    head.append("  ")
+    head.append(one.strategy.label, style="cyan")
+    if one.strategy.source:
+        head.append(f" ({_short(one.strategy.source)})", style="dim")
+    slices, count = _count(len(one.slices), "slice"), _count(len(endpoints), "endpoint")
+    head.append(f"\n  {slices}, {count}, {ready} ready")
+    return head
+
+
+def _same_tables(
+    one: ResolvedService, zones: dict[str, str], titles: Iterable[str]
+) -> list[tuple[Table, list[str]]]:
+    """Return one table for all ports that every node treats alike, with the names of the ports."""
+    found: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for title in titles:
+        rows: dict[tuple[str, ...], list[str]] = {}
+        columns: tuple[str, ...] = ()
+        for node, ports in one.nodes.items():
+            for port in ports:
+                if port.title == title:
+                    columns, cells = _cells(port, node)
+                    rows.setdefault((zones.get(node, ""), *cells), []).append(node)
+        table = (
+            ("from", "nodes", *columns, "mode"),
+            *(
+                (zone or "no zone", _names(nodes), *cells)
+                for (zone, *cells), nodes in sorted(rows.items(), key=lambda row: row[0][0])
+            ),
+        )
+        found.setdefault(table, []).append(title)
+    return [(_table(rows), names) for rows, names in found.items()]
+
+
+def _table(rows: tuple[tuple[str, ...], ...]) -> Table:
+    table = Table(box=None, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+    for column in rows[0]:
+        table.add_column(column, overflow="fold")
+    for row in rows[1:]:
+        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+    return table
+
+
+def _cells(resolved: ResolvedPort, node: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    port, selection = resolved.port, resolved.selection
+    total = sum(one.ready for one in selection.reachable)
+    on_node = selection.mode in (RoutingMode.SAME_NODE, RoutingMode.NODE_LEVEL)
+    inside = on_node or port.internal_policy is not TrafficPolicy.CLUSTER
+    outside = on_node or port.external_policy is not TrafficPolicy.CLUSTER
+    columns = {"cluster IP": _outcome(selection.internal, node if inside else "")}
+    for name, exists in (
+        ("node port", port.has_node_port),
+        ("load balancer", bool(port.load_balancer_ips)),
+        ("external IP", bool(port.external_ips)),
+    ):
+        if exists:
+            columns[name] = _outcome(selection.external, node if outside else "")
+    mode = _MODES[selection.mode]
+    if selection.by_slice_labels and selection.mode is RoutingMode.ALL:
+        mode = "zone's slices"
+    if total == 0 and not selection.has_any:
+        mode = "-"
+    return tuple(columns), (*columns.values(), mode)
+
+
+def _outcome(outcome: Outcome, node: str) -> str:
+    match outcome.verdict:
+        case PacketVerdict.DROP:
+            return "dropped"
+        case PacketVerdict.REJECT:
+            return "refused"
+        case _:
+            pass
+    if not outcome.endpoints:
+        return "-"
+    if node and all(one.node_name == node for one in outcome.endpoints):
+        return f"{len(outcome.endpoints)} on own node"
+    zones = Counter(one.zone or "no zone" for one in outcome.endpoints)
+    if len(zones) > 3:
+        return f"{len(outcome.endpoints)} in {len(zones)} zones"
+    return ", ".join(f"{zones[zone]} in {zone}" for zone in sorted(zones))
+
+
+def _explanation(one: ResolvedService) -> RenderableType:
+    reasons = _reasons(one)
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(overflow="fold")
+    for number, (reason, others) in enumerate(reasons[:SHOWN_REASONS]):
+        more = f" (the same on {_count(others, 'more node')})" if others else ""
+        lines.add_row("why" if number == 0 else "", Text(_short(reason.message) + more))
+    if len(reasons) > SHOWN_REASONS:
+        lines.add_row("", Text(f"and {len(reasons) - SHOWN_REASONS} more, see -o json"))
+    for error in one.errors:
+        lines.add_row(Text("error", style="red"), Text(error))
+    for number, event in enumerate(one.events):
+        lines.add_row("event" if number == 0 else "", Text(f"{event.reason}: {event.message}"))
+    for condition in one.conditions:
+        told = f"{condition.type}={condition.status} ({condition.reason})"
+        lines.add_row("status", Text(told))
+    fixes = dict.fromkeys(reason.fix for reason, _ in reasons if reason.fix)
+    for number, fix in enumerate(list(fixes)[:SHOWN_REASONS]):
+        lines.add_row("fix" if number == 0 else "", Text(fix, style="green"))
+    return lines
+
+
+def _reasons(one: ResolvedService) -> list[tuple[Reason, int]]:
+    """Return each reason once, with the number of further nodes on which it holds likewise."""
+    first: dict[tuple[str, str], Reason] = {}
+    nodes: dict[tuple[str, str], set[str]] = {}
+    for reason in (*one.strategy.reasons, *one.reasons):
+        first.setdefault((reason.code, reason.message), reason)
+    for node, ports in one.nodes.items():
+        for reason in (reason for port in ports for reason in port.selection.reasons):
+            if reason.code not in _SHOWN_BY_ROWS:
+                key = (reason.code, re.sub(rf"\b{re.escape(node)}\b", "*", reason.message))
+                first.setdefault(key, reason)
+                nodes.setdefault(key, set()).add(node)
+    return [(reason, max(0, len(nodes.get(key, ())) - 1)) for key, reason in first.items()]
+
+
+def _short(text: str) -> str:
+    return _ANNOTATION_PATH.sub(r"annotation \1", text)
+
+
+def _names(nodes: list[str]) -> str:
+    if len(nodes) <= SHOWN_NODES:
+        return " ".join(nodes)
+    return f"{' '.join(nodes[: SHOWN_NODES - 1])} and {len(nodes) - SHOWN_NODES + 1} more"
+
+
+def _style(cell: str) -> str:
+    return {"dropped": "red", "refused": "red", "no zone": "yellow"}.get(cell, "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,104 @@
+"""The objects of a cluster as read from files or an API, filed so that each Service finds its own.
+
+Nothing here judges; an object that no other one refers to simply stays unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.model.addresses import IPV4, IPV6, family_of
+from keepclose.model.endpointslice import Endpoints, EndpointSlice
+from keepclose.model.meta import NamespacedName, OwnerReference
+from keepclose.model.selectors import matches
+from keepclose.model.service import Service
+from keepclose.model.workload import Node, Pod
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """Everything known of a cluster, each kind in the order in which it was given."""
+
+    nodes: tuple[Node, ...] = ()
+    services: tuple[Service, ...] = ()
+    pods: dict[str, tuple[Pod, ...]] = {}
+    slices: dict[NamespacedName, tuple[EndpointSlice, ...]] = {}
+    endpoints: dict[NamespacedName, Endpoints] = {}
+
+    @classmethod
+    def of(cls, objects: Iterable[object]) -> Inventory:
+        """Return the objects filed by kind, namespace and Service; other kinds are passed over."""
+        nodes: list[Node] = []
+        services: list[Service] = []
+        pods: dict[str, list[Pod]] = {}
+        slices: dict[NamespacedName, list[EndpointSlice]] = {}
+        endpoints: dict[NamespacedName, Endpoints] = {}
+        for one in objects:
+            match one:
+                case Node():
+                    nodes.append(one)
+                case Service():
+                    services.append(one)
+                case Pod():
+                    pods.setdefault(one.metadata.namespace, []).append(one)
+                case EndpointSlice():
+                    slices.setdefault(one.service_key, []).append(one)
+                case Endpoints():
+                    endpoints[one.metadata.key] = one
+                case _:
+                    pass
+        return cls(
+            tuple(nodes),
+            tuple(services),
+            {namespace: tuple(some) for namespace, some in pods.items()},
+            {key: tuple(some) for key, some in slices.items()},
+            endpoints,
+        )
+
+    def pods_of(self, service: Service) -> list[Pod]:
+        """Return the pods that the Service selects; none when it has no selector."""
+        selector = service.spec.selector
+        if selector is None:
+            return []
+        here = self.pods.get(service.metadata.namespace, ())
+        return [pod for pod in here if matches(selector, pod.metadata.labels)]
+
+    def families(self) -> tuple[str, ...]:
+        """Return the address families that the cluster shows, the primary one first.
+
+        Nobody writes them down, so they are read off what was allocated: cluster IPs, then pod
+        IPs, then what Services demand outright. A cluster that shows nothing is IPv4.
+        """
+        seen: dict[str, None] = {}
+        for service in self.services:
+            for address in (service.spec.cluster_ip, *service.spec.cluster_ips):
+                seen[family_of(address) or ""] = None
+        for pod in (pod for some in self.pods.values() for pod in some):
+            for pod_ip in pod.status.pod_ips:
+                seen[family_of(pod_ip.ip) or ""] = None
+        for service in self.services:
+            seen.update(dict.fromkeys(service.spec.ip_families))
+            if service.spec.ip_family_policy == "RequireDualStack":
+                seen.update({IPV4: None, IPV6: None})
+        return tuple(family for family in seen if family in (IPV4, IPV6)) or (IPV4,)
+
+
+def adopt(one: EndpointSlice, service: Service) -> EndpointSlice:
+    """Return a slice that files leave without an owner as one that the Service owns.
+
+    In a cluster the owner's uid tells slices of this Service from those of an older one of the same
+    name. Manifests written by hand have no uids; there the label alone must do.
+    """
+    if one.metadata.owner_references and service.metadata.uid:
+        return one
+    owner = OwnerReference(
+        api_version="v1",
+        kind="Service",
+        name=service.metadata.name,
+        uid=service.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    return replace(one, metadata=replace(one.metadata, owner_references=(owner,)))

@@ -1,0 +1,97 @@
+"""The documentation says what is true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keepclose.model import wellknown
+from keepclose.model.gates import Gate
+from keepclose.routing.reasons import ReasonCode
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+]
+README = (ROOT / "README.md").read_text()
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def squeeze(text: str) -> list[str]:
+    """Return the words of each line, so that padding does not matter."""
+    return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
+def test_the_reference_is_up_to_date() -> None:
+    """What `make docs` would write is what is there."""
+    done = subprocess.run(  # noqa: S603 (our own script)
+        [sys.executable, ROOT / "scripts" / "reference.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link points to a file or folder that exists."""
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_example_in_the_readme_is_a_real_run() -> None:
+    """The command shown prints what is shown."""
+    block = README.split("```text\n", 1)[1].split("```", 1)[0]
+    command, shown = block.split("\n", 1)
+    script = Path(sys.executable).parent / "keepclose"
+    arguments = command.removeprefix("$ keepclose ").split()
+    done = subprocess.run(  # noqa: S603 (our own command)
+        [script, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={"COLUMNS": "100", "TERM": "dumb", "PATH": "/usr/bin:/bin"},
+    )
+    assert squeeze(done.stdout) == squeeze(shown)
+
+
+def test_the_commands_in_the_readme_exist(tmp_path: Path) -> None:
+    """Each way to call the resolver runs on a cluster dump, and each make target is there."""
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", README, re.MULTILINE):
+        assert f"\n{target}:" in makefile
+    dump = tmp_path / "cluster.yaml"
+    dump.write_text((ROOT / "examples" / "three-zones.yaml").read_text())
+    calls = re.findall(r"^\.venv/bin/(keepclose resolve[^#\n]*)", README, re.MULTILINE)
+    assert len(calls) == 4
+    for call in calls:
+        script, *arguments = call.replace("cluster.yaml", str(dump)).split()
+        done = subprocess.run(  # noqa: S603 (our own command)
+            [Path(sys.executable).parent / script, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_gate_reason_and_annotation_is_documented() -> None:
+    """Nothing that a user can meet is missing from the reference."""
+    text = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    annotations = [
+        value for name, value in vars(wellknown).items() if name.endswith("_ANNOTATION") and value
+    ]
+    of_services = [
+        value
+        for value in annotations
+        if value.startswith(("keepclose.dev/", "service.kubernetes.io/"))
+    ]
+    for word in (*Gate, *ReasonCode, *of_services):
+        assert f"`{word}`" in text
