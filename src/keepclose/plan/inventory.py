@@ -68,8 +68,9 @@ class Inventory(msgspec.Struct, frozen=True):
     def families(self) -> tuple[str, ...]:
         """Return the address families that the cluster shows, the primary one first.
 
-        Nobody writes them down, so they are read off what was allocated: cluster IPs, then pod
-        IPs, then what Services demand outright. A cluster that shows nothing is IPv4.
+        Nobody writes them down, so they are read off what was allocated: cluster IPs, then the
+        addresses of pods and nodes and the slices there are, then what Services demand outright. A
+        cluster that shows nothing is IPv4.
         """
         seen: dict[str, None] = {}
         for service in self.services:
@@ -78,6 +79,10 @@ class Inventory(msgspec.Struct, frozen=True):
         for pod in (pod for some in self.pods.values() for pod in some):
             for pod_ip in pod.status.pod_ips:
                 seen[family_of(pod_ip.ip) or ""] = None
+        for node in self.nodes:
+            for address in (*node.spec.pod_cidrs, *(a.address for a in node.status.addresses)):
+                seen[family_of(address.partition("/")[0]) or ""] = None
+        seen.update((one.address_type, None) for some in self.slices.values() for one in some)
         for service in self.services:
             seen.update(dict.fromkeys(service.spec.ip_families))
             if service.spec.ip_family_policy == "RequireDualStack":

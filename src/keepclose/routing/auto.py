@@ -81,10 +81,6 @@ def allocate(
         {zone: totals.get(zone, 0) for zone in bounds},
     )
     rewritten = _redistribute(open_slices, giving, receiving, node_hints, totals)
-    if not totals:
-        reason = Reason(ReasonCode.NO_HINTS_ALLOCATED, "no endpoint could be hinted to a zone")
-        give_up = Infeasible("No hints allocated for zones", reason)
-        return _give_up(slices, give_up, address_type, facts)
     created = len(slices.create)
     events = () if populated else (enabled_event(address_type),)
     spread = ", ".join(f"{zone} {totals[zone]}" for zone in sorted(totals))

@@ -36,14 +36,12 @@ class ReasonCode(StrEnum):
     NO_READY_ENDPOINTS = "NoReadyEndpoints"
     ENDPOINT_WITHOUT_ZONE = "EndpointWithoutZone"
     ENDPOINT_WITHOUT_NODE = "EndpointWithoutNode"
-    POD_WITHOUT_NODE = "PodWithoutNode"
 
     # Proportional allocation (Auto).
     INSUFFICIENT_NODE_INFO = "InsufficientNodeInfo"
     NODES_IN_ONE_ZONE = "NodesReadyInOneZoneOnly"
     TOO_FEW_ENDPOINTS = "InsufficientNumberOfEndpoints"
     OVERLOAD_BOUND = "MinAllocationExceedsOverloadThreshold"
-    NO_HINTS_ALLOCATED = "NoAllocatedHintsForZones"
     ALLOCATED = "Allocated"
 
     # Subsetting.

@@ -51,8 +51,6 @@ def hint_slices(
             return _own(slices, zones=True, nodes=True, facts=facts)
         case StrategyName.NODE_LEVEL:
             return _own(slices, zones=False, nodes=True, facts=facts)
-        case StrategyName.NONE if node_hints:
-            return _own(slices, zones=False, nodes=True, facts=facts)
         case StrategyName.AUTO:
             result = allocate(
                 slices,

@@ -259,10 +259,9 @@ class ServiceState:
                         family.division.refile(_pods_in(gone))
 
     def _divide(self, family: _Family, strategy: Strategy) -> tuple[Reason, ...]:
+        # NB: another version of the Service comes with families of its own, so a division never
+        # outlives the wish for one.
         if strategy.name is not StrategyName.SUBSETTING:
-            if family.division is not None:
-                family.division.undo()
-                family.division = None
             return ()
         if family.division is None:
             family.division = Division(family.placement)

@@ -1,0 +1,100 @@
+"""What would happen to each Service."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from keepclose.cli.resolved_json import resolved_document
+from keepclose.model.endpointslice import EndpointAddress, Endpoints, EndpointsPort, EndpointSubset
+from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.plan.inventory import Inventory
+from keepclose.plan.resolution import resolve
+from keepclose.routing.reasons import ReasonCode
+from keepclose.slices.settings import Settings
+from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
+
+
+def test_every_service_is_answered_on_every_node() -> None:
+    """Without filters the answer is complete and in the order given."""
+    inventory = Inventory.of([node("n1"), node("n2"), service("b"), service("a"), pod()])
+    answer = resolve(inventory, settings=Settings())
+    assert [one.service.metadata.name for one in answer] == ["b", "a"]
+    assert [sorted(one.nodes) for one in answer] == [["n1", "n2"], ["n1", "n2"]]
+
+
+def test_filters_pick_one_service_and_one_node() -> None:
+    """What was not asked for is not worked out, and what is not there gives nothing."""
+    inventory = Inventory.of([node("n1"), node("n2"), service("b"), service("a")])
+    key = NamespacedName("default", "a")
+    (one,) = resolve(inventory, settings=Settings(), service=key, node="n2")
+    assert (one.service.key, list(one.nodes)) == (key, ["n2"])
+    missing = NamespacedName("default", "c")
+    assert resolve(inventory, settings=Settings(), service=missing) == ()
+
+
+def test_slices_of_others_are_used_but_not_planned() -> None:
+    """A slice that another controller manages stays as it is, and nodes use its endpoints."""
+    foreign = endpoint_slice(endpoint("10.9.9.9"), name="foreign")
+    labels = {**foreign.metadata.labels, "endpointslice.kubernetes.io/managed-by": "me"}
+    foreign = replace(foreign, metadata=replace(foreign.metadata, labels=labels))
+    inventory = Inventory.of([node(), service(), pod(), foreign])
+    (one,) = resolve(inventory, settings=Settings())
+    assert one.slices[-1] == foreign
+    shown = [e.shown for e in one.nodes["n1"][0].selection.internal.endpoints]
+    assert shown == ["10.0.0.1/8080", "10.9.9.9/8080"]
+
+
+def test_names_of_new_slices_never_clash() -> None:
+    """Made-up names are the same each time, differ from one another and from those in use."""
+    pods = [pod(f"p{n}", ip=f"10.0.0.{n}") for n in range(1, 4)]
+    inventory = Inventory.of([node(), service(), *pods])
+    settings = Settings(max_endpoints=1)
+    first = [one.metadata.name for one in resolve(inventory, settings=settings)[0].slices]
+    again = [one.metadata.name for one in resolve(inventory, settings=settings)[0].slices]
+    assert first == again
+    assert len(set(first)) == 3
+    taken = endpoint_slice(name=first[0])
+    foreign = {**taken.metadata.labels, "endpointslice.kubernetes.io/managed-by": "me"}
+    taken = replace(taken, metadata=replace(taken.metadata, labels=foreign))
+    inventory = Inventory.of([node(), service(), *pods, taken])
+    names = [one.metadata.name for one in resolve(inventory, settings=settings)[0].slices]
+    assert len(set(names)) == 4
+    assert names[-1] == first[0]
+
+
+def test_mirrored_endpoints_that_are_skipped_are_told() -> None:
+    """Addresses that cannot be mirrored give an event."""
+    made = replace(service(), spec=replace(service().spec, selector=None))
+    endpoints = Endpoints(
+        metadata=ObjectMeta(name="web", namespace="default"),
+        subsets=(
+            EndpointSubset(
+                addresses=(EndpointAddress(ip="nowhere"), EndpointAddress(ip="10.0.0.5")),
+                ports=(EndpointsPort(name="http", port=8080, protocol="TCP"),),
+            ),
+        ),
+    )
+    (one,) = resolve(Inventory.of([node(), made, endpoints]), settings=Settings())
+    assert [event.reason for event in one.events] == ["InvalidIPAddress"]
+    assert [reason.code for reason in one.reasons] == [ReasonCode.NO_SELECTOR]
+
+
+def test_weights_are_shown_where_they_differ() -> None:
+    """Endpoint weights travel from the slice's annotation to the answer."""
+    made = replace(service(), spec=replace(service().spec, selector=None))
+    piece = endpoint_slice(
+        endpoint("10.0.0.1"),
+        endpoint("10.0.0.2"),
+        annotations={"keepclose.dev/endpoint-weights": "[3, 1]"},
+    )
+    answer = resolved_document(resolve(Inventory.of([node(), made, piece]), settings=Settings()))
+    assert answer["services"][0]["nodes"]["n1"]["IPv4 tcp/http"]["internal"] == {
+        "endpoints": ["10.0.0.1/8080", "10.0.0.2/8080"],
+        "weights": {"10.0.0.1/8080": 3, "10.0.0.2/8080": 1},
+    }
+
+
+def test_pods_on_unknown_nodes_are_errors() -> None:
+    """What the controller would report as an error is carried along."""
+    (one,) = resolve(Inventory.of([service(), pod()]), settings=Settings())
+    assert one.errors == ("skipping Pod p1 for Service default/web: Node n1 Not Found",)
