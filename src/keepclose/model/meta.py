@@ -58,6 +58,18 @@ class ObjectMeta(Frozen, frozen=True):
         return NamespacedName(self.namespace, self.name)
 
 
+def controller_reference(kind: str, meta: ObjectMeta) -> OwnerReference:
+    """Return what an object carries that a core/v1 object of this kind controls."""
+    return OwnerReference(
+        api_version="v1",
+        kind=kind,
+        name=meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
 class ObjectReference(Frozen, frozen=True):
     """Names another object; endpoints point to their pod with one."""
 

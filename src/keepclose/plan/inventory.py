@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from keepclose.model.addresses import IPV4, IPV6, family_of
 from keepclose.model.endpointslice import Endpoints, EndpointSlice
-from keepclose.model.meta import NamespacedName, OwnerReference
+from keepclose.model.meta import NamespacedName, controller_reference
 from keepclose.model.selectors import matches
 from keepclose.model.service import Service
 from keepclose.model.workload import Node, Pod
@@ -98,12 +98,5 @@ def adopt(one: EndpointSlice, service: Service) -> EndpointSlice:
     """
     if one.metadata.owner_references and service.metadata.uid:
         return one
-    owner = OwnerReference(
-        api_version="v1",
-        kind="Service",
-        name=service.metadata.name,
-        uid=service.metadata.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
+    owner = controller_reference("Service", service.metadata)
     return replace(one, metadata=replace(one.metadata, owner_references=(owner,)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
-from keepclose.model.meta import ObjectMeta, OwnerReference
+from keepclose.model.meta import ObjectMeta, controller_reference
 from keepclose.model.service import Service
 from keepclose.model.strings import dns1123_subdomain, without_prefix_dash
 from keepclose.model.wellknown import (
@@ -61,20 +61,12 @@ def new_slice(
     labels, _ = slice_labels(service, _NO_LABELS, managed_by=managed_by)
     labels.update(labels_extra)
     meta = service.metadata
-    owner = OwnerReference(
-        api_version="v1",
-        kind="Service",
-        name=meta.name,
-        uid=meta.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
     return EndpointSlice(
         metadata=ObjectMeta(
             generate_name=name_prefix(meta.name),
             namespace=meta.namespace,
             labels=labels,
-            owner_references=(owner,),
+            owner_references=(controller_reference("Service", meta),),
         ),
         address_type=address_type,
         endpoints=endpoints,

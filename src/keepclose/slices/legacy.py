@@ -21,7 +21,7 @@ from keepclose.model.endpointslice import (
     EndpointsPort,
     EndpointSubset,
 )
-from keepclose.model.meta import ObjectMeta, OwnerReference
+from keepclose.model.meta import ObjectMeta, controller_reference
 from keepclose.model.wellknown import (
     LAST_APPLIED_ANNOTATION,
     MANAGED_BY_LABEL,
@@ -88,14 +88,6 @@ def mirrored_slice(
 ) -> EndpointSlice:
     """Return a slice to create that mirrors the object, which owns it."""
     meta = endpoints.metadata
-    owner = OwnerReference(
-        api_version="v1",
-        kind="Endpoints",
-        name=meta.name,
-        uid=meta.uid,
-        controller=True,
-        block_owner_deletion=True,
-    )
     return EndpointSlice(
         metadata=ObjectMeta(
             generate_name=name_prefix(meta.name),
@@ -108,7 +100,7 @@ def mirrored_slice(
             annotations={
                 key: value for key, value in meta.annotations.items() if key not in _NOT_COPIED
             },
-            owner_references=(owner,),
+            owner_references=(controller_reference("Endpoints", meta),),
         ),
         address_type=address_type,
         endpoints=tuple(mirrored),

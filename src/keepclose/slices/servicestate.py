@@ -8,7 +8,6 @@ plan from nothing is made.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.gates import Gate
-from keepclose.model.meta import Condition, NamespacedName, OwnerReference
+from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
@@ -24,12 +23,7 @@ from keepclose.routing.conditions import service_conditions
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.facts import SliceFacts, slice_facts
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.nodelevel import (
-    EndpointOwner,
-    NodeLevelDecision,
-    controller_of,
-    node_overlay,
-)
+from keepclose.routing.nodelevel import NodeLevelDecision, node_overlay
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.strategy import (
     Strategy,
@@ -44,6 +38,7 @@ from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.families import address_types, slices_of_other_types
 from keepclose.slices.finishing import add_placeholder, finish
 from keepclose.slices.hinting import Hinting, hint_slices, may_overlay
+from keepclose.slices.hosts import Hosts
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.placement import Placement
 from keepclose.slices.settings import Cluster, Settings
@@ -113,8 +108,7 @@ class ServiceState:
         self._settings = settings
         self._pods: dict[NamespacedName, Pod] = {}
         self._by_node: dict[str, set[NamespacedName]] = {}
-        self._hosts: Counter[tuple[str, OwnerReference | None]] = Counter()
-        self._hosted: dict[NamespacedName, tuple[str, OwnerReference | None]] = {}
+        self._hosts = Hosts()
         self._observed: dict[str, EndpointSlice] = {}
         self._service = service
         self._families = self._make_families()
@@ -153,7 +147,11 @@ class ServiceState:
                 family.placement.want(source, desired)
             if family.division is not None:
                 family.division.refile((source,))
-        self._rehost(source)
+        endpoints = [family.placement.endpoint(source) for family in self._families]
+        if any(one is not None and one.is_ready for one in endpoints):
+            self._hosts.put(pod)
+        else:
+            self._hosts.remove(source)
 
     def drop_pod(self, source: NamespacedName) -> None:
         """Drop a pod that is gone or not selected any more; an unknown one does no harm."""
@@ -163,7 +161,7 @@ class ServiceState:
             family.placement.unwant(source)
             if family.division is not None:
                 family.division.refile((source,))
-        self._rehost(source)
+        self._hosts.remove(source)
 
     def observe(self, one: EndpointSlice) -> None:
         """Take a slice of ours as the API has it now, new or changed."""
@@ -296,14 +294,12 @@ class ServiceState:
         if not may_overlay(strategy, self._settings) or not self._families:
             return None
         wish = strategy.distribution is not Verdict.ABSENT
-        hosts: list[EndpointOwner] = list(self._hosts)
-        hosts.sort(key=_host_order)
         return node_overlay(
             annotation=self._service.metadata.annotations.get(NODE_TOPOLOGY_ANNOTATION),
             mode=self._settings.node_level_mode,
             explicit=wish or topology_annotation(self._service)[1] is not None,
             nodes=self._cluster.nodes.values(),
-            endpoints=hosts,
+            endpoints=self._hosts.pairs(),
             previously_on=any(
                 family.facts(one).node_hinted > 0
                 for family in self._families
@@ -316,21 +312,6 @@ class ServiceState:
         pod = self._pods.get(source)
         if pod is not None:
             self._by_node[pod.spec.node_name].discard(source)
-
-    def _rehost(self, source: NamespacedName) -> None:
-        """Keep count of the nodes and owners of ready endpoints, for node-level detection."""
-        old = self._hosted.pop(source, None)
-        if old is not None:
-            self._hosts[old] -= 1
-            if self._hosts[old] == 0:
-                del self._hosts[old]
-        pod = self._pods.get(source)
-        endpoints = [family.placement.endpoint(source) for family in self._families]
-        ready = any(endpoint is not None and endpoint.is_ready for endpoint in endpoints)
-        if pod is not None and ready:
-            host = (pod.spec.node_name, controller_of(pod.metadata.owner_references))
-            self._hosted[source] = host
-            self._hosts[host] += 1
 
 
 def plan_service(
@@ -361,11 +342,6 @@ def _pods_in(one: EndpointSlice) -> list[NamespacedName]:
         for endpoint in one.endpoints
         if endpoint.target_ref is not None
     ]
-
-
-def _host_order(host: EndpointOwner) -> tuple[str, str]:
-    # The reasons name the first offender, and that must not depend on who came first.
-    return host[0] or "", "" if host[1] is None else host[1].uid
 
 
 def _node_level(strategy: Strategy, overlay: NodeLevelDecision) -> Strategy:
