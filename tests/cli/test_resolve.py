@@ -134,6 +134,42 @@ def test_conditions_come_with_their_gate() -> None:
     assert "TrafficDistributionProgrammed=False (OverriddenByAnnotation)" in table
 
 
+def test_controller_defaults_can_be_tried() -> None:
+    """Subsetting and detection by the controller are options, each behind its gate."""
+    gates = "TopologyAwareSubsetting=true,NodeLevelTopology=true"
+    subsets = answer(
+        "-f", str(EXAMPLE), "--feature-gates", gates, "--default-subsetting", "Require"
+    )
+    assert subsets["shop/web"]["strategy"]["name"] == "PreferSameZone"
+    text = f"""{NODE}---
+{SERVICE}spec: {{selector: {{app: web}}, ports: [{{port: 80}}]}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  labels: {{app: web}}
+  ownerReferences: [{{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u, controller: true}}]
+spec: {{nodeName: n1}}
+status: {{podIPs: [{{ip: 10.0.0.1}}], conditions: [{{type: Ready, status: "True"}}]}}
+"""
+    ready = NODE.replace(
+        "metadata", 'status: {conditions: [{type: Ready, status: "True"}]}\nmetadata'
+    )
+    found = answer(
+        "-f",
+        "-",
+        "--feature-gates",
+        gates,
+        "--node-level-topology-mode",
+        "Auto",
+        stdin=text.replace(NODE, ready),
+    )
+    assert found["default/web"]["strategy"]["name"] == "NodeLevel"
+    plain = answer("-f", "-", "--feature-gates", gates, stdin=text)
+    assert plain["default/web"]["strategy"]["name"] == "None"
+
+
 def test_local_policies_and_load_balancers_are_told_apart() -> None:
     """Load balancer and external addresses have their own entries."""
     text = f"""{NODE}---

@@ -15,9 +15,26 @@ if TYPE_CHECKING:
     from keepclose.plan.inventory import Inventory
     from keepclose.plan.resolution import ResolvedService
     from keepclose.routing.heuristics import Registry
+    from keepclose.slices.settings import Settings
 
 
 _READ = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
+
+
+class DefaultSubsetting(StrEnum):
+    """What the controller does with Services that do not say whether they want subsets."""
+
+    RANDOM = "Random"
+    PREFER = "Prefer"
+    REQUIRE = "Require"
+
+
+class NodeLevelDetection(StrEnum):
+    """Whether the controller looks for Services that suit node-level topology."""
+
+    MANUAL = "Manual"
+    SEMI_AUTO = "SemiAuto"
+    AUTO = "Auto"
 
 
 class Output(StrEnum):
@@ -47,6 +64,12 @@ def resolve(
     service: Annotated[
         str | None, typer.Option(metavar="[NS/]NAME", help="Only this Service.")
     ] = None,
+    default_subsetting: Annotated[
+        DefaultSubsetting, typer.Option(help="Subsetting of Services without the annotation.")
+    ] = DefaultSubsetting.RANDOM,
+    node_level_topology_mode: Annotated[
+        NodeLevelDetection, typer.Option(help="Detection of Services on every node.")
+    ] = NodeLevelDetection.MANUAL,
     output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
         Output.TABLE
     ),
@@ -58,8 +81,9 @@ def resolve(
     """
     from keepclose.cli.manifests import load_manifests
     from keepclose.cli.problems import ExitCode, render
+    from keepclose.plan.resolution import resolve as resolve_inventory
 
-    gates, heuristics = _gates(feature_gates), _heuristics()
+    settings = _settings(feature_gates, default_subsetting, node_level_topology_mode)
     manifests = load_manifests(file)
     inventory, problems = _admit(manifests)
     for problem in (*manifests.problems, *problems):
@@ -67,7 +91,7 @@ def resolve(
     if manifests.problems or problems:
         raise typer.Exit(ExitCode.BAD_INPUT)
     _warn(manifests)
-    answer = _answer(inventory, gates, heuristics, service=_key(service), node=node)
+    answer = resolve_inventory(inventory, settings=settings, service=_key(service), node=node)
     if not answer:
         what = f"Service {service}" if service else "Service"
         typer.echo(f"error: no {what} in {', '.join(file)}", err=True)
@@ -76,6 +100,19 @@ def resolve(
         typer.echo(f"error: no Node {node} in {', '.join(file)}", err=True)
         raise typer.Exit(ExitCode.NOTHING)
     _show(answer, inventory, output)
+
+
+def _settings(gates: str, subsetting: DefaultSubsetting, detection: NodeLevelDetection) -> Settings:
+    from keepclose.routing.nodelevel import NodeLevelMode
+    from keepclose.routing.subsets import Approach, SubsetOptions
+    from keepclose.slices.settings import Settings
+
+    return Settings(
+        gates=_gates(gates),
+        subsets=SubsetOptions(default=Approach(subsetting.value)),
+        node_level_mode=NodeLevelMode(detection.value),
+        heuristics=_heuristics(),
+    )
 
 
 def _gates(text: str) -> FeatureGates:
@@ -166,21 +203,6 @@ def _warn(manifests: Manifests) -> None:
             f"         {hint}",
             err=True,
         )
-
-
-def _answer(
-    inventory: Inventory,
-    gates: FeatureGates,
-    heuristics: Registry,
-    *,
-    service: NamespacedName | None,
-    node: str | None,
-) -> tuple[ResolvedService, ...]:
-    from keepclose.plan.resolution import resolve as resolve_inventory
-    from keepclose.slices.settings import Settings
-
-    settings = Settings(gates=gates, heuristics=heuristics)
-    return resolve_inventory(inventory, settings=settings, service=service, node=node)
 
 
 def _show(answer: tuple[ResolvedService, ...], inventory: Inventory, output: Output) -> None:
