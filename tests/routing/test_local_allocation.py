@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FunctionType
 
 import msgspec
 import pytest
@@ -19,7 +20,9 @@ from keepclose.routing.allocation.local import (
     Allocation,
     Outcome,
     allocate_local,
+    find_least_size,
     local,
+    relieve_from_two,
 )
 
 Rows = tuple[tuple[int, ...], ...]
@@ -386,7 +389,9 @@ def test_lists_and_arrays_give_the_same(zones: list[tuple[int, int]], start: int
     listed = [7] * (count * count)
     typed = array("q", listed)
 
-    code = allocate_local(count, shares, endpoints, 0.5, start, listed, [9] * count, [9] * count)
+    code = allocate_local(
+        count, shares, endpoints, 0.5, start, listed, [9] * 4 * count, [9.0] * 2 * count
+    )
     typed_code = allocate_local(
         count,
         array("d", shares),
@@ -394,8 +399,8 @@ def test_lists_and_arrays_give_the_same(zones: list[tuple[int, int]], start: int
         0.5,
         start,
         typed,
-        array("q", [9] * count),
-        array("q", [9] * count),
+        array("q", [9] * 4 * count),
+        array("d", [9.0] * 2 * count),
     )
 
     assert typed_code == code
@@ -404,11 +409,98 @@ def test_lists_and_arrays_give_the_same(zones: list[tuple[int, int]], start: int
     assert sum(listed) == (sum(endpoints) if code == ALLOCATED else 0)
 
 
-def test_flat_function_needs_nothing_but_numbers() -> None:
-    """The function looks up only numbers and range, and has no inner function or closure."""
-    code = allocate_local.__code__
+@settings(deadline=None, max_examples=200)
+@given(
+    nodes=st.lists(st.integers(1, 6), min_size=3, max_size=3),
+    endpoints=st.lists(st.integers(0, 120), min_size=3, max_size=3),
+    threshold=st.sampled_from([0.5, 0.1, 0.02, 0.0, -0.4, -1.0]),
+)
+def test_moving_many_at_once_is_moving_one_by_one(
+    nodes: list[int], endpoints: list[int], threshold: float
+) -> None:
+    """Two givers with few nodes, hence with many equal loads, give as in single steps."""
+    want = read_plainly(divide(nodes), endpoints, threshold=threshold, start=0)
 
-    want_names = {"range", "math", "inf", "ALLOCATED", "BELOW_START", "DOWNGRADED"}
-    assert set(code.co_names) == want_names
-    assert code.co_freevars == code.co_cellvars == ()
-    assert not [one for one in code.co_consts if hasattr(one, "co_code")]
+    assert local(divide(nodes), endpoints, threshold=threshold, start_per_zone=0) == want
+
+
+@pytest.mark.parametrize(
+    ("expected", "threshold", "want"),
+    [
+        pytest.param(0.0, 0.5, 1, id="no traffic needs one endpoint at least"),
+        pytest.param(3.0, 0.5, 3, id="half more than expected is too much"),
+        pytest.param(2.9, 0.5, 2, id="a little less than half more is fine"),
+        pytest.param(7.0, 0.0, 8, id="without tolerance one more than expected is needed"),
+        pytest.param(
+            585 * (99 / 117), 0.1, 451, id="the estimate comes out one too small by rounding"
+        ),
+        pytest.param(6.0, 0.2, 5, id="the estimate comes out one too large by rounding"),
+        pytest.param(7.0, -1.0, 1000, id="nothing is below a threshold of minus one"),
+        pytest.param(7.0, math.nan, 1, id="no threshold at all is never reached"),
+    ],
+)
+def test_least_size_is_the_first_below_the_threshold(
+    expected: float, threshold: float, want: int
+) -> None:
+    """The least size is where the overload test of the reference first says no."""
+    assert find_least_size(expected, threshold, 1000) == want
+    assert [size for size in range(1, 1000) if not expected / size - 1 >= threshold][:1] == (
+        [want] if want < 1000 else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "sizes", "need"),
+    [
+        pytest.param((3 / 61, 34 / 61), (53, 71), 86, id="the estimate is one too high"),
+        pytest.param((18 / 89, 46 / 89), (26, 60), 21, id="the estimate is one too low"),
+        pytest.param((0.3, 0.3), (9, 9), 7, id="equal loads from the start, uneven number"),
+        pytest.param((0.3, 0.3), (9, 9), 6, id="equal loads from the start, even number"),
+        pytest.param((0.3, 0.3), (12, 9), 8, id="equal loads after a while"),
+        pytest.param((0.2, 0.4), (20, 30), 14, id="loads equal now and then"),
+        pytest.param((0.2, 0.4), (20, 30), 48, id="both give all they can"),
+        pytest.param((0.01, 0.6), (4, 30), 20, id="one gives all it can"),
+    ],
+)
+def test_two_givers_give_as_the_heap_would(
+    shares: tuple[float, float], sizes: tuple[int, int], need: int
+) -> None:
+    """Taking from two givers at once ends where popping and pushing them one by one would."""
+    left = list(sizes)
+    heap = PlainHeap(
+        lambda one, two: shares[one] / (left[one] - 1) < shares[two] / (left[two] - 1), [0, 1]
+    )
+    for _ in range(need):
+        giver = heap.pop()
+        left[giver] -= 1
+        if left[giver] > 1:
+            heap.push(giver)
+    matrix = [sizes[0], 0, 0, 0, sizes[1], 0, 0, 0, 0]
+    ints = [0, 1, 9, 9, 9, 9, *sizes, 0, 1, 1, 1]
+
+    givers = relieve_from_two(3, (*shares, 0.0), matrix, ints, [0.0] * 6, 2, need)
+
+    assert ints[6:9] == [*left, need]
+    assert ints[:givers] == heap.items
+
+
+def test_functions_need_nothing_but_numbers() -> None:
+    """The function and all it calls look up only numbers and each other, without closures."""
+    seen: set[FunctionType] = set()
+    todo = [allocate_local]
+    names: set[str] = set()
+    while todo:
+        function = todo.pop()
+        assert isinstance(function, FunctionType)
+        if function not in seen:
+            seen.add(function)
+            code = function.__code__
+            assert code.co_freevars == code.co_cellvars == ()
+            assert not [one for one in code.co_consts if hasattr(one, "co_code")]
+            found = {name: function.__globals__.get(name) for name in code.co_names}
+            todo += [value for value in found.values() if isinstance(value, FunctionType)]
+            names |= {name for name, value in found.items() if not callable(value)}
+
+    want_names = {"range", "math", "inf", "min", "max", "int", "float"}
+    assert names == want_names | {"ALLOCATED", "BELOW_START", "DOWNGRADED"}
+    assert len(seen) > 5

@@ -3,8 +3,9 @@
 Every endpoint starts in the group of its own zone. Zones that can spare endpoints give them, first
 to zones at or above the overload threshold, then to zones that lack a whole endpoint or more. When
 a zone stays at or above the threshold, there is no allocation at all. The result is, endpoint for
-endpoint, that of the reference simulator of the proposal: the order of every float operation and
-every step of its binary heaps decide ties, so neither may be rearranged or "repaired".
+endpoint, that of the reference simulator of the proposal, in which floats and the steps of binary
+heaps decide ties. Endpoints that would move one by one move at once here wherever the outcome of
+the single steps is known; no float comparison of the reference may be rearranged or "repaired".
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+
+from keepclose.routing.allocation.zoneheap import order_heap, pop_heap, push_heap
 
 ALLOCATED: Final = 1
 BELOW_START: Final = 0
@@ -61,26 +64,26 @@ def local(
     zones = min(len(shares), len(endpoints))
     counts = [max(0, count) for count in endpoints[:zones]]
     matrix = [0] * (zones * zones)
-    code = allocate_local(
-        zones, shares, counts, threshold, start_per_zone, matrix, [0] * zones, [0] * zones
-    )
+    ints = [0] * (4 * zones)
+    floats = [0.0] * (2 * zones)
+    code = allocate_local(zones, shares, counts, threshold, start_per_zone, matrix, ints, floats)
     rows = tuple(tuple(matrix[row * zones : (row + 1) * zones]) for row in range(zones))
     return Allocation(_OUTCOMES[code], rows)
 
 
-def allocate_local(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler takes
+def allocate_local(  # noqa: PLR0915, PLR0917 - compiled code takes positions only
     zones: int,
     shares: Sequence[float],
     endpoints: Sequence[int],
     threshold: float,
     start_per_zone: float,
     matrix: MutableSequence[int],
-    heap_a: MutableSequence[int],
-    heap_b: MutableSequence[int],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
 ) -> int:
     """Fill the flat matrix (location times zones plus served zone); return one of the three codes.
 
-    Zones come in name order; `heap_a` and `heap_b` are scratch space for one integer per zone. The
+    Zones come in name order; `ints` is scratch space for four numbers a zone, `floats` for two. The
     matrix is all zeros unless ALLOCATED is returned. Endpoints must not be negative.
     """
     total = 0
@@ -91,152 +94,229 @@ def allocate_local(  # noqa: PLR0915, PLR0917 - one flat function is what a comp
     if zones == 0 or total < start_per_zone * zones:
         return BELOW_START
 
-    # NB: until the end the diagonal holds the size of each group, not the zone's own endpoints in
-    # it. A zone that has to take (over the threshold) can never give (under it with one less).
-    diagonal = zones + 1
+    # Scratch space: the heap of givers, the heap of takers, the size of each group, the least size
+    # at which the load of a group is below the threshold; and the keys of the two heaps.
+    heap = zones
+    sizes = 2 * zones
+    least = 3 * zones
+    keys = zones
     givers = 0
     takers = 0
+    spare = 0
     for zone in range(zones):
         size = endpoints[zone]
         expected = total * shares[zone]
-        matrix[zone * diagonal] = size
-        if expected > 0.0 if size == 0 else expected / size - 1.0 >= threshold:
-            heap_b[takers] = zone
-            takers += 1
-        elif size > 1 and not expected / (size - 1) - 1.0 >= threshold:
-            heap_a[givers] = zone
+        bound = find_least_size(expected, threshold, total + 1)
+        matrix[zone * zones + zone] = size
+        ints[sizes + zone] = size
+        ints[least + zone] = bound
+        if size > bound:
+            floats[zone] = shares[zone] / (size - 1)
+            ints[givers] = zone
             givers += 1
+            spare += size - bound
+        elif size < bound and (size > 0 or expected > 0.0):
+            floats[keys + zone] = weigh_taker(shares[zone], size)
+            ints[heap + takers] = zone
+            takers += 1
+            spare -= bound - size
 
     # Round one: the zone with the highest load takes until it is below the threshold, each time
-    # from the zone with the least load after giving. Round two (balancing): the zone with the least
-    # load after giving gives all it has beyond its expectation to the most loaded of all zones.
-    balancing = False
-    ordered_a = False
-    ordered_b = False
-    giver = -1
-    taker = -1
-    surplus = 0.0
-    deficit = 0.0
-    while True:
-        if taker < 0 and takers == 0:
-            balancing = True
-            ordered_b = False
-            takers = zones
-            for zone in range(zones):
-                heap_b[zone] = zone
-
-        if taker < 0 or giver < 0:
-            giving = taker >= 0
-            heap = heap_a if giving else heap_b
-            length = givers if giving else takers
-            if length == 0:
-                break
-            # An unordered heap is built by sifting from its last parent to its top; popping swaps
-            # the top with the last entry and sifts the new top.
-            ordered = ordered_a if giving else ordered_b
-            start = length // 2 - 1
-            if ordered:
-                length -= 1
-                heap[0], heap[length] = heap[length], heap[0]
-                start = 0
-            # NB: keys are read from the sizes of now and entries are not moved when their size
-            # changes, so the order may be stale; the reference has the same trait. The least key
-            # stands first: r/(n-1) for givers, -r/n for takers, and empty takers before all others.
-            # A giver has two endpoints or more, hence the divisor is never 0 for givers.
-            sign = 1.0 if giving else -1.0
-            less = 1 if giving else 0
-            for top in range(start, -1, -1):
-                parent = top
-                while 2 * parent + 1 < length:
-                    child = 2 * parent + 1
-                    divisor = matrix[heap[child] * diagonal] - less
-                    key = -math.inf if divisor == 0 else sign * shares[heap[child]] / divisor
-                    if child + 1 < length:
-                        divisor = matrix[heap[child + 1] * diagonal] - less
-                        other = (
-                            -math.inf if divisor == 0 else sign * shares[heap[child + 1]] / divisor
-                        )
-                        if other < key:
-                            child += 1
-                            key = other
-                    divisor = matrix[heap[parent] * diagonal] - less
-                    other = -math.inf if divisor == 0 else sign * shares[heap[parent]] / divisor
-                    if not key < other:
-                        break
-                    heap[child], heap[parent] = heap[parent], heap[child]
-                    parent = child
-            if not ordered:
-                ordered_a = ordered_a or giving
-                ordered_b = ordered_b or not giving
-                continue
-            zone = heap[length]
-            spare = matrix[zone * diagonal] - total * shares[zone]
-            if giving:
-                givers = length
-                giver = zone
-                surplus = spare
-                if balancing and surplus < 1.0:
-                    break
-            else:
-                takers = length
-                taker = zone
-                deficit = spare
-                if balancing and deficit > -1.0:
-                    break
-            continue
-
-        moved = 1
-        if balancing:
-            moved = 0
-            while surplus >= 1.0 and deficit <= -1.0:
-                surplus -= 1.0
-                deficit += 1.0
-                moved += 1
-        matrix[giver * diagonal] -= moved
-        matrix[taker * diagonal] += moved
-        matrix[giver * zones + taker] += moved
-
-        # Whoever goes back into a heap is appended to it and sifted up.
-        if balancing:
-            back = taker
-            taker = -1
-            if surplus < 1.0:
-                giver = -1
-        else:
-            size = matrix[taker * diagonal]
-            if not total * shares[taker] / size - 1.0 >= threshold:
-                taker = -1
-            back = giver
-            giver = -1
-            size = matrix[back * diagonal]
-            if not (size > 1 and not total * shares[back] / (size - 1) - 1.0 >= threshold):
-                continue
-        heap = heap_b if balancing else heap_a
-        sign = -1.0 if balancing else 1.0
-        less = 0 if balancing else 1
-        child = takers if balancing else givers
-        if balancing:
-            takers += 1
-        else:
-            givers += 1
-        heap[child] = back
-        while child > 0:
-            parent = (child - 1) // 2
-            divisor = matrix[heap[child] * diagonal] - less
-            key = -math.inf if divisor == 0 else sign * shares[heap[child]] / divisor
-            divisor = matrix[heap[parent] * diagonal] - less
-            other = -math.inf if divisor == 0 else sign * shares[heap[parent]] / divisor
-            if not key < other:
-                break
-            heap[child], heap[parent] = heap[parent], heap[child]
-            child = parent
-
-    if not balancing:
-        for cell in range(zones * zones):
-            matrix[cell] = 0
+    # from the zone with the least load after giving. No taker gives, so the sums tell the outcome.
+    if spare < 0:
+        for zone in range(zones):
+            matrix[zone * zones + zone] = 0
         return DOWNGRADED
-    for zone in range(zones):
-        for location in range(zones):
-            if location != zone:
-                matrix[zone * diagonal] -= matrix[location * zones + zone]
+    order_heap(ints, 0, givers, floats, 0)
+    order_heap(ints, heap, takers, floats, keys)
+    while takers > 0:
+        takers = pop_heap(ints, heap, takers, floats, keys)
+        taker = ints[heap + takers]
+        givers = relieve_taker(zones, shares, matrix, ints, floats, taker, givers)
+
+    # Round two: the zone with the least load after giving gives all it has beyond its expectation
+    # to the most loaded of all zones, as long as that one lacks a whole endpoint.
+    ordered = False
+    while givers > 0:
+        giver = ints[0]
+        surplus = ints[sizes + giver] - total * shares[giver]
+        if surplus < 1.0:
+            break
+        givers = pop_heap(ints, 0, givers, floats, 0)
+        if not ordered:
+            for zone in range(zones):
+                ints[heap + zone] = zone
+                floats[keys + zone] = weigh_taker(shares[zone], ints[sizes + zone])
+            order_heap(ints, heap, zones, floats, keys)
+            ordered = True
+        while surplus >= 1.0:
+            taker = ints[heap]
+            deficit = ints[sizes + taker] - total * shares[taker]
+            if deficit > -1.0:
+                return ALLOCATED
+            pop_heap(ints, heap, zones, floats, keys)
+            # Steps of one toward zero are exact in doubles, so they can be taken all at once.
+            moved = int(min(surplus, -deficit))
+            surplus -= moved
+            move_endpoints(zones, matrix, ints, giver, taker, moved)
+            # NB: keys tell the sizes of now, but entries inside a heap do not move when their key
+            # changes, so the order may be stale; the reference has the same trait.
+            floats[keys + giver] = weigh_taker(shares[giver], ints[sizes + giver])
+            floats[keys + taker] = weigh_taker(shares[taker], ints[sizes + taker])
+            floats[taker] = shares[taker] / max(1, ints[sizes + taker] - 1)
+            push_heap(ints, heap, zones - 1, floats, keys)
     return ALLOCATED
+
+
+def find_least_size(expected: float, threshold: float, limit: int) -> int:
+    """Return the least size, 1 or more, whose overload is below the threshold; at most `limit`."""
+    size = limit
+    if threshold > -1.0:
+        # An estimate only: the comparisons below decide, with the operations of the reference.
+        size = min(limit, int(min(expected / (1.0 + threshold), float(limit))) + 1)
+    while size > 1 and not expected / (size - 1) - 1.0 >= threshold:
+        size -= 1
+    while size < limit and expected / size - 1.0 >= threshold:
+        size += 1
+    return size
+
+
+def weigh_taker(share: float, size: int) -> float:
+    """Return the key of a group among takers: the most loaded has the least, an empty one -inf."""
+    return -math.inf if size == 0 else -share / size
+
+
+def move_endpoints(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    matrix: MutableSequence[int],
+    ints: MutableSequence[int],
+    giver: int,
+    taker: int,
+    count: int,
+) -> None:
+    """Move own endpoints of one zone into the group of another."""
+    matrix[giver * zones + giver] -= count
+    matrix[giver * zones + taker] += count
+    ints[2 * zones + giver] -= count
+    ints[2 * zones + taker] += count
+
+
+def relieve_taker(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    shares: Sequence[float],
+    matrix: MutableSequence[int],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+    taker: int,
+    givers: int,
+) -> int:
+    """Move endpoints to a taker until it has its least size; return how many givers are left.
+
+    The givers together must have enough to spare.
+    """
+    sizes = 2 * zones
+    least = 3 * zones
+    need = ints[least + taker] - ints[sizes + taker]
+    while need > 0:
+        first = ints[0]
+        second = ints[1] if givers == 2 else first
+        if givers == 1:
+            move_endpoints(zones, matrix, ints, first, taker, need)
+            need = 0
+            if ints[sizes + first] == ints[least + first]:
+                givers = 0
+            else:
+                floats[first] = shares[first] / (ints[sizes + first] - 1)
+        elif givers == 2 and shares[first] > 0.0 and shares[second] > 0.0:
+            givers = relieve_from_two(zones, shares, matrix, ints, floats, taker, need)
+            need = 0
+        else:
+            givers = pop_heap(ints, 0, givers, floats, 0)
+            giver = ints[givers]
+            move_endpoints(zones, matrix, ints, giver, taker, 1)
+            need -= 1
+            if ints[sizes + giver] > ints[least + giver]:
+                floats[giver] = shares[giver] / (ints[sizes + giver] - 1)
+                push_heap(ints, 0, givers, floats, 0)
+                givers += 1
+    return givers
+
+
+def relieve_from_two(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    shares: Sequence[float],
+    matrix: MutableSequence[int],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+    taker: int,
+    need: int,
+) -> int:
+    """Move `need` endpoints from the two givers of the heap; return how many givers are left.
+
+    The keys of a giver rise with each endpoint it gives, so the steps of the heap merge two rising
+    sequences, and where that merge stands after `need` steps can be told without the steps. Both
+    shares must be above zero, or the sequences would not rise.
+    """
+    sizes = 2 * zones
+    least = 3 * zones
+    first = ints[0]
+    second = ints[1]
+    a = shares[first]
+    b = shares[second]
+    m = ints[sizes + first]
+    n = ints[sizes + second]
+    lowest = max(0, need - (n - ints[least + second]))
+    highest = min(need, m - ints[least + first])
+    taken = m - 1 - int((m + n - 1 - need) * (a / (a + b)))
+    taken = min(max(taken, lowest), highest)
+    # The estimate above costs nothing when it is wrong but a few turns of these loops.
+    while taken > lowest and a / (m - taken) > b / (n - 1 - need + taken):
+        taken -= 1
+    while taken < highest and b / (n - need + taken) > a / (m - 1 - taken):
+        taken += 1
+    # Of two equal keys the one that did not give last comes first.
+    if taken < highest and b / (n - need + taken) == a / (m - 1 - taken):
+        taken += 1
+    if (
+        taken > lowest
+        and a / (m - taken) == b / (n - 1 - need + taken)
+        and gave_last(a, m, taken - 1, b, n, need - taken)
+    ):
+        taken -= 1
+
+    move_endpoints(zones, matrix, ints, first, taker, taken)
+    move_endpoints(zones, matrix, ints, second, taker, need - taken)
+    first_left = ints[sizes + first] > ints[least + first]
+    second_left = ints[sizes + second] > ints[least + second]
+    if first_left:
+        floats[first] = a / (m - 1 - taken)
+    if second_left:
+        floats[second] = b / (n - 1 - need + taken)
+    if first_left and second_left:
+        if floats[second] < floats[first] or (
+            floats[second] == floats[first] and gave_last(a, m, taken, b, n, need - taken)
+        ):
+            ints[0] = second
+            ints[1] = first
+        return 2
+    if second_left:
+        ints[0] = second
+    return 1 if first_left or second_left else 0
+
+
+def gave_last(  # noqa: PLR0917 - compiled code takes positions only
+    share: float, size: int, given: int, other_share: float, other_size: int, other_given: int
+) -> bool:
+    """Tell whether the first of two givers gave the last endpoint of all given so far.
+
+    Sizes are those of the start, when the first giver stood on top of the heap. Equal keys were
+    given in turns that leave the last one as it was, so they are skipped in pairs.
+    """
+    while given > 0 and other_given > 0:
+        mine = share / (size - given)
+        other = other_share / (other_size - other_given)
+        if mine != other:
+            return mine > other
+        given -= 1
+        other_given -= 1
+    return given > 0

@@ -1,0 +1,75 @@
+"""The allocator "local-opt": whole endpoints by need, and what is left over serves everyone.
+
+A zone keeps as many endpoints as it expects and offers all beyond that, a started endpoint counting
+as a whole one. Zones that lack whole endpoints draw on the offers, first come first served in name
+order; the rest forms one global group of low weight. The result is that of the reference simulator
+of KEP-2004, whose float rounding may lose an endpoint: neither is to be "repaired". It keeps no
+overload limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence, Sequence
+
+
+def allocate_local_opt(  # noqa: PLR0917 - the signature all allocators of this kind share
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    threshold: float,  # noqa: ARG001
+    start: float,  # noqa: ARG001
+    comp: MutableSequence[int],
+    weight: MutableSequence[float],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],  # noqa: ARG001
+) -> int:
+    """Fill one group per zone and, if anything is left over, a global one; return their number.
+
+    No zones give 0, which stands for one group of everything.
+    """
+    total = 0
+    for zone in range(zones):
+        total += endpoints[zone]
+    for cell in range(zones * zones):
+        comp[cell] = 0
+        weight[cell] = 0.0
+
+    # What each zone offers (above zero) or lacks (below).
+    for zone in range(zones):
+        count = endpoints[zone]
+        expected = total * shares[zone]
+        difference = count - expected
+        kept = count
+        spare = 0
+        if difference > 0.0:
+            kept = int(expected)
+            spare = math.ceil(difference)
+        elif difference < 0.0:
+            spare = int(difference)
+        comp[zone * zones + zone] = kept
+        weight[zone * zones + zone] = 1.0
+        ints[zone] = spare
+
+    source = 0
+    for zone in range(zones):
+        lacking = -ints[zone]
+        while lacking > 0 and source < zones:
+            moved = min(lacking, ints[source])
+            if moved > 0:
+                comp[zone * zones + source] += moved
+                ints[source] -= moved
+                lacking -= moved
+            if ints[source] <= 0:
+                source += 1
+
+    while source < zones and ints[source] <= 0:
+        source += 1
+    if source >= zones:
+        return zones
+    pool = zones * zones
+    attraction = 1.0 / zones
+    for zone in range(zones):
+        comp[pool + zone] = max(ints[zone], 0)
+        weight[pool + zone] = attraction
+    return zones + 1

@@ -1,0 +1,195 @@
+"""The allocator "local-shared" of KEP-2004: whole endpoints, and few groups shared by zones.
+
+Zones without endpoints share one merged group, zones that lack whole endpoints are given them, and
+zones that stay at or above the overload threshold get one more each or share one group. Zones that
+still have a whole endpoint too many give it to the most loaded zone. If the threshold cannot be
+kept, there is no allocation. The result is, endpoint for endpoint, that of the reference simulator
+of the proposal: every float operation and every step of its binary heaps decide ties, so neither
+may be rearranged or "repaired".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence, Sequence
+
+from keepclose.routing.allocation.givers import move_one, serve_zone
+from keepclose.routing.allocation.local import find_least_size
+from keepclose.routing.allocation.zoneheap import order_heap, pop_heap, push_heap
+
+
+def allocate_local_shared(  # noqa: PLR0915, PLR0917 - the signature all allocators share
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    threshold: float,
+    start: float,  # noqa: ARG001
+    comp: MutableSequence[int],
+    weight: MutableSequence[float],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> int:
+    """Fill as many groups as there are zones, some of them empty; return their number.
+
+    0 stands for one group of everything: fewer endpoints than zones, no clients anywhere (where the
+    reference never ends), or a zone that cannot be kept below the threshold. A group that several
+    zones share stands in the place of the first of them.
+    """
+    total = 0
+    traffic = 0.0
+    for zone in range(zones):
+        total += endpoints[zone]
+        traffic += shares[zone]
+    if total < zones or not traffic > 0.0:
+        return 0
+
+    # Scratch: the sizes of the groups and of a spare one, the size from which each zone is below
+    # the threshold, the heaps of givers and takers; the keys of both and the expected numbers.
+    enough = zones + 1
+    needs = enough + zones
+    giving = needs + zones
+    taking = giving + zones
+    keys = zones
+    expects = 2 * zones
+    merged = -1
+    lacking = 0.0
+    givers = 0
+    for zone in range(zones):
+        row = zone * zones
+        for location in range(zones):
+            comp[row + location] = 0
+            weight[row + location] = 0.0
+        count = endpoints[zone]
+        expected = total * shares[zone]
+        ints[zone] = count
+        ints[needs + zone] = 0
+        floats[expects + zone] = expected
+        if count == 0:
+            merged = zone if merged < 0 else merged
+            weight[merged * zones + zone] = 1.0
+            lacking += expected
+            continue
+        comp[row + zone] = count
+        weight[row + zone] = 1.0
+        if count - expected <= -1.0:
+            ints[needs + zone] = int(expected - count)
+        ints[enough + zone] = find_least_size(expected, threshold, total + 1)
+        if count > ints[enough + zone]:
+            floats[zone] = shares[zone] / (count - 1)
+            ints[giving + givers] = zone
+            givers += 1
+    order_heap(ints, giving, givers, floats, 0)
+
+    # Zones without endpoints come first, all others in name order; one endpoint at a time comes
+    # from the zone with the least load after giving, which may be the needing zone itself.
+    if lacking >= 1.0:
+        ints[needs + merged] = math.floor(math.ceil(lacking * 1000.0) / 1000.0 + 0.5)
+    elif lacking > 0.0:
+        ints[needs + merged] = 1
+    if merged >= 0:
+        givers = serve_zone(zones, shares, merged, ints[needs + merged], givers, comp, ints, floats)
+        ints[needs + merged] = 0
+    for zone in range(zones):
+        if givers >= 0 and ints[needs + zone] > 0:
+            givers = serve_zone(zones, shares, zone, ints[needs + zone], givers, comp, ints, floats)
+    if givers < 0:
+        return 0
+
+    takers = 0
+    for zone in range(zones):
+        if endpoints[zone] > 0:
+            floats[keys + zone] = -shares[zone] / ints[zone]
+            ints[taking + takers] = zone
+            takers += 1
+    order_heap(ints, taking, takers, floats, keys)
+    # NB: an overloaded zone is never a giver, and it leaves the heap of takers for good. It stays
+    # behind the end of that heap, the first to leave at the very end.
+    last = taking + takers - 1
+    while takers > 0 and ints[ints[taking]] < ints[enough + ints[taking]]:
+        takers = pop_heap(ints, taking, takers, floats, keys)
+    first = taking + takers
+    if last >= first:
+        givers = _relieve(zones, shares, threshold, first, last, givers, comp, weight, ints, floats)
+        if givers < 0:
+            return 0
+        for place in range(taking, first):
+            zone = ints[place]
+            floats[keys + zone] = -shares[zone] / ints[zone]
+
+    # NB: the reference has no limit here, and needs none where there are clients.
+    for _ in range(2 * total + 64 * zones):
+        giver = ints[giving]
+        if givers == 0 or ints[giver] - floats[expects + giver] < 1.0:
+            break
+        taker = ints[taking]
+        pop_heap(ints, taking, takers, floats, keys)
+        floats[keys + taker] = -shares[taker] / (ints[taker] + 1)
+        push_heap(ints, taking, takers - 1, floats, keys)
+        givers = move_one(zones, shares, taker, givers, comp, ints, floats)
+        floats[keys + giver] = -shares[giver] / ints[giver]
+    return zones
+
+
+def _relieve(  # noqa: PLR0917 - called from compiled code, which takes positions only
+    zones: int,
+    shares: Sequence[float],
+    threshold: float,
+    first: int,
+    last: int,
+    givers: int,
+    comp: MutableSequence[int],
+    weight: MutableSequence[float],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> int:
+    """Bring overloaded zones below the threshold; return the givers left, -1 if too few.
+
+    Their numbers stand in `ints` from `last` down to `first`. Each gets one endpoint if there are
+    so many to spare, else all of them share one group.
+    """
+    spare = zones
+    giving = 3 * zones + 1
+    expects = 2 * zones
+    members = last - first + 1
+    ints[spare] = 0
+    for zone in range(zones):
+        comp[spare * zones + zone] = 0
+    while ints[spare] < members and givers > 0:
+        giver = ints[giving]
+        if ints[giver] - floats[expects + giver] < 1.0:
+            break
+        givers = move_one(zones, shares, spare, givers, comp, ints, floats)
+
+    if ints[spare] == members:
+        location = 0
+        for place in range(last, first - 1, -1):
+            while comp[spare * zones + location] == 0:
+                location += 1
+            comp[spare * zones + location] -= 1
+            comp[ints[place] * zones + location] += 1
+            ints[ints[place]] += 1
+        return givers
+
+    size = 0
+    for place in range(first, last + 1):
+        size += ints[ints[place]]
+    while True:
+        load = 0.0
+        for place in range(last, first - 1, -1):
+            load += floats[expects + ints[place]] / (ints[spare] + size)
+        if load - 1.0 < threshold:
+            break
+        if givers == 0:
+            return -1
+        givers = move_one(zones, shares, spare, givers, comp, ints, floats)
+    shared = ints[last]
+    for place in range(last, first - 1, -1):
+        member = ints[place]
+        weight[shared * zones + member] = 1.0
+        for location in range(zones):
+            if member != shared:
+                comp[shared * zones + location] += comp[member * zones + location]
+                comp[member * zones + location] = 0
+    for location in range(zones):
+        comp[shared * zones + location] += comp[spare * zones + location]
+    return givers

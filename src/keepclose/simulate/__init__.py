@@ -1,0 +1,1 @@
+"""The simulator: what an allocation does to traffic, for one region or for millions."""
