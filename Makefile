@@ -30,7 +30,7 @@ coverage: $(READY)
 
 lock:
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-	  --group dev pyproject.toml -o requirements.lock
+	  --extra sim --group dev pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

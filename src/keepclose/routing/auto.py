@@ -8,13 +8,17 @@ random which zone receives an endpoint, this picks the largest need and then the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
+from keepclose.routing.allocation.kubeauto import (
+    least_endpoints,
+    lend_endpoints,
+    set_targets,
+)
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.facts import FactsOf, SliceFacts, hints_for, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
@@ -126,15 +130,11 @@ def zone_bounds(ratios: Mapping[str, float] | None, ready: int) -> dict[str, Bou
                 fix=f"run at least {zones} ready pods, better three for each zone",
             ),
         )
-    # NB: multiplied by the reciprocal, not divided, for the same rounding as the original.
-    reciprocal = 1 / (1 + OVERLOAD_THRESHOLD)
-    minimums: dict[str, int] = {}
-    targets: dict[str, float] = {}
-    for zone in sorted(ratios):
-        desired = ratios[zone] * ready
-        minimums[zone] = math.ceil(desired * reciprocal)
-        targets[zone] = max(desired, float(minimums[zone]))
-    spare = ready - sum(minimums.values())
+    names = sorted(ratios)
+    minimums = [0] * zones
+    targets = [0.0] * zones
+    shares = [ratios[zone] for zone in names]
+    spare = set_targets(zones, shares, ready, OVERLOAD_THRESHOLD, minimums, targets)
     if spare < 0:
         return Infeasible(
             "Unable to allocate minimum required endpoints to each zone without exceeding"
@@ -146,7 +146,10 @@ def zone_bounds(ratios: Mapping[str, float] | None, ready: int) -> dict[str, Bou
                 fix="run more pods, or set spec.trafficDistribution and remove the annotation",
             ),
         )
-    return {zone: Bounds(targets[zone], minimums[zone] + spare) for zone in minimums}
+    return {
+        zone: Bounds(target, minimum + spare)
+        for zone, target, minimum in zip(names, targets, minimums, strict=True)
+    }
 
 
 def lend(
@@ -154,29 +157,14 @@ def lend(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return how many endpoints each zone gives away and receives; zones without are left out.
 
-    One endpoint at a time goes from the largest surplus to the largest need, as long as both are at
-    least half an endpoint and one of them a whole one.
+    Targets and what zones have go to the allocator of the mode as they are; see `lend_endpoints`.
     """
-    surplus: dict[str, float] = {}
-    need: dict[str, float] = {}
-    for zone in sorted(targets):
-        difference = have.get(zone, 0) - targets[zone]
-        if difference > 0:
-            surplus[zone] = difference
-        elif difference < 0:
-            need[zone] = -difference
-    giving: dict[str, int] = {}
-    receiving: dict[str, int] = {}
-    while surplus and need:
-        giver = max(surplus, key=surplus.__getitem__)
-        taker = max(need, key=need.__getitem__)
-        extra, lack = surplus[giver], need[taker]
-        if extra < 0.5 or lack < 0.5 or (extra < 1 and lack < 1):
-            break
-        surplus[giver] = extra - 1
-        need[taker] = lack - 1
-        giving[giver] = giving.get(giver, 0) + 1
-        receiving[taker] = receiving.get(taker, 0) + 1
+    names = sorted(targets)
+    zones = len(names)
+    counts = [0] * (2 * zones)
+    lend_endpoints(zones, [have.get(zone, 0) - targets[zone] for zone in names], counts)
+    giving = {zone: number for zone, number in zip(names, counts[:zones], strict=True) if number}
+    receiving = {zone: number for zone, number in zip(names, counts[zones:], strict=True) if number}
     return giving, receiving
 
 
@@ -187,9 +175,8 @@ def is_overloaded(totals: Mapping[str, int], ratios: Mapping[str, float] | None)
     if not ratios:
         return True
     total = sum(totals.values())
-    reciprocal = 1 / (1 + OVERLOAD_THRESHOLD)
     return any(
-        zone not in totals or totals[zone] < math.ceil(total * ratio * reciprocal)
+        zone not in totals or totals[zone] < least_endpoints(ratio, total, OVERLOAD_THRESHOLD)
         for zone, ratio in ratios.items()
     )
 

@@ -1,0 +1,185 @@
+"""The allocator "balanced": the best exclusive allocation for a stated objective.
+
+Every endpoint serves exactly one zone, and a zone is served by endpoints located in it before any
+others. How many serve each zone is chosen for the best objective under a bound on overload. There
+is an answer for every input, and a zone with traffic never goes without an endpoint. Hints that are
+written already are changed only when keeping them would cost more than a little of the objective
+or break the bound: each change is a write to a slice that all proxies read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence, Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from keepclose.routing.allocation.settling import count_changes, settle
+from keepclose.routing.allocation.zonesizes import (
+    ALLOCATED,
+    LOCALITY_OBJECTIVE,
+    ROUNDING,
+    SCORE_OBJECTIVE,
+    SHARED,
+    choose_sizes,
+)
+
+OVERLOAD_BOUND: Final = 0.2
+
+
+class Objective(StrEnum):
+    """What is to be made best, under the bound on overload."""
+
+    SCORE = "Score"
+    """In-zone traffic, largest and mean deviation, weighted as in the score of KEP-2004."""
+    LOCALITY = "Locality"
+    """In-zone traffic alone."""
+
+
+class Balance(msgspec.Struct, frozen=True):
+    """An allocation; `matrix[i][j]` endpoints located in zone i serve the clients of zone j."""
+
+    sizes: tuple[int, ...]
+    """How many endpoints serve each zone."""
+    matrix: tuple[tuple[int, ...], ...]
+    relaxed: float | None
+    """The least overload bound that can be kept, where the one asked for cannot."""
+    shared: bool
+    """All clients use all endpoints; sizes and matrix are zeros."""
+
+
+def balance(
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    *,
+    bound: float = OVERLOAD_BOUND,
+    objective: Objective = Objective.SCORE,
+    previous: Sequence[Sequence[int]] | None = None,
+) -> Balance:
+    """Return the best allocation for zones in the order of their names; no zones share nothing.
+
+    `previous` is the matrix that the written hints amount to. Shares are divided by their sum; what
+    is negative or no finite number counts as 0, and a zone that stands in only one of the two
+    sequences is left out.
+    """
+    zones = min(len(shares), len(endpoints))
+    counts = [max(0, count) for count in endpoints[:zones]]
+    parts = [part if 0.0 < part < math.inf else 0.0 for part in shares[:zones]]
+    whole = sum(parts)
+    if not math.isclose(whole, 1.0, rel_tol=ROUNDING) and 0.0 < whole < math.inf:
+        parts = [part / whole for part in parts]
+    code = LOCALITY_OBJECTIVE if objective is Objective.LOCALITY else SCORE_OBJECTIVE
+    limit = max(0.0, bound)
+    written = [0] * (zones * zones)
+    for row, numbers in enumerate((previous or ())[:zones]):
+        for column, number in enumerate(numbers[:zones]):
+            written[row * zones + column] = max(0, number)
+    matrix = [0] * (zones * zones)
+    floats = [0.0] * (16 * zones + 16)
+    answer = allocate_balanced_from(
+        zones, parts, counts, limit, code, written, matrix, [0] * (16 * zones + 16), floats
+    )
+    rows = tuple(tuple(matrix[row * zones : (row + 1) * zones]) for row in range(zones))
+    return Balance(
+        sizes=tuple(sum(row[zone] for row in rows) for zone in range(zones)),
+        matrix=rows,
+        relaxed=floats[0] if answer == ALLOCATED and floats[0] > limit else None,
+        shared=answer == SHARED,
+    )
+
+
+def allocate_balanced(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    bound: float,
+    objective: float,
+    matrix: MutableSequence[int],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> int:
+    """Fill the flat matrix (location times zones plus served zone); return ALLOCATED or SHARED.
+
+    Shares add up to 1. A zone without share is served by nobody: its endpoints serve the others.
+    SHARED, with a matrix of zeros, means that all clients use all endpoints, because there are
+    fewer endpoints than zones with traffic, or no traffic at all. `floats[0]` becomes the bound
+    that was kept: `bound`, or the least one possible. `ints` starts with the size of each zone.
+    """
+    for cell in range(zones * zones):
+        matrix[cell] = 0
+    if choose_sizes(zones, shares, endpoints, bound, objective, ints, floats) == SHARED:
+        return SHARED
+    for zone in range(zones):
+        matrix[zone * zones + zone] = min(endpoints[zone], ints[zone])
+    fill_flows(zones, endpoints, matrix, ints)
+    return ALLOCATED
+
+
+def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    bound: float,
+    objective: float,
+    previous: Sequence[int],
+    matrix: MutableSequence[int],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> int:
+    """Fill the matrix as `allocate_balanced` does, but with few changes against the previous one.
+
+    The result is at most HYSTERESIS points below the best objective, and keeps the same bound. It
+    is reached by re-hinting one endpoint at a time, each time the one that helps most, or by the
+    best sizes with the flows nearest to the previous ones, whichever re-hints fewer.
+    """
+    for cell in range(zones * zones):
+        matrix[cell] = 0
+    if choose_sizes(zones, shares, endpoints, bound, objective, ints, floats) == SHARED:
+        return SHARED
+    settled = settle(zones, shares, endpoints, objective, previous, matrix, ints, floats)
+    if settled == 0:
+        return ALLOCATED
+    for zone in range(zones):
+        for other in range(zones):
+            matrix[zone * zones + other] = 0
+        matrix[zone * zones + zone] = min(endpoints[zone], ints[zone])
+    for zone in range(zones):
+        spare = endpoints[zone] - matrix[zone * zones + zone]
+        for other in range(zones):
+            if other != zone:
+                lacking = ints[other]
+                for location in range(zones):
+                    lacking -= matrix[location * zones + other]
+                kept = min(previous[zone * zones + other], spare, lacking)
+                matrix[zone * zones + other] = kept
+                spare -= kept
+    fill_flows(zones, endpoints, matrix, ints)
+    if 0 < settled < count_changes(zones, previous, matrix):
+        settle(zones, shares, endpoints, objective, previous, matrix, ints, floats)
+    return ALLOCATED
+
+
+def fill_flows(
+    zones: int,
+    endpoints: Sequence[int],
+    matrix: MutableSequence[int],
+    ints: MutableSequence[int],
+) -> None:
+    """Give endpoints that serve nobody yet to zones below their size, both in name order."""
+    giver = 0
+    spare = 0
+    for zone in range(zones):
+        lacking = ints[zone]
+        for location in range(zones):
+            lacking -= matrix[location * zones + zone]
+        while lacking > 0 and giver < zones:
+            spare = endpoints[giver]
+            for other in range(zones):
+                spare -= matrix[giver * zones + other]
+            moved = min(spare, lacking)
+            matrix[giver * zones + zone] += moved
+            lacking -= moved
+            if moved == spare:
+                giver += 1

@@ -1,0 +1,291 @@
+"""How many endpoints serve each zone, for the best value of a stated objective.
+
+Sizes are whole numbers that add up to all endpoints, at least one for each zone with traffic. The
+objective weighs traffic that stays in its zone against the largest and the mean deviation of load.
+The best size of a zone lies near its share of all endpoints, so sizes start there, and endpoints
+are exchanged between two zones for as long as that gains. No size may ever leave a zone's endpoints
+loaded beyond the bound, unless no choice of sizes keeps it: then the least bound that can be kept
+takes its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import MutableSequence, Sequence
+from typing import Final
+
+ALLOCATED: Final = 1
+SHARED: Final = 0
+
+SCORE_OBJECTIVE: Final = 0
+LOCALITY_OBJECTIVE: Final = 1
+
+# Points for all traffic in its zone, and for 100 % of largest and of mean deviation: the score of
+# KEP-2004 without its part for slices.
+SCORE_IN_ZONE: Final = 45.0
+SCORE_MAXIMUM: Final = 20.0
+SCORE_MEAN: Final = 20.0
+# NB: for locality alone many sizes are equally good; a trace of the deviations settles which.
+LOCALITY_IN_ZONE: Final = 100.0
+LOCALITY_DEVIATION: Final = 1e-4
+
+BY_LOAD: Final = 0
+AT_HOME: Final = 2
+HOME_ADVANCE: Final = 2.0
+"""Points that exchanges may be expected to gain after a start at home."""
+
+ROUNDING: Final = 1e-9
+
+
+def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    bound: float,
+    objective: float,
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> int:
+    """Write how many endpoints serve each zone to the head of `ints`; return ALLOCATED or SHARED.
+
+    `floats[0]` becomes the bound that was kept, `floats[1]` the objective reached.
+    """
+    total = 0
+    busy = 0
+    for zone in range(zones):
+        total += endpoints[zone]
+        if shares[zone] > 0.0:
+            busy += 1
+    if busy == 0 or total < busy:
+        return SHARED
+    floats[0] = set_least_sizes(zones, shares, total, bound, ints)
+    # Each start may end in a place from which no single exchange leads on. By load, the maximum is
+    # least; by what is missing, the mean deviation; at home, nothing crosses zones. The last is far
+    # from the best as a rule, and only tried when it is not.
+    floats[1] = -math.inf
+    for start in range(3):
+        least = floats[1] - HOME_ADVANCE if start == AT_HOME else -math.inf
+        if place_endpoints(zones, shares, endpoints, total, start, ints):
+            reached = exchange(zones, shares, endpoints, total, objective, least, ints)
+            if reached > floats[1] + ROUNDING:
+                floats[1] = reached
+                for zone in range(zones):
+                    ints[2 * zones + zone] = ints[zone]
+    for zone in range(zones):
+        ints[zone] = ints[2 * zones + zone]
+    return ALLOCATED
+
+
+def set_least_sizes(
+    zones: int,
+    shares: Sequence[float],
+    total: int,
+    bound: float,
+    ints: MutableSequence[int],
+) -> float:
+    """Write the least size of each zone to the second part of `ints`; return the bound they keep.
+
+    There must be an endpoint for each zone with traffic.
+    """
+    kept = max(bound, 0.0)
+    least = 0
+    for zone in range(zones):
+        ints[zones + zone] = 0
+        if shares[zone] > 0.0:
+            ints[zones + zone] = max(1, math.ceil(total * shares[zone] / (1.0 + kept) - ROUNDING))
+        least += ints[zones + zone]
+    if least <= total:
+        return kept
+    # Taking endpoints away where the load stays lowest leads to the least possible maximum.
+    while least > total:
+        taken = -1
+        lowest = 0.0
+        for zone in range(zones):
+            if ints[zones + zone] > 1:
+                load = total * shares[zone] / (ints[zones + zone] - 1)
+                if taken < 0 or load < lowest:
+                    taken = zone
+                    lowest = load
+        ints[zones + taken] -= 1
+        least -= 1
+        kept = max(kept, lowest - 1.0)
+    for zone in range(zones):
+        if shares[zone] > 0.0:
+            ints[zones + zone] = max(1, math.ceil(total * shares[zone] / (1.0 + kept) - ROUNDING))
+    return kept
+
+
+def place_endpoints(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler takes
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    total: int,
+    start: int,
+    ints: MutableSequence[int],
+) -> bool:
+    """Give each zone its expectation rounded down, and the rest by load or by what is missing.
+
+    At home each zone gets its own endpoints instead. False, and sizes without meaning, if too many
+    of them would have to move.
+    """
+    placed = 0
+    for zone in range(zones):
+        ints[zone] = ints[zones + zone]
+        if shares[zone] > 0.0:
+            wanted = math.floor(total * shares[zone] + ROUNDING)
+            if start == AT_HOME:
+                wanted = endpoints[zone]
+            ints[zone] = max(ints[zone], wanted)
+        placed += ints[zone]
+    if start == AT_HOME and abs(placed - total) > zones:
+        return False
+    while placed > total:
+        taken = -1
+        lowest = 0.0
+        for zone in range(zones):
+            if ints[zone] > ints[zones + zone]:
+                load = shares[zone] / (ints[zone] - 1)
+                if taken < 0 or load < lowest:
+                    taken = zone
+                    lowest = load
+        ints[taken] -= 1
+        placed -= 1
+    while placed < total:
+        given = -1
+        highest = 0.0
+        for zone in range(zones):
+            if shares[zone] > 0.0:
+                need = total * shares[zone] - ints[zone]
+                if start == BY_LOAD:
+                    need = shares[zone] / ints[zone]
+                elif ints[zone] < endpoints[zone]:
+                    need += 1.0
+                if given < 0 or need > highest:
+                    given = zone
+                    highest = need
+        ints[given] += 1
+        placed += 1
+    # Several zones may share the highest load; one after the other they get an endpoint of a zone
+    # that stays below it. Exchanges could not do that: the first alone would gain nothing.
+    while start == BY_LOAD:
+        taken = -1
+        given = -1
+        lowest = 0.0
+        highest = 0.0
+        for zone in range(zones):
+            if ints[zone] > 0:
+                load = shares[zone] / ints[zone]
+                if load > highest:
+                    given = zone
+                    highest = load
+            if ints[zone] > ints[zones + zone]:
+                load = shares[zone] / (ints[zone] - 1)
+                if taken < 0 or load < lowest:
+                    taken = zone
+                    lowest = load
+        if taken < 0 or taken == given or lowest >= highest - ROUNDING:
+            break
+        ints[taken] -= 1
+        ints[given] += 1
+    return True
+
+
+def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler takes
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    total: int,
+    objective: float,
+    least: float,
+    ints: MutableSequence[int],
+) -> float:
+    """Move endpoints between two zones at a time while that helps; return the objective reached.
+
+    A zone gives one endpoint, or all down to its own, or as many as leave it no more loaded than
+    the worst of the other zones: in between, the objective curves the wrong way. A start with less
+    than `least` is left as it is.
+    """
+    local = objective == LOCALITY_OBJECTIVE
+    w_in = LOCALITY_IN_ZONE if local else SCORE_IN_ZONE
+    w_max = LOCALITY_DEVIATION if local else SCORE_MAXIMUM
+    w_mean = (LOCALITY_DEVIATION if local else SCORE_MEAN) / total
+    reached = 0.0
+    # NB: every step gains, so this ends anyway; the number only bounds the time it may take.
+    for _ in range(total + zones):
+        first = -1
+        second = -1
+        worst = 0.0
+        next_worst = 0.0
+        third_worst = 0.0
+        reached = 0.0
+        for zone in range(zones):
+            if ints[zone] > 0:
+                load = shares[zone] / ints[zone]
+                over = total * load - 1.0
+                reached += w_in * load * min(endpoints[zone], ints[zone])
+                reached -= w_mean * abs(total * shares[zone] - ints[zone])
+                if over > worst:
+                    third_worst = next_worst
+                    next_worst = worst
+                    second = first
+                    worst = over
+                    first = zone
+                elif over > next_worst:
+                    third_worst = next_worst
+                    next_worst = over
+                    second = zone
+                elif over > third_worst:
+                    third_worst = over
+        reached -= w_max * worst
+        if reached < least:
+            break
+        most = ROUNDING
+        giver = -1
+        taker = -1
+        amount = 0
+        for source in range(zones):
+            size = ints[source]
+            room = size - ints[zones + source]
+            if room <= 0:
+                continue
+            x_source = total * shares[source]
+            base = w_in * shares[source] * min(endpoints[source], size) / size
+            base -= w_mean * abs(x_source - size)
+            for target in range(zones):
+                if target == source or not shares[target] > 0.0:
+                    continue
+                grown = ints[target]
+                x_target = total * shares[target]
+                before = w_in * shares[target] * min(endpoints[target], grown) / grown
+                before += base - w_mean * abs(x_target - grown)
+                others = worst
+                if first in (source, target):
+                    others = third_worst if second in (source, target) else next_worst
+                for choice in range(3):
+                    moved = 1
+                    if choice == 1:
+                        moved = size - endpoints[source]
+                    elif choice == 2:
+                        moved = size - math.ceil(x_source / (1.0 + others) - ROUNDING)
+                    if moved < 1 or moved > room or (choice > 0 and moved == 1):
+                        continue
+                    load = shares[source] / (size - moved)
+                    maximum = max(others, total * load - 1.0)
+                    gain = w_in * load * min(endpoints[source], size - moved)
+                    gain -= w_mean * abs(x_source - size + moved)
+                    load = shares[target] / (grown + moved)
+                    maximum = max(maximum, total * load - 1.0)
+                    gain += w_in * load * min(endpoints[target], grown + moved)
+                    gain -= w_mean * abs(x_target - grown - moved)
+                    gain += w_max * (worst - maximum) - before
+                    if gain > most:
+                        most = gain
+                        giver = source
+                        taker = target
+                        amount = moved
+        if giver < 0:
+            break
+        ints[giver] -= amount
+        ints[taker] += amount
+        reached += most
+    return reached

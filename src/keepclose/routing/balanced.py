@@ -1,0 +1,69 @@
+"""keepclose.dev/Balanced: traffic stays in its zone as far as no endpoint is overloaded.
+
+A heuristic for spec.trafficDistribution (KEP-4444). It asks the allocator of the same name for the
+best allocation under the overload bound, starting from the hints that are written, so that few of
+them change. It refuses only where an allocation has no meaning: nobody knows of any traffic, or
+there are fewer endpoints than zones to serve. All endpoints are then used from everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, Objective, balance
+from keepclose.routing.heuristics import Matrix, Refusal, ZoneDemand
+from keepclose.routing.reasons import Reason, ReasonCode
+
+
+class Balanced(msgspec.Struct, frozen=True):
+    """The heuristic, with the bound on overload and what to make best under it."""
+
+    bound: float = OVERLOAD_BOUND
+    objective: Objective = Objective.SCORE
+
+    def allocate(self, demand: ZoneDemand) -> Matrix | Refusal:
+        """Return how many endpoints of each zone serve each zone, or why that cannot be said.
+
+        Zones without traffic are served by nobody; endpoints located there serve the others. Hints
+        to zones that are not known any more count as not written.
+        """
+        names = sorted({*demand.shares, *demand.endpoints})
+        result = balance(
+            [demand.shares.get(zone, 0.0) for zone in names],
+            [demand.endpoints.get(zone, 0) for zone in names],
+            bound=self.bound,
+            objective=self.objective,
+            previous=[
+                [demand.written.get(zone, {}).get(served, 0) for served in names] for zone in names
+            ],
+        )
+        if result.shared:
+            return Refusal(_name_obstacle(demand))
+        return {
+            zone: {served: number for served, number in zip(names, row, strict=True) if number}
+            for zone, row in zip(names, result.matrix, strict=True)
+            if any(row)
+        }
+
+
+def _name_obstacle(demand: ZoneDemand) -> Reason:
+    busy = sum(share > 0 for share in demand.shares.values())
+    ready = sum(demand.endpoints.values())
+    if busy == 0:
+        return Reason(
+            ReasonCode.NO_ZONES,
+            "no ready node has a zone, so it is unknown where traffic comes from",
+            fix=f"kubectl label node <node> {ZONE_LABEL}=<zone>",
+        )
+    return Reason(
+        ReasonCode.TOO_FEW_ENDPOINTS,
+        f"{ready} ready endpoints are too few for {busy} zones with traffic",
+        fix=f"run at least {busy} ready pods, better three for each zone",
+    )
+
+
+BALANCED: Final = Balanced()
+"""What the entry point keepclose.dev/Balanced loads."""
