@@ -87,8 +87,15 @@ def test_bound_and_objective_can_be_chosen() -> None:
             SHARES,
             {"a": 1, "b": 1},
             ReasonCode.TOO_FEW_ENDPOINTS,
-            "2 ready endpoints are too few for 3 zones with traffic",
+            "2 ready endpoints are too few to be divided among 3 zones with traffic",
             id="fewer endpoints than zones",
+        ),
+        pytest.param(
+            {"a": 1 / 12, "b": 1 / 12, "c": 10 / 12},
+            {"c": 3},
+            ReasonCode.TOO_FEW_ENDPOINTS,
+            "3 ready endpoints are too few to be divided among 3 zones with traffic",
+            id="one each would do more harm than good",
         ),
     ],
 )
@@ -135,9 +142,14 @@ def test_every_endpoint_serves_one_zone_with_traffic(
     """Each zone's endpoints are used up, and each zone with traffic is served."""
     parts = {zone: count / sum(shares.values()) for zone, count in shares.items()}
     answer = BALANCED.allocate(ZoneDemand(parts, endpoints, written))
-    refusing = not shares or sum(endpoints.values()) < len(shares)
-    assert isinstance(answer, Refusal) == refusing
-    if not isinstance(answer, Refusal):
+    total = sum(endpoints.values())
+    # A minimum for each zone under the bound of 20 %, in whole numbers.
+    least = sum(-(-total * count * 5 // (sum(shares.values()) * 6)) for count in shares.values())
+    if not shares or total < len(shares):
+        assert isinstance(answer, Refusal)
+    if isinstance(answer, Refusal):
+        assert not shares or total < len(shares) or least > total
+    else:
         assert {zone: sum(row.values()) for zone, row in answer.items()} == endpoints
         assert {served for row in answer.values() for served in row} == set(shares)
 
@@ -174,5 +186,6 @@ def test_the_example_in_the_documentation_is_right() -> None:
     assert f"Weights would score {weights:.1f}, all endpoints everywhere {everywhere:.1f}." in page
     after = balance(shares, (3, 6, 1), previous=((3, 0, 0), (2, 4, 0), (0, 0, 1)))
     assert after.matrix == ((3, 0, 0), (2, 3, 1), (0, 0, 1))
-    assert balance((1 / 3, 1 / 3, 1 / 3), (4, 0, 0)).relaxed == pytest.approx(1 / 3)
+    assert balance((1 / 3, 1 / 3, 1 / 3), (4, 0, 0)).shared
+    assert balance((1 / 3, 1 / 3, 1 / 3), (2, 1, 1)).relaxed == pytest.approx(1 / 3)
     assert f"{0.45 * 83.9006 + 40 + 15:.3f}" == "92.755"

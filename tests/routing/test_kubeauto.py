@@ -88,6 +88,7 @@ def test_minimums_are_rounded_as_the_original_rounds() -> None:
     [
         pytest.param((), (), (), id="no zones"),
         pytest.param((0.5, -0.5), (0, 0), (0, 0), id="two halves move nothing"),
+        pytest.param((1.45, -0.45, -0.45), (0, 0, 0), (0, 0, 0), id="needs below one half stay"),
         pytest.param((0.4, -1.6, 1.2), (0, 0, 1), (0, 1, 0), id="less than half stays"),
         pytest.param((0.5, -1.0, 1.5, -1.0), (1, 0, 1, 0), (0, 1, 0, 1), id="half serves a whole"),
         pytest.param((1.0, -0.5, -0.5, 1.0), (1, 0, 0, 1), (0, 1, 1, 0), id="a whole serves half"),

@@ -3,7 +3,8 @@
 A heuristic for spec.trafficDistribution (KEP-4444). It asks the allocator of the same name for the
 best allocation under the overload bound, starting from the hints that are written, so that few of
 them change. It refuses only where an allocation has no meaning: nobody knows of any traffic, or
-there are fewer endpoints than zones to serve. All endpoints are then used from everywhere.
+there are too few endpoints to divide them among the zones. All endpoints are then used from
+everywhere.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _name_obstacle(demand: ZoneDemand) -> Reason:
         )
     return Reason(
         ReasonCode.TOO_FEW_ENDPOINTS,
-        f"{ready} ready endpoints are too few for {busy} zones with traffic",
+        f"{ready} ready endpoints are too few to be divided among {busy} zones with traffic",
         fix=f"run at least {busy} ready pods, better three for each zone",
     )
 

@@ -48,7 +48,9 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
 ) -> int:
     """Write how many endpoints serve each zone to the head of `ints`; return ALLOCATED or SHARED.
 
-    `floats[0]` becomes the bound that was kept, `floats[1]` the objective reached.
+    SHARED means that all clients should use all endpoints: there are too few to divide them, or
+    the bound cannot be kept and dividing them would do more harm than good. `floats[0]` becomes the
+    bound that was kept, `floats[1]` the objective reached.
     """
     total = 0
     busy = 0
@@ -73,6 +75,14 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
                     ints[2 * zones + zone] = ints[zone]
     for zone in range(zones):
         ints[zone] = ints[2 * zones + zone]
+    if floats[0] > max(bound, 0.0) + ROUNDING and objective == SCORE_OBJECTIVE:
+        # The bound is out of reach. Where dividing so few endpoints is worse than letting all
+        # clients use all of them, which overloads nobody, they stay together.
+        together = 0.0
+        for zone in range(zones):
+            together += SCORE_IN_ZONE * shares[zone] * endpoints[zone] / total
+        if together > floats[1] + ROUNDING:
+            return SHARED
     return ALLOCATED
 
 
@@ -201,9 +211,9 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
 ) -> float:
     """Move endpoints between two zones at a time while that helps; return the objective reached.
 
-    A zone gives one endpoint, or all down to its own, or as many as leave it no more loaded than
-    the worst of the other zones: in between, the objective curves the wrong way. A start with less
-    than `least` is left as it is.
+    A zone gives one endpoint, or as many as leave it no more loaded than the worst of the others:
+    in between, the objective may curve the wrong way. A start with less than `least` is left as it
+    is.
     """
     local = objective == LOCALITY_OBJECTIVE
     w_in = LOCALITY_IN_ZONE if local else SCORE_IN_ZONE
@@ -261,14 +271,13 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
                 others = worst
                 if first in (source, target):
                     others = third_worst if second in (source, target) else next_worst
-                for choice in range(3):
+                for choice in range(2):
                     moved = 1
                     if choice == 1:
-                        moved = size - endpoints[source]
-                    elif choice == 2:
                         moved = size - math.ceil(x_source / (1.0 + others) - ROUNDING)
-                    if moved < 1 or moved > room or (choice > 0 and moved == 1):
-                        continue
+                        moved = min(moved, room)
+                        if moved < 2:
+                            continue
                     load = shares[source] / (size - moved)
                     maximum = max(others, total * load - 1.0)
                     gain = w_in * load * min(endpoints[source], size - moved)
