@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from typer.models import CommandInfo
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
@@ -76,14 +77,28 @@ def pages() -> dict[str, str]:
 
 def _commands() -> str:
     parts = ["# Commands\n", WRITTEN, f"```text\n{_help()}```\n"]
-    for command in app.registered_commands:
-        name = str(command.name or getattr(command.callback, "__name__", ""))
-        parts.append(f"## keepclose {name}\n\n```text\n{_help(name)}```\n")
+    parts += [f"## keepclose {' '.join(path)}\n\n```text\n{_help(*path)}```\n" for path in _paths()]
     codes = "\n".join(
         f"| {code.value} | {code.name.lower().replace('_', ' ')} |" for code in ExitCode
     )
     parts.append(f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}\n")
     return "\n".join(parts)
+
+
+def _paths() -> list[tuple[str, ...]]:
+    """Return the words that lead to each command, groups before what is in them."""
+    paths: list[tuple[str, ...]] = [(_name(command),) for command in app.registered_commands]
+    for group in app.registered_groups:
+        inner = group.typer_instance
+        name = str(group.name or (inner.info.name if inner is not None else ""))
+        paths.append((name,))
+        if inner is not None:
+            paths += [(name, _name(command)) for command in inner.registered_commands]
+    return paths
+
+
+def _name(command: CommandInfo) -> str:
+    return str(command.name or getattr(command.callback, "__name__", ""))
 
 
 def _help(*command: str) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from keepclose import __version__
 from keepclose.cli.resolve import resolve
+from keepclose.cli.simulate import app as simulate
 
 app = typer.Typer(
     name="keepclose",
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(resolve)
+app.add_typer(simulate)
 
 
 @app.callback(invoke_without_command=True)

@@ -64,8 +64,9 @@ def evaluate_groups(  # noqa: PLR0915, PLR0917 - one flat function is what a com
         deviation = 0.0 if traffic > 0.0 else -1.0
         out[0] = in_zone
         out[1] = 0.0
-        out[2] = -deviation
-        out[3] = -2.0 * deviation
+        # NB: not the negative of it, which would be -0.0.
+        out[2] = 0.0 - deviation
+        out[3] = 0.0 - 2.0 * deviation
         out[4] = 0.0
         out[5] = reference
         out[6] = reference

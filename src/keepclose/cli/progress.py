@@ -1,0 +1,52 @@
+"""A bar on standard error for work that takes a while: how much, how fast, how long to go.
+
+Only a terminal gets one; what is piped into a file stays free of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[int], object]
+"""Called with how much is done so far."""
+
+
+@contextmanager
+def shown_progress(total: int, unit: str) -> Iterator[Advance]:
+    """Show a bar with rate and time left on standard error, if that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _ignore
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn(f"{total:,} {unit}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, rate="")
+
+        def advance(done: int) -> None:
+            speed = bar.tasks[0].finished_speed or bar.tasks[0].speed
+            bar.update(task, completed=done, rate=f"{format_rate(speed)}" if speed else "")
+
+        yield advance
+
+
+def format_rate(speed: float) -> str:
+    """Return a number per second in a few characters."""
+    for limit, unit in ((1e6, " M/s"), (1e3, " k/s")):
+        if speed >= limit:
+            return f"{speed / limit:.1f}{unit}"
+    return f"{speed:.0f} /s"
+
+
+def _ignore(_done: int) -> None:
+    pass

@@ -1,0 +1,316 @@
+"""`keepclose simulate`: what allocators do to traffic, over millions of inputs or over time."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="simulate",
+    # Plain help: drawing boxes costs half of the time that --help may take.
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Output(StrEnum):
+    """Forms of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    HTML = "html"
+
+
+class PlainOutput(StrEnum):
+    """Forms of the answer of commands that draw nothing."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class SliceModel(StrEnum):
+    """How endpoints that serve one zone are told apart from others."""
+
+    KEP = "kep"
+    HINTS = "hints"
+
+
+Dataset = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Inputs by name: kep2004-small (default), kep2004-large, random, random-skewed, "
+        "random-many-zones, random-empty-zones.",
+    ),
+]
+InputFile = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="FILE.csv",
+        help='Inputs from a file: name,<zone>,... and cells "<nodes> <endpoints>"; - is standard '
+        "input.",
+    ),
+]
+StartingThreshold = Annotated[
+    float | None,
+    typer.Option(metavar="N", help="Endpoints for each zone from which on local divides."),
+]
+OverloadThreshold = Annotated[
+    float | None, typer.Option(metavar="X", help="Overload to keep below; 0.5 is 50 %.")
+]
+WeightList = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="IN,MAX,MEAN,SLICES",
+        help="What in-zone traffic, overload of the busiest, mean deviation and slices count in "
+        "the total; 0.45,0.20,0.20,0.15 as in KEP-2004 unless told.",
+    ),
+]
+SliceModelChoice = Annotated[
+    SliceModel | None,
+    typer.Option(
+        help="Count slices for each zone (kep) or hints on ordinary slices (hints); each algorithm "
+        "has its own unless told.",
+    ),
+]
+SampleSize = Annotated[
+    int | None, typer.Option("--sample", metavar="N", help="Only so many inputs, drawn evenly.")
+]
+Seed = Annotated[int, typer.Option(metavar="S", help="Seed of everything drawn by lot.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows of the file out.")]
+
+
+@app.callback(invoke_without_command=True)
+def simulate(
+    ctx: typer.Context,
+    *,
+    dataset: Dataset = None,
+    input_file: InputFile = None,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An algorithm, all (default) or published, the seven of KEP-2004; may be given "
+            "several times.",
+        ),
+    ] = None,
+    starting_threshold: StartingThreshold = None,
+    overload_threshold: OverloadThreshold = None,
+    weights: WeightList = None,
+    slice_model: SliceModelChoice = None,
+    sample: SampleSize = None,
+    seed: Seed = 0,
+    output_file: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE.csv",
+            help="Write the results of every input; with several algorithms a file for each, "
+            "FILE-<algorithm>.csv.",
+        ),
+    ] = None,
+    skip_bad: SkipBad = False,
+    report: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.html", help="Write a page with charts, and churn too."),
+    ] = None,
+    output: Annotated[Output, typer.Option("-o", help="Form of the answer.")] = Output.TABLE,
+) -> None:
+    """Say what allocators do to traffic: in-zone share, overload, slices and a score.
+
+    Exit codes: 0 fine, 2 bad input, 3 no inputs.
+    """
+    if ctx.invoked_subcommand is not None:
+        _refuse_misplaced(ctx)
+        return
+    import time
+
+    from keepclose.cli.simulation import choose_algorithms, fail, open_data, parse_weights
+    from keepclose.cli.simulation_runs import make_report, run_algorithms, write_report
+
+    if output_file is not None and output_file == input_file:
+        fail("--output would overwrite the file of --input")
+    scored = parse_weights(weights)
+    choices = choose_algorithms(
+        algorithm or ["all"],
+        start=starting_threshold,
+        threshold=overload_threshold,
+        slice_model=slice_model and slice_model.value,
+    )
+    began = time.perf_counter()
+    data = open_data(dataset, input_file, sample=sample, seed=seed, skip_bad=skip_bad)
+    summaries = run_algorithms(data, choices, scored, output=output_file)
+    seconds = time.perf_counter() - began
+    if report is not None or output is Output.HTML:
+        made = make_report(data, choices, summaries, scored, seconds=seconds, seed=seed)
+        write_report(made, report, to_stdout=output is Output.HTML)
+    if output is Output.JSON:
+        from keepclose.cli.simulated_json import simulated_document
+
+        _echo_json(simulated_document(choices, summaries, data, seconds))
+    elif output is Output.TABLE:
+        from rich.console import Console
+
+        from keepclose.cli.simulated_table import print_summaries
+
+        console = Console(highlight=False)
+        print_summaries(console, choices, summaries, dataset=data, seconds=seconds)
+
+
+@app.command()
+def compare(
+    *,
+    first: Annotated[str, typer.Argument(metavar="A", help="An algorithm.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    dataset: Dataset = None,
+    input_file: InputFile = None,
+    starting_threshold: StartingThreshold = None,
+    overload_threshold: OverloadThreshold = None,
+    weights: WeightList = None,
+    slice_model: SliceModelChoice = None,
+    sample: SampleSize = None,
+    seed: Seed = 0,
+    skip_bad: SkipBad = False,
+    examples: Annotated[
+        int, typer.Option(metavar="N", help="So many inputs are shown for each side.")
+    ] = 5,
+    write: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Write the examples as manifests that keepclose resolve opens."
+        ),
+    ] = None,
+    output: Annotated[PlainOutput, typer.Option("-o", help="Form of the answer.")] = (
+        PlainOutput.TABLE
+    ),
+) -> None:
+    """Say where two algorithms differ and why, with the clearest inputs for either side.
+
+    Exit codes: 0 fine, 2 bad input, 3 no inputs.
+    """
+    from keepclose.cli.progress import shown_progress
+    from keepclose.cli.simulation import choose_algorithms, fail, open_data, parse_weights
+    from keepclose.simulate.comparison import compare as compare_algorithms
+
+    if examples < 1:
+        fail(f"--examples: {examples} is no number of examples")
+    scored = parse_weights(weights)
+    pair = [
+        choose_algorithms(
+            [name],
+            start=starting_threshold,
+            threshold=overload_threshold,
+            slice_model=slice_model and slice_model.value,
+        )[0].algorithm
+        for name in (first, second)
+    ]
+    data = open_data(dataset, input_file, sample=sample, seed=seed, skip_bad=skip_bad)
+    with shown_progress(data.rows, "inputs") as advance:
+        answer = compare_algorithms(
+            data, *pair, weights=scored, examples=examples, progress=advance
+        )
+    commands: list[str] = []
+    if write is not None:
+        from pathlib import Path
+
+        from keepclose.cli.examples import write_examples
+
+        try:
+            commands = write_examples(Path(write), answer)
+        except OSError as error:
+            fail(f"{error.filename or write} cannot be written: {error.strerror}")
+    if output is PlainOutput.JSON:
+        from keepclose.cli.simulated_json import compared_document
+
+        _echo_json(compared_document(answer))
+        return
+    from rich.console import Console
+
+    from keepclose.cli.simulated_table import print_comparison
+
+    print_comparison(Console(highlight=False), answer)
+    if commands:
+        typer.echo("\n" + "\n".join(commands))
+
+
+@app.command()
+def churn(
+    *,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A scenario or all (default); may be given several times."
+        ),
+    ] = None,
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A mechanism or all (default); likewise."),
+    ] = None,
+    endpoints: Annotated[
+        int | None, typer.Option(metavar="N", help="Endpoints at the start, instead of its own.")
+    ] = None,
+    seed: Seed = 0,
+    output: Annotated[PlainOutput, typer.Option("-o", help="Form of the answer.")] = (
+        PlainOutput.TABLE
+    ),
+) -> None:
+    """Say what mechanisms cost over time: endpoints re-hinted, slices written, time in Random.
+
+    Every step goes through the planner of the controller. Exit codes: 0 fine, 2 bad input.
+    """
+    from msgspec.structs import replace
+
+    from keepclose.cli.simulation import fail, pick_names
+    from keepclose.simulate.churn import compare_churn
+    from keepclose.simulate.mechanisms import MECHANISMS
+    from keepclose.simulate.scenarios import SCENARIOS
+
+    if endpoints is not None and not 0 <= endpoints <= 10_000:
+        fail(f"--endpoints: {endpoints} is not between 0 and 10,000")
+    mechanisms = [
+        MECHANISMS[name] for name in pick_names("mechanism", mechanism, tuple(MECHANISMS))
+    ]
+    results = []
+    for name in pick_names("scenario", scenario, tuple(SCENARIOS)):
+        one = SCENARIOS[name]
+        if endpoints is not None:
+            one = replace(one, endpoints=endpoints)
+        results.append((one, compare_churn(mechanisms, one, seed)))
+    if output is PlainOutput.JSON:
+        from keepclose.cli.simulated_json import churn_document
+
+        _echo_json(churn_document(results, seed))
+        return
+    from rich.console import Console
+
+    from keepclose.cli.simulated_table import print_churn
+
+    console = Console(highlight=False)
+    for number, (one, churns) in enumerate(results):
+        if number:
+            console.print()
+        print_churn(console, one, churns)
+
+
+def _refuse_misplaced(ctx: typer.Context) -> None:
+    """End the command when options of simulate itself stand before another command."""
+    from keepclose.cli.simulation import fail
+
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            option, command = parameter.opts[0], ctx.invoked_subcommand
+            fail(
+                f"{option} stands before {command}, where it means nothing",
+                f"keepclose simulate {command} ... {option} ...",
+            )
+
+
+def _echo_json(document: dict[str, object]) -> None:
+    import msgspec
+
+    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

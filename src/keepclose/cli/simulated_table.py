@@ -1,0 +1,232 @@
+"""The answers of `keepclose simulate` for people: the means first, then extremes and worst cases.
+
+Columns are those of the table in KEP-2004. The best total is marked, and never by colour alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from keepclose.cli.progress import format_rate
+from keepclose.cli.simulation import Choice
+from keepclose.simulate.churn import Churn
+from keepclose.simulate.comparison import Comparison, Example, SizeClass
+from keepclose.simulate.datasets import DataSet
+from keepclose.simulate.scenarios import Scenario
+from keepclose.simulate.summary import Column, Summary, Worst
+
+NAMED_INPUTS: Final = 3
+METRICS: Final = (
+    "total",
+    "in zone",
+    "overload",
+    "slices",
+    "worst %",
+    "mean %",
+    "SD",
+)
+
+
+def print_summaries(
+    console: Console,
+    choices: Sequence[Choice],
+    summaries: Sequence[Summary],
+    *,
+    dataset: DataSet,
+    seconds: float,
+) -> None:
+    """Print the means, the extremes and the worst inputs by name."""
+    rate = format_rate(dataset.rows * len(summaries) / seconds) if seconds > 0 else "at once"
+    inputs = "1 input" if dataset.rows == 1 else f"{dataset.rows:,} inputs"
+    console.print(f"{inputs} of {dataset.name} in {seconds:.1f} s, {rate}")
+    console.print()
+    console.print(_means(choices, summaries))
+    console.print()
+    console.print(_extremes(choices, summaries))
+    console.print()
+    console.print(_worst_cases(choices, summaries, dataset))
+
+
+def print_comparison(console: Console, one: Comparison) -> None:
+    """Print how often the first algorithm is better, by what, where, and the clearest examples."""
+    console.print(Text(f"{one.first} against {one.second}", style="bold"))
+    console.print(
+        f"{one.rows:,} inputs: better {_part(one.better, one.rows)}, "
+        f"equal {_part(one.equal, one.rows)}, worse {_part(one.worse, one.rows)}"
+    )
+    for count, text in (
+        (one.only_first, f"only {one.first} has a valid result"),
+        (one.only_second, f"only {one.second} has a valid result"),
+        (one.neither, "neither has a valid result"),
+    ):
+        if count:
+            console.print(f"{_part(count, one.rows)}: {text}")
+    console.print()
+    table = _table("mean difference", *METRICS)
+    table.add_row(f"{one.first} - {one.second}", *(f"{value:+.2f}" for value in one.differences))
+    console.print(table)
+    console.print()
+    table = _table("endpoints per zone", "inputs", "better", "equal", "worse", "mean difference")
+    for size in one.sizes:
+        if size.rows:
+            table.add_row(
+                name_size(size),
+                f"{size.rows:,}",
+                *(f"{count / size.rows:.1%}" for count in (size.better, size.equal, size.worse)),
+                f"{size.difference:+.2f}",
+            )
+    console.print(table)
+    for title, examples in (
+        (f"best for {one.first}", one.best),
+        (f"best for {one.second}", one.worst),
+    ):
+        console.print()
+        if examples:
+            console.print(_examples(title, examples, one))
+        else:
+            console.print(Text(f"{title}: no input", style="dim"))
+
+
+def print_churn(console: Console, scenario: Scenario, churns: Sequence[Churn]) -> None:
+    """Print what each mechanism cost in a scenario."""
+    zones = ", ".join(f"{zone} {count}" for zone, count in scenario.zones.items())
+    console.print(Text(scenario.name, style="bold") + Text(f"  {scenario.about}"))
+    steps = len(churns[0].changes) if churns else 0
+    console.print(f"{scenario.endpoints} endpoints at the start, nodes: {zones}, {steps} steps")
+    table = _table("mechanism", "re-hinted", "written", "Random", "in zone", "overload", "worst")
+    for one in churns:
+        table.add_row(
+            one.mechanism,
+            f"{one.rehinted:,}",
+            f"{one.written:,}",
+            f"{one.random_share:.0%}",
+            f"{one.in_zone:.1%}",
+            f"{one.mean_overload:.1%}",
+            f"{one.worst_overload:.1%}",
+        )
+    console.print(table)
+
+
+def name_size(size: SizeClass) -> str:
+    """Return a class of sizes in words."""
+    if size.below is None:
+        return f"{size.above} and more"
+    return f"less than {size.below}" if size.above == 0 else f"{size.above} to {size.below - 1}"
+
+
+def explain_difference(example: Example) -> str:
+    """Return what makes up most of a difference between two totals, in words."""
+    first, second = example.first, example.second
+    parts = [
+        (f"{first[1] - second[1]:+.1f} in zone", abs(first[1] - second[1])),
+        (f"{first[4] - second[4]:+.1f} % worst overload", abs(first[4] - second[4]) / 2),
+        (f"{first[3] - second[3]:+.1f} slices", abs(first[3] - second[3]) / 3),
+    ]
+    told = sorted((part for part in parts if part[1] > 0.05), key=lambda part: -part[1])
+    return ", ".join(text for text, _ in told)
+
+
+def _means(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Table:
+    invalid = any(summary.invalid for summary in summaries)
+    # Where some inputs are invalid, their number takes the room of the mean of the worst.
+    last = ["worst overload", "invalid"] if invalid else ["mean worst", "worst overload"]
+    columns = ["total", "in zone", "overload", "slices", *last]
+    table = _table("algorithm", *columns)
+    best = max((s.figures.total.mean for s in summaries if s.figures), default=0.0)
+    for choice, summary in zip(choices, summaries, strict=True):
+        figures = summary.figures
+        cells = ["-"] * (5 if invalid else 6)
+        if figures is not None:
+            means = (figures.total, figures.in_zone, figures.deviation, figures.slices)
+            cells = [f"{column.mean:.2f}" for column in means]
+            if not invalid:
+                cells.append(f"{figures.max_deviation.mean:.2f} %")
+            cells.append(f"{figures.max_deviation.highest:.2f} %")
+        is_best = figures is not None and figures.total.mean == best and len(summaries) > 1
+        name = f"{choice.title} *" if is_best else choice.title
+        more = [f"{summary.invalid:,}"] if invalid else []
+        table.add_row(name, *cells, *more, style="bold" if is_best else "")
+    return table
+
+
+def _extremes(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Table:
+    table = _table("highest/lowest", "total", "in zone", "overload", "slices")
+    for choice, summary in zip(choices, summaries, strict=True):
+        figures = summary.figures
+        if figures is None:
+            table.add_row(choice.title, *["-"] * 4)
+        else:
+            columns = (figures.total, figures.in_zone, figures.deviation, figures.slices)
+            table.add_row(choice.title, *map(_range, columns))
+    return table
+
+
+def _worst_cases(
+    choices: Sequence[Choice], summaries: Sequence[Summary], dataset: DataSet
+) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+    table.add_column("worst cases", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("inputs", justify="right")
+    table.add_column("", overflow="fold")
+    for choice, summary in zip(choices, summaries, strict=True):
+        for what, worst, unit in (
+            ("overload", summary.worst_deviation, " %"),
+            ("total", summary.worst_total, ""),
+        ):
+            if worst is not None and not (what == "overload" and worst.value <= 0):
+                value = f"{what} {worst.value:.2f}{unit}"
+                table.add_row(choice.title, value, f"{worst.count:,}", _names(worst, dataset))
+    return table
+
+
+def _examples(title: str, examples: Sequence[Example], one: Comparison) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+    table.add_column(title, overflow="fold")
+    table.add_column("nodes")
+    table.add_column("endpoints")
+    table.add_column(one.first, justify="right")
+    table.add_column(one.second, justify="right")
+    table.add_column("by", overflow="fold")
+    for example in examples:
+        table.add_row(
+            Text(_printable(example.label)),
+            "/".join(map(str, example.nodes)),
+            "/".join(map(str, example.endpoints)),
+            f"{example.first[0]:.2f}",
+            f"{example.second[0]:.2f}",
+            explain_difference(example),
+        )
+    return table
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _names(worst: Worst, dataset: DataSet) -> Text:
+    labels = [_printable(dataset.label(row)) for row in worst.rows[:NAMED_INPUTS]]
+    more = ", ..." if worst.count > len(labels) else ""
+    return Text(", ".join(labels) + more, style="dim")
+
+
+def _range(column: Column) -> str:
+    return f"{column.highest:.2f}/{column.lowest:.2f}"
+
+
+def _part(count: int, rows: int) -> str:
+    return f"{count:,} ({count / max(1, rows):.1%})"
+
+
+def _printable(text: str) -> str:
+    # Labels come from files of others and must not steer the terminal.
+    return "".join(char if char.isprintable() else "?" for char in text)

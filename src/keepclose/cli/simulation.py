@@ -1,0 +1,267 @@
+"""What the options of `keepclose simulate` mean: which algorithms, which inputs, which weights.
+
+Whatever is wrong ends the command here, with one block of what, where and how to mend it. Numbers
+and names are checked before anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import msgspec
+import typer
+from msgspec.structs import replace
+
+from keepclose.cli.problems import ExitCode, Place, Problem, render
+from keepclose.cli.progress import shown_progress
+
+if TYPE_CHECKING:
+    from keepclose.simulate.algorithms import Algorithm
+    from keepclose.simulate.csvflaws import Flaw
+    from keepclose.simulate.csvinputs import CsvInputs
+    from keepclose.simulate.datasets import DataSet
+    from keepclose.simulate.summary import Weights
+
+STDIN: Final = "-"
+DEFAULT_DATASET: Final = "kep2004-small"
+GROUPS: Final = ("all", "published")
+
+_ALIASES: Final = {"random": "original", "balanced-hints": "balanced"}
+_VARIANTS: Final[dict[str, tuple[str, str | None]]] = {
+    "balanced": ("balanced", "hints"),
+    "balanced-weights": ("balanced", "weights"),
+}
+_WEIGHTS: Final = ("in-zone", "max overload", "mean overload", "slices")
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """An algorithm as the user sees it: balanced comes in two variants."""
+
+    name: str
+    variant: str | None
+    algorithm: Algorithm
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        return f"{self.name} {self.variant}" if self.variant else self.name
+
+    @property
+    def slug(self) -> str:
+        """The name as a part of a file name."""
+        return self.title.replace(" ", "-")
+
+
+def fail(what: str, fix: str = "", *, code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
+    """End the command with a message and what to do about it."""
+    typer.echo(f"error: {what}" + (f"\n       {fix}" if fix else ""), err=True)
+    raise typer.Exit(code)
+
+
+def choose_algorithms(
+    names: Sequence[str],
+    *,
+    start: float | None = None,
+    threshold: float | None = None,
+    slice_model: str | None = None,
+) -> list[Choice]:
+    """Return the algorithms asked for, each once, in the order in which they are asked for.
+
+    Names may stand for several, may be separated by commas, and may be those of the reference
+    simulator, such as LocalShared.
+    """
+    from keepclose.simulate.algorithms import ALGORITHMS, PUBLISHED, find_algorithm
+    from keepclose.simulate.rowloops import run_matrix
+
+    if start is not None and not 0 <= start < math.inf:
+        fail(f"--starting-threshold: {start:g} is no number of endpoints for each zone")
+    if threshold is not None and not 0 < threshold < math.inf:
+        fail(
+            f"--overload-threshold: {threshold:g} is no positive number", "0.5 means 50 % overload"
+        )
+    wanted: list[str] = []
+    for name in (part.strip() for text in names for part in text.split(",")):
+        if name == "all":
+            wanted += ALGORITHMS
+        elif name == "published":
+            wanted += PUBLISHED
+        else:
+            wanted.append(_find_name(name, (*ALGORITHMS, *GROUPS)))
+            if name == "balanced":
+                wanted.append("balanced-weights")
+    chosen = []
+    for name in dict.fromkeys(wanted):
+        algorithm = find_algorithm(name, start=start, threshold=threshold)
+        if slice_model is not None and algorithm.loop is run_matrix:
+            algorithm = replace(algorithm, hints=slice_model == "hints")
+        plain, variant = _VARIANTS.get(name, (name, None))
+        chosen.append(Choice(plain, variant, algorithm))
+    _warn_of_idle_options(chosen, start=start, threshold=threshold, slice_model=slice_model)
+    return chosen
+
+
+def parse_weights(text: str | None) -> Weights:
+    """Return the weights of the score; None gives those of the KEP."""
+    from keepclose.simulate.summary import Weights
+
+    if text is None:
+        return Weights()
+    fix = "four numbers, such as 0.45,0.20,0.20,0.15 for " + ", ".join(_WEIGHTS)
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        fail(f'--weights: "{text}" is not a list of numbers', fix)
+    if len(weights) != len(_WEIGHTS):
+        fail(f"--weights: {len(weights)} numbers instead of {len(_WEIGHTS)}", fix)
+    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
+        fail("--weights: no weight may be negative, and one must be positive", fix)
+    return Weights(*weights)
+
+
+def open_data(
+    dataset: str | None,
+    file: str | None,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    skip_bad: bool = False,
+) -> DataSet:
+    """Return the inputs: a data set by name, or the rows of a CSV file, or a sample of either."""
+    from keepclose.simulate.datasets import (
+        DATASET_NAMES,
+        MissingExtraError,
+        Sample,
+        open_dataset,
+    )
+
+    if dataset is not None and file is not None:
+        fail("--dataset and --input exclude each other")
+    if sample is not None and sample < 1:
+        fail(f"--sample: {sample} is no number of inputs")
+    if file is not None:
+        inputs = _open_file(file, skip_bad=skip_bad)
+        if inputs.rows == 0:
+            fail(f"no inputs in {Place(file)}", code=ExitCode.NOTHING)
+        if sample is not None and sample < inputs.rows:
+            return Sample(inputs, rows=sample, seed=seed)
+        return inputs
+    name = DEFAULT_DATASET if dataset is None else dataset
+    if name not in DATASET_NAMES:
+        _fail_unknown("data set", name, DATASET_NAMES)
+    try:
+        return open_dataset(name, rows=sample, seed=seed)
+    except MissingExtraError as error:
+        fail(str(error).partition(";")[0], error.fix)
+
+
+def pick_names(what: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the names asked for, each once; none, or all, gives every known one."""
+    asked = [part.strip() for text in names or ["all"] for part in text.split(",")]
+    picked: list[str] = []
+    for name in asked:
+        if name != "all" and name not in known:
+            _fail_unknown(what, name, known)
+        picked += known if name == "all" else [name]
+    return list(dict.fromkeys(picked))
+
+
+def warn_of_slowness(data: DataSet) -> None:
+    """Tell when many inputs are about to run without the compiler."""
+    from keepclose.simulate.compiling import is_available
+    from keepclose.simulate.datasets import MissingExtraError
+    from keepclose.simulate.engine import FEW_ROWS
+
+    if data.rows >= FEW_ROWS and not is_available():
+        typer.echo(
+            f"warning: {data.rows:,} inputs without numba take hundreds of times as long\n"
+            f"         {MissingExtraError.fix}",
+            err=True,
+        )
+
+
+def _find_name(name: str, known: Sequence[str]) -> str:
+    # LocalShared of the reference simulator is local-shared here.
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
+    plain = _ALIASES.get(plain, plain)
+    if plain.replace("-", "") == "sharedmultizone":
+        plain = "shared-multizone"
+    if plain not in known:
+        _fail_unknown("algorithm", name, known)
+    return plain
+
+
+def _fail_unknown(what: str, name: str, known: Sequence[str]) -> NoReturn:
+    close = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    fix = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    fail(f'unknown {what} "{name}"', fix)
+
+
+def _warn_of_idle_options(
+    chosen: Sequence[Choice],
+    *,
+    start: float | None,
+    threshold: float | None,
+    slice_model: str | None,
+) -> None:
+    from keepclose.simulate.rowloops import run_matrix
+
+    idle = {
+        "--starting-threshold": start is not None
+        and [one for one in chosen if "start" not in one.algorithm.parameters],
+        "--overload-threshold": threshold is not None
+        and [one for one in chosen if "threshold" not in one.algorithm.parameters],
+        "--slice-model": slice_model is not None
+        and [one for one in chosen if one.algorithm.loop is not run_matrix],
+    }
+    for option, choices in idle.items():
+        if choices and (len(choices) == len(chosen) or option == "--slice-model"):
+            titles = ", ".join(one.title for one in choices)
+            typer.echo(f"warning: {option} means nothing to {titles}", err=True)
+
+
+def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
+    from keepclose.simulate.csvflaws import Flaw
+    from keepclose.simulate.csvinputs import open_inputs
+
+    source = sys.stdin.buffer.read() if file == STDIN else Path(file)
+    try:
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        with shown_progress(size, "bytes") as advance:
+            inputs = open_inputs(
+                source,
+                name=str(Place(file)) if file == STDIN else "",
+                progress=lambda done, _: advance(done),
+            )
+    except OSError as error:
+        typer.echo(
+            render(Problem(Place(file), f"cannot be read: {error.strerror or error}")), err=True
+        )
+        raise typer.Exit(ExitCode.BAD_INPUT) from None
+    if isinstance(inputs, Flaw):
+        typer.echo(_render_flaw(inputs, file), err=True)
+        raise typer.Exit(ExitCode.BAD_INPUT)
+    bad, flaws = inputs.condition.bad, inputs.condition.flaws
+    if bad and skip_bad:
+        first = f"the first in line {flaws[0].line}: {flaws[0].text}"
+        rows = "1 bad row" if bad == 1 else f"{bad:,} bad rows"
+        typer.echo(f"warning: {rows} left out of {Place(file)}, {first}", err=True)
+    elif bad:
+        for flaw in flaws:
+            typer.echo(_render_flaw(flaw, file), err=True)
+        if bad > len(flaws):
+            typer.echo(f"error: and {bad - len(flaws):,} more bad rows", err=True)
+        typer.echo("       --skip-bad goes on without them", err=True)
+        raise typer.Exit(ExitCode.BAD_INPUT)
+    return inputs
+
+
+def _render_flaw(flaw: Flaw, file: str) -> str:
+    place = Place(file, line=flaw.line, column=flaw.column)
+    subject = f"row {flaw.subject}" if flaw.subject else ""
+    return render(Problem(place, flaw.text, subject, flaw.fix))

@@ -1,0 +1,98 @@
+"""Running what `keepclose simulate` was asked for, and the page that it may leave behind."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import typer
+from msgspec.structs import replace
+
+from keepclose.cli.progress import shown_progress
+from keepclose.cli.simulated_html import COMPARED_ROWS, Report, render_report
+from keepclose.cli.simulation import Choice, fail, warn_of_slowness
+from keepclose.simulate.churn import compare_churn
+from keepclose.simulate.comparison import compare
+from keepclose.simulate.csvoutputs import write_results
+from keepclose.simulate.datasets import DataSet, Sample
+from keepclose.simulate.engine import simulate
+from keepclose.simulate.mechanisms import MECHANISMS
+from keepclose.simulate.scenarios import SCENARIOS
+from keepclose.simulate.summary import Summary, Weights
+
+REPORTED_SCENARIO = SCENARIOS["mixed"]
+
+
+def run_algorithms(
+    data: DataSet, choices: Sequence[Choice], weights: Weights, *, output: str | None = None
+) -> list[Summary]:
+    """Return the summaries, and write the results of every input where a file is named."""
+    warn_of_slowness(data)
+    algorithms = [choice.algorithm for choice in choices]
+    with shown_progress(data.rows, "inputs") as advance:
+        if output is None:
+            return simulate(data, algorithms, weights=weights, progress=advance)
+        path = Path(output)
+        paths = [path]
+        if len(choices) > 1:
+            paths = [path.with_stem(f"{path.stem}-{choice.slug}") for choice in choices]
+        try:
+            with ExitStack() as stack:
+                files = [stack.enter_context(one.open("wb")) for one in paths]
+                outputs = list(zip(algorithms, files, strict=True))
+                return write_results(data, outputs, weights=weights, progress=advance)
+        except OSError as error:
+            fail(f"{error.filename or path} cannot be written: {error.strerror}")
+
+
+def make_report(
+    data: DataSet,
+    choices: Sequence[Choice],
+    summaries: Sequence[Summary],
+    weights: Weights,
+    *,
+    seconds: float,
+    seed: int,
+) -> Report:
+    """Return what the page shows: the answer, the best against the others, and churn."""
+    some = data
+    if data.rows > COMPARED_ROWS:
+        some = Sample(data, rows=COMPARED_ROWS, seed=seed)
+    means = {
+        place: one.figures.total.mean
+        for place, one in enumerate(summaries)
+        if one.figures is not None
+    }
+    best = max(means, key=means.__getitem__, default=0)
+    named = [replace(choice.algorithm, name=choice.title) for choice in choices]
+    return Report(
+        command=shlex.join(["keepclose", *sys.argv[1:]]),
+        choices=choices,
+        summaries=summaries,
+        dataset=data,
+        seconds=seconds,
+        comparisons=[
+            compare(some, named[best], named[place], weights=weights)
+            for place in means
+            if place != best
+        ],
+        compared_rows=some.rows,
+        scenario=REPORTED_SCENARIO,
+        churns=compare_churn(MECHANISMS.values(), REPORTED_SCENARIO, seed),
+    )
+
+
+def write_report(report: Report, file: str | None, *, to_stdout: bool) -> None:
+    """Write the page into a file, to standard output, or both."""
+    page = render_report(report)
+    if file is not None:
+        try:
+            Path(file).write_text(page, encoding="utf-8")
+        except OSError as error:
+            fail(f"{file} cannot be written: {error.strerror}")
+        typer.echo(f"report written to {file}", err=True)
+    if to_stdout:
+        typer.echo(page, nl=False)

@@ -1,0 +1,136 @@
+"""The algorithms that can be simulated, by the names they have in public.
+
+Seven are those of the simulator of KEP-2004, with its parameters. The others are what Kubernetes
+does with a Service that asks for its own zone or for automatic hints, and the balanced allocation,
+once with hints and once for a proxy that honours weights. Here is also which loop runs which
+allocator; the allocators themselves are those of the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, allocate_balanced
+from keepclose.routing.allocation.kubeauto import allocate_kube_auto
+from keepclose.routing.allocation.local import allocate_local
+from keepclose.routing.allocation.localopt import allocate_local_opt
+from keepclose.routing.allocation.localshared import allocate_local_shared
+from keepclose.routing.allocation.localweighted import allocate_local_weighted
+from keepclose.routing.allocation.samezone import allocate_same_zone
+from keepclose.routing.allocation.shared import allocate_shared_global, allocate_shared_multizone
+from keepclose.routing.allocation.weighted import weighted_matrix
+from keepclose.routing.auto import OVERLOAD_THRESHOLD
+from keepclose.simulate import rowloops
+
+Kernel = Callable[..., int]
+
+
+class UnknownAlgorithmError(ValueError):
+    """There is no algorithm of that name."""
+
+
+class Algorithm(msgspec.Struct, frozen=True):
+    """An algorithm with its parameters; those it does not have are ignored."""
+
+    name: str
+    about: str
+    loop: Kernel
+    bindings: dict[str, Callable[..., Any]] = {}
+    threshold: float = 0.5
+    """The overload that is not to be reached; for the balanced one, not to be exceeded."""
+    start: float = 0.0
+    """Endpoints per zone from which on there is an allocation."""
+    hints: bool = False
+    """Hints on ordinary slices instead of slices for each zone."""
+    parameters: tuple[str, ...] = ()
+    """Which of `threshold` and `start` mean something."""
+
+
+def _groups(name: str, kernel: Kernel, about: str, *parameters: str) -> Algorithm:
+    loop = rowloops.run_groups
+    return Algorithm(name, about, loop, {"allocate": kernel}, parameters=parameters)
+
+
+def _hints(
+    name: str, kernel: Kernel, about: str, *parameters: str, threshold: float = 0.0
+) -> Algorithm:
+    return Algorithm(
+        name,
+        about,
+        rowloops.run_matrix,
+        {"allocate": kernel},
+        threshold=threshold,
+        hints=True,
+        parameters=parameters,
+    )
+
+
+_ALL = (
+    Algorithm("original", "all clients use all endpoints", rowloops.run_random),
+    Algorithm(
+        "local",
+        "each endpoint serves one zone, whole endpoints move until no zone is overloaded",
+        rowloops.run_matrix,
+        {"allocate": allocate_local},
+        start=3.0,
+        parameters=("threshold", "start"),
+    ),
+    _groups(
+        "local-shared",
+        allocate_local_shared,
+        "like local, but zones in need may share a group",
+        "threshold",
+    ),
+    _groups("local-weighted", allocate_local_weighted, "fractions of endpoints by weights"),
+    _groups("local-opt", allocate_local_opt, "whole endpoints, the rest serves everyone"),
+    _groups(
+        "shared-global", allocate_shared_global, "surplus goes to a global group of low weight"
+    ),
+    _groups("shared-multizone", allocate_shared_multizone, "surplus serves zones without surplus"),
+    _hints("same-zone", allocate_same_zone, "trafficDistribution: PreferSameZone"),
+    _hints(
+        "kube-auto",
+        allocate_kube_auto,
+        "the annotation topology-mode: Auto",
+        "threshold",
+        threshold=OVERLOAD_THRESHOLD,
+    ),
+    _hints(
+        "balanced",
+        allocate_balanced,
+        "the best hints under a bound on overload",
+        "threshold",
+        threshold=OVERLOAD_BOUND,
+    ),
+    Algorithm(
+        "balanced-weights",
+        "no overload at all, for proxies that honour weights",
+        rowloops.run_flows,
+        {"allocate": weighted_matrix},
+        hints=True,
+    ),
+)
+
+ALGORITHMS: Final = {algorithm.name: algorithm for algorithm in _ALL}
+PUBLISHED: Final = tuple(ALGORITHMS)[:7]
+"""The seven of the simulator of KEP-2004."""
+
+
+def find_algorithm(
+    name: str, *, threshold: float | None = None, start: float | None = None
+) -> Algorithm:
+    """Return an algorithm by name, with other parameters where given.
+
+    Raise UnknownAlgorithmError where there is none. Parameters it does not have are ignored.
+    """
+    if name not in ALGORITHMS:
+        raise UnknownAlgorithmError(f"no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
+    found = ALGORITHMS[name]
+    return msgspec.structs.replace(
+        found,
+        threshold=found.threshold if threshold is None else threshold,
+        start=found.start if start is None else start,
+    )

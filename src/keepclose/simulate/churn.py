@@ -1,0 +1,194 @@
+"""What a mechanism costs over time: endpoints that serve another zone, slices written, Random.
+
+Every step of a scenario goes through the planner that the controller runs, with real objects in
+memory, and what it writes is compared with what was written before. A mechanism that forgets gets
+its slices without their hints each time, which shows what the memory is worth. Nothing here keeps
+any state between two comparisons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.model.wellknown import FOR_ZONE_LABEL
+from keepclose.model.workload import Pod
+from keepclose.routing.facts import with_hints
+from keepclose.simulate.mechanisms import Mechanism
+from keepclose.simulate.scenarios import EventKind, Scenario, Step, play
+from keepclose.slices.servicestate import plan_service
+from keepclose.slices.settings import Cluster
+from keepclose.testing.applying import apply_plan
+
+EVERYBODY = ""
+"""What an endpoint serves that no hint and no label restricts."""
+
+Serving = dict[str, tuple[str, str]]
+"""By pod: the zone of its endpoint, and the zone that it serves."""
+
+
+class StepChurn(msgspec.Struct, frozen=True):
+    """What one step cost, and what it led to."""
+
+    event: EventKind
+    endpoints: int
+    rehinted: int
+    """Endpoints that were there before and now serve another zone, or everybody."""
+    written: int
+    """Slices created, updated or deleted."""
+    is_random: bool
+    """The mechanism put no hints and no labels on some endpoint, so every client uses them all."""
+    in_zone: float
+    """The part of the traffic that stays in its zone."""
+    overload: float
+    """What the busiest endpoint gets beyond an even share; 0.25 is a quarter more."""
+
+
+class Churn(msgspec.Struct, frozen=True):
+    """How one mechanism went through a scenario; the start is the first step and costs nothing."""
+
+    mechanism: str
+    scenario: str
+    steps: tuple[StepChurn, ...]
+
+    @property
+    def changes(self) -> tuple[StepChurn, ...]:
+        """The steps behind the start."""
+        return self.steps[1:]
+
+    @property
+    def rehinted(self) -> int:
+        """Endpoints that came to serve another zone, in all steps."""
+        return sum(step.rehinted for step in self.changes)
+
+    @property
+    def written(self) -> int:
+        """Slices written, in all steps."""
+        return sum(step.written for step in self.changes)
+
+    @property
+    def random_share(self) -> float:
+        """The part of the steps that left the Service without hints and labels."""
+        return _mean([float(step.is_random) for step in self.changes])
+
+    @property
+    def in_zone(self) -> float:
+        """The mean part of the traffic that stays in its zone."""
+        return _mean([step.in_zone for step in self.changes])
+
+    @property
+    def mean_overload(self) -> float:
+        """The mean over the steps of what the busiest endpoint gets beyond an even share."""
+        return _mean([step.overload for step in self.changes])
+
+    @property
+    def worst_overload(self) -> float:
+        """The most that any endpoint got beyond an even share."""
+        return max((step.overload for step in self.changes), default=0.0)
+
+
+def compare_churn(
+    mechanisms: Iterable[Mechanism], scenario: Scenario, seed: int
+) -> tuple[Churn, ...]:
+    """Return how each mechanism goes through the same steps of a scenario."""
+    steps = play(scenario, seed)
+    return tuple(measure_churn(one, steps, scenario=scenario.name) for one in mechanisms)
+
+
+def measure_churn(mechanism: Mechanism, steps: Sequence[Step], *, scenario: str) -> Churn:
+    """Return what each step costs with a mechanism; no steps cost nothing."""
+    pods: dict[NamespacedName, Pod] = {}
+    slices: list[EndpointSlice] = []
+    serving: Serving = {}
+    measured = []
+    for step in steps:
+        for key in step.removed:
+            del pods[key]
+        pods.update((one.key, one) for one in step.added)
+        cluster = Cluster.of(step.nodes)
+        seen = slices if mechanism.remembers else [_without_hints(one) for one in slices]
+        plan = plan_service(
+            mechanism.service,
+            pods=pods.values(),
+            slices=seen,
+            cluster=cluster,
+            settings=mechanism.settings,
+        )
+        after = seen
+        for writes in plan.plans.values():
+            after = apply_plan(after, writes)
+        now = _serving(after)
+        in_zone, overload = judge_traffic(cluster.shares.by_zone, now)
+        measured.append(
+            StepChurn(
+                event=step.event,
+                endpoints=len(now),
+                rehinted=sum(
+                    pod in serving and serving[pod][1] != to for pod, (_, to) in now.items()
+                ),
+                written=_count_written(slices, after),
+                is_random=any(to == EVERYBODY for _, to in now.values()),
+                in_zone=in_zone,
+                overload=overload,
+            )
+        )
+        slices, serving = after, now
+    return Churn(mechanism.name, scenario, tuple(measured))
+
+
+def judge_traffic(shares: Mapping[str, float], serving: Serving) -> tuple[float, float]:
+    """Return the part of the traffic that stays in its zone, and the overload of the busiest.
+
+    A zone that no endpoint serves uses all of them, and so do all zones as soon as one endpoint
+    serves everybody: proxies then ignore the hints. No endpoints give (0, 0).
+    """
+    total = len(serving)
+    if total == 0:
+        return 0.0, 0.0
+    located = Counter(zone for zone, _ in serving.values())
+    groups = Counter(to for _, to in serving.values())
+    at_home = Counter(zone for zone, to in serving.values() if zone == to)
+    in_zone = everywhere = 0.0
+    load = dict.fromkeys(groups, 0.0)
+    for zone, share in shares.items():
+        if EVERYBODY in groups or zone not in groups:
+            everywhere += share / total
+            in_zone += share * located[zone] / total
+        else:
+            load[zone] += share / groups[zone]
+            in_zone += share * at_home[zone] / groups[zone]
+    return in_zone, max(0.0, total * (max(load.values()) + everywhere) - 1.0)
+
+
+def _serving(slices: Iterable[EndpointSlice]) -> Serving:
+    found: Serving = {}
+    for piece in slices:
+        label = piece.metadata.labels.get(FOR_ZONE_LABEL, EVERYBODY)
+        for one in piece.endpoints:
+            hinted = one.hints.for_zones[0].name if one.hints and one.hints.for_zones else label
+            if one.target_ref is not None:
+                found[one.target_ref.name] = (one.zone or "", hinted)
+    return found
+
+
+def _count_written(before: Iterable[EndpointSlice], after: Iterable[EndpointSlice]) -> int:
+    old = {one.metadata.name: _content(one) for one in before}
+    new = {one.metadata.name: _content(one) for one in after}
+    return sum(old.get(name) != new.get(name) for name in old.keys() | new.keys())
+
+
+def _content(piece: EndpointSlice) -> tuple[object, ...]:
+    return piece.endpoints, piece.ports, piece.metadata.labels
+
+
+def _without_hints(piece: EndpointSlice) -> EndpointSlice:
+    return replace(piece, endpoints=tuple(with_hints(one, None) for one in piece.endpoints))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

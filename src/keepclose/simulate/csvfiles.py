@@ -1,0 +1,235 @@
+"""CSV files of the reference simulator of KEP-2004: inputs read in blocks, results written.
+
+An input has the header `name,<zone>,<zone>,...` and cells "<nodes> <endpoints>"; results have seven
+columns with four decimals. Where the reference crashes, hangs or silently drops the rest of a file,
+the row is left out here and told with its line and column. Labels are copied byte for byte. Nothing
+is printed and bad text raises nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
+from typing import BinaryIO, Final, NamedTuple, cast
+
+from keepclose.simulate import csvrows
+from keepclose.simulate.compiling import compile_function
+from keepclose.simulate.csvflaws import Flaw, Header, describe_flaw, unquote
+from keepclose.simulate.datasets import load_numpy
+from keepclose.simulate.decimals import COLUMNS, WIDEST, put_results
+
+RESULT_HEADER: Final = (
+    b"input name,score,in-zone-traffic score,deviation score,slice score,max deviation,"
+    b"mean deviation,SD of deviation\n"
+)
+CHUNK_BYTES: Final = 1 << 21
+LONGEST_RECORD: Final = 1 << 25
+"""A record that takes more bytes than this is taken for one whose quotes do not match."""
+SHOWN_FLAWS: Final = 20
+"""So many bad rows of a chunk are described; the others are only counted."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_CELL: Final = re.compile(r"\s*[-+]?\d+\s+[-+]?\d+\s*")
+_LINES_TRIED: Final = 10_000
+_FIELD: Final = re.compile(r'"(?:[^"]|"")*"|[^,\r\n]*')
+_HEADER_FIX: Final = "the first line must be name,<zone>,<zone>,..."
+
+
+Text = memoryview
+"""Bytes to write, which are not copied for that."""
+
+
+class Chunk(NamedTuple):
+    """Some whole records of a file, where they begin in it, and the number of their first line."""
+
+    data: bytes
+    offset: int
+    line: int
+
+
+class Labels(NamedTuple):
+    """Labels of rows as they stand in a file: row r from `places[2*r]` up to `places[2*r+1]`."""
+
+    data: bytes
+    places: Sequence[int]
+
+    def part(self, start: int, rows: int) -> Labels:
+        """Return the labels of some rows."""
+        return Labels(self.data, self.places[2 * start : 2 * (start + rows)])
+
+    def text(self, row: int) -> str:
+        """Return the label of a row without quotes."""
+        return unquote(self.data[self.places[2 * row] : self.places[2 * row + 1]])
+
+
+class Rows(NamedTuple):
+    """The good rows of a chunk. Numbers are filed row by row, within a row by zone name."""
+
+    rows: int
+    nodes: Sequence[int]
+    endpoints: Sequence[int]
+    labels: Labels
+    bad: int
+    flaws: tuple[Flaw, ...]
+
+
+def read_header(file: BinaryIO) -> Header | Flaw:
+    """Read the first line; what is left in the file then are the rows."""
+    line = file.readline()
+    try:
+        text = line.removeprefix(_BOM).decode()
+        names = next(csv.reader([text], strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        return Flaw(1, 1, "the header is no CSV in UTF-8", fix=_HEADER_FIX)
+    if not text.strip():
+        what = "the first line is empty" if line else "the file is empty"
+        return Flaw(1, 1, f"{what}, where the header should be", fix=_HEADER_FIX)
+    if any(map(_CELL.fullmatch, names[1:])):
+        return Flaw(1, 1, "the header is missing, the first line is a row", fix=_HEADER_FIX)
+    if names[0].strip().lower() != "name":
+        return Flaw(1, 1, f'expected the column "name" first, got "{names[0]}"', fix=_HEADER_FIX)
+    zones = tuple(names[1:])
+    if not zones:
+        return Flaw(1, len(names[0]) + 1, "the header names no zone", fix=_HEADER_FIX)
+    for number, zone in enumerate(zones):
+        column = _header_column(text, number + 1)
+        if not zone.strip():
+            return Flaw(1, column, f"zone {number + 1} has no name", fix=_HEADER_FIX)
+        if zone in zones[:number]:
+            message = f'zone "{zone}" stands in two columns'
+            return Flaw(1, column, message, fix="rename one of them or remove it")
+    ranked = sorted(zones, key=str.encode)
+    return Header(zones, tuple(ranked.index(zone) for zone in zones))
+
+
+def read_chunks(
+    file: BinaryIO, *, size: int = CHUNK_BYTES, longest: int = LONGEST_RECORD
+) -> Iterator[Chunk]:
+    """Yield what follows the header in chunks of whole records; a file without rows gives none.
+
+    Offsets count from the end of the header.
+
+    NB: a line break within quotes ends no record. Where quotes do not match at all, some line break
+    has to do: the scanner finds the bad row and goes on behind it.
+    """
+    line = 2
+    offset = 0
+    pending = b""
+    while part := file.read(size):
+        buffer = pending + part
+        cut = _find_cut(buffer)
+        if cut == 0 and len(buffer) > longest:
+            cut = buffer.rfind(b"\n") + 1
+        if cut:
+            yield Chunk(buffer[:cut], offset, line)
+            offset += cut
+            line += buffer.count(b"\n", 0, cut)
+        pending = buffer[cut:]
+    if pending:
+        yield Chunk(pending, offset, line)
+
+
+def scan_chunk(chunk: Chunk, header: Header, *, compiled: bool) -> Rows:
+    """Return the rows of a chunk and what is wrong with the others.
+
+    `compiled` runs machine code and gives arrays; without it the same function runs as it stands.
+    """
+    data, _, line = chunk
+    most = data.count(b"\n") + 1
+    width = len(header.order)
+    make = _make_array if compiled else _make_plain
+    sizes = (width, most * width, most * width, 2 * most, SHOWN_FLAWS * csvrows.NOTE_WIDTH, 1)
+    order, nodes, endpoints, labels, notes, counts = (make(size) for size in sizes)
+    for column, place in enumerate(header.order):
+        order[column] = place
+    scan = compile_function(csvrows.scan_rows) if compiled else csvrows.scan_rows
+    text = _view(data, compiled=compiled)
+    count = scan(text, 0, line, order, nodes, endpoints, labels, notes, counts)
+    bad = int(counts[0])
+    described = min(bad, SHOWN_FLAWS)
+    flaws = tuple(describe_flaw(notes, number, data, header) for number in range(described))
+    cells = count * width
+    names = Labels(data, labels[: 2 * count])
+    return Rows(count, nodes[:cells], endpoints[:cells], names, bad, flaws)
+
+
+def format_results(
+    rows: int, *, labels: Labels, figures: Sequence[float], valid: Sequence[int], compiled: bool
+) -> Text:
+    """Return the lines of results for some rows; no rows give no bytes.
+
+    `figures[row*7+column]` are score, in-zone, deviation and slice score, largest and mean
+    deviation in percent and their spread. A row whose entry in `valid` is 0 is told to be invalid.
+    With `compiled` figures and validity must be arrays.
+    """
+    places = labels.places
+    size = rows * (COLUMNS * WIDEST + 1)
+    if rows > 0:
+        size += int(places[2 * rows - 1]) - int(places[0])
+    text = _view(labels.data, compiled=compiled)
+    if not compiled:
+        plain = bytearray(size)
+        return memoryview(plain)[: put_results(rows, valid, figures, text, places, plain)]
+    numpy = load_numpy("compiled CSV")
+    out = numpy.empty(size, dtype="uint8")
+    known = numpy.asarray(places, dtype="int64")
+    return memoryview(out)[: compile_function(put_results)(rows, valid, figures, text, known, out)]
+
+
+def make_labels(labels: Sequence[str]) -> Labels:
+    """Return labels as a file would have them, quoted where CSV asks for it."""
+    texts = [_quote(label).encode() for label in labels]
+    places = _make_plain(2 * len(texts))
+    at = 0
+    for number, text in enumerate(texts):
+        places[2 * number] = at
+        at += len(text)
+        places[2 * number + 1] = at
+    return Labels(b"".join(texts), places)
+
+
+def _find_cut(buffer: bytes) -> int:
+    """Return the place behind the last line break that has an even number of quotes before it.
+
+    0 means that there is none, at least none among the last ones.
+    """
+    cut = buffer.rfind(b"\n") + 1
+    quotes = buffer.count(b'"', 0, cut)
+    for _ in range(_LINES_TRIED):
+        if quotes % 2 == 0:
+            return cut
+        before = buffer.rfind(b"\n", 0, cut - 1) + 1
+        quotes -= buffer.count(b'"', before, cut)
+        cut = before
+    return 0
+
+
+def _header_column(text: str, number: int) -> int:
+    """Return where a field of the header begins, counted from 1."""
+    at = 0
+    for _ in range(number):
+        field = _FIELD.match(text, at)
+        at = (field.end() if field else at) + 1
+    return at + 1
+
+
+def _quote(label: str) -> str:
+    if any(char in label for char in ',"\r\n') or label[:1].isspace():
+        return '"' + label.replace('"', '""') + '"'
+    return label
+
+
+def _make_array(size: int) -> MutableSequence[int]:
+    return cast("MutableSequence[int]", load_numpy("compiled CSV").zeros(size, dtype="int64"))
+
+
+def _make_plain(size: int) -> MutableSequence[int]:
+    return array("q", bytes(8 * size))
+
+
+def _view(data: bytes, *, compiled: bool) -> Sequence[int]:
+    if compiled:
+        return cast("Sequence[int]", load_numpy("compiled CSV").frombuffer(data, dtype="uint8"))
+    return data

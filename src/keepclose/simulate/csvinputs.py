@@ -1,0 +1,215 @@
+"""A CSV file as a data set: any rows at any time, by any thread, however large the file is.
+
+The file is scanned once from end to end, which finds all that is wrong with it before anything is
+computed. Rows are kept as long as there is room for them, and scanned again when they are asked for
+where there was none: scanning is about as fast as copying.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import msgspec
+
+from keepclose.simulate.compiling import is_available
+from keepclose.simulate.csvfiles import (
+    CHUNK_BYTES,
+    Chunk,
+    Rows,
+    read_chunks,
+    read_header,
+    scan_chunk,
+)
+from keepclose.simulate.csvflaws import Flaw, Header
+from keepclose.simulate.datasets import Block, DataSet
+
+KEPT_BYTES: Final = 1 << 29
+"""Rows and text up to this size are kept."""
+FEW_BYTES: Final = 1 << 18
+"""Below this, waiting for compiled code takes longer than doing without it."""
+SHOWN_FLAWS: Final = 10
+THREADS: Final = 2
+
+
+class Part(NamedTuple):
+    """Rows of the file that were scanned together; `first` is the number of the first."""
+
+    first: int
+    rows: int
+    offset: int
+    size: int
+    line: int
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """How good a file is: the number of bad rows and what is wrong with the first ones."""
+
+    bad: int = 0
+    flaws: tuple[Flaw, ...] = ()
+
+
+class CsvInputs(DataSet):
+    """The good rows of a CSV file; `condition` tells of the others."""
+
+    def __init__(
+        self,
+        name: str,
+        header: Header,
+        read_text: Callable[[int, int], bytes],
+        *,
+        compiled: bool,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        self.name = name
+        self.zones = header.zones
+        self.rows = 0
+        self.condition = Condition()
+        self.parts: list[Part] = []
+        self.compiled = compiled
+        self._header = header
+        self._read_text = read_text
+        self._room = kept_bytes
+        self._kept: dict[int, Rows] = {}
+        self._recent: deque[tuple[int, Rows]] = deque(maxlen=2 * THREADS)
+
+    def add(self, chunk: Chunk, rows: Rows) -> None:
+        """Take the next part of the file."""
+        number = len(self.parts)
+        size = len(chunk.data)
+        self.parts.append(Part(self.rows, rows.rows, chunk.offset, size, chunk.line))
+        self.rows += rows.rows
+        flaws = (*self.condition.flaws, *rows.flaws)[:SHOWN_FLAWS]
+        self.condition = Condition(self.condition.bad + rows.bad, flaws)
+        cost = size + 16 * rows.rows * (len(self.zones) + 1)
+        if cost <= self._room:
+            self._room -= cost
+            self._kept[number] = rows
+
+    def scan(self, number: int) -> Rows:
+        """Return the rows of a part."""
+        rows = self._kept.get(number)
+        if rows is not None:
+            return rows
+        for known, rows in list(self._recent):
+            if known == number:
+                return rows
+        part = self.parts[number]
+        text = self._read_text(part.offset, part.size)
+        chunk = Chunk(text, part.offset, part.line)
+        rows = scan_chunk(chunk, self._header, compiled=self.compiled)
+        self._recent.append((number, rows))
+        return rows
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return the rows out of the parts they are in."""
+        stop = min(stop, self.rows)
+        pieces = list(self._find(start, stop))
+        nodes = _join([rows.nodes[cells] for rows, cells in pieces])
+        endpoints = _join([rows.endpoints[cells] for rows, cells in pieces])
+        return Block(start, max(0, stop - start), nodes, endpoints)
+
+    def pick(self, chosen: Sequence[int]) -> Block:
+        """Return copies of the rows."""
+        nodes: list[int] = []
+        endpoints: list[int] = []
+        for row in chosen:
+            for rows, cells in self._find(row, row + 1):
+                nodes += map(int, rows.nodes[cells])
+                endpoints += map(int, rows.endpoints[cells])
+        return Block(0, len(chosen), nodes, endpoints)
+
+    def label(self, row: int) -> str:
+        """Return the label of a row without quotes."""
+        number = self._part_of(row)
+        return self.scan(number).labels.text(row - self.parts[number].first)
+
+    def _part_of(self, row: int) -> int:
+        return bisect_right(self.parts, row, key=lambda part: part.first) - 1
+
+    def _find(self, start: int, stop: int) -> Iterator[tuple[Rows, slice]]:
+        """Yield the parts that hold some rows, and where in them the numbers of the rows are."""
+        width = len(self.zones)
+        while start < stop:
+            number = self._part_of(start)
+            first, length = self.parts[number][:2]
+            until = min(stop, first + length)
+            yield self.scan(number), slice((start - first) * width, (until - first) * width)
+            start = until
+
+
+def open_inputs(
+    file: Path | bytes,
+    *,
+    name: str = "",
+    kept_bytes: int = KEPT_BYTES,
+    chunk_bytes: int = CHUNK_BYTES,
+    progress: Callable[[int, int], object] | None = None,
+) -> CsvInputs | Flaw:
+    """Return the inputs in a file or in its contents, or what is wrong with the header.
+
+    Raises OSError when the file cannot be read. `progress` is called with the bytes scanned so far
+    and all there are.
+    """
+    total = len(file) if isinstance(file, bytes) else file.stat().st_size
+    with _open(file) as opened:
+        header = read_header(opened)
+        if isinstance(header, Flaw):
+            return header
+        behind_header = opened.tell()
+
+        def read_text(offset: int, size: int) -> bytes:
+            with _open(file) as again:
+                again.seek(behind_header + offset)
+                return again.read(size)
+
+        inputs = CsvInputs(
+            name or (file.name if isinstance(file, Path) else "rows"),
+            header,
+            read_text,
+            compiled=is_available() and total >= FEW_BYTES,
+            kept_bytes=kept_bytes,
+        )
+        for chunk, rows in _scan_ahead(read_chunks(opened, size=chunk_bytes), header, inputs):
+            inputs.add(chunk, rows)
+            if progress is not None:
+                progress(behind_header + chunk.offset + len(chunk.data), total)
+    return inputs
+
+
+def _open(file: Path | bytes) -> BinaryIO:
+    return BytesIO(file) if isinstance(file, bytes) else file.open("rb")
+
+
+def _scan_ahead(
+    chunks: Iterator[Chunk], header: Header, inputs: CsvInputs
+) -> Iterator[tuple[Chunk, Rows]]:
+    """Yield each chunk with its rows, in order, while threads work a little ahead."""
+    if not inputs.compiled:
+        for chunk in chunks:
+            yield chunk, scan_chunk(chunk, header, compiled=False)
+        return
+    waiting: deque[tuple[Chunk, Future[Rows]]] = deque()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for chunk in chunks:
+            waiting.append((chunk, pool.submit(scan_chunk, chunk, header, compiled=True)))
+            if len(waiting) > 2 * THREADS:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+
+
+def _join(pieces: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return pieces of numbers as one, without copying where there is only one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    joined: list[int] = []
+    for piece in pieces:
+        joined += piece.tolist() if hasattr(piece, "tolist") else piece
+    return joined

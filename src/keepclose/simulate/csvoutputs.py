@@ -1,0 +1,128 @@
+"""Results of algorithms row by row, written as the reference simulator of KEP-2004 writes them.
+
+Each thread reads some rows, runs the algorithms over them, makes their text and tallies them, all
+while the numbers are still in its cache; the texts are written in the order of the rows. What is
+written and what is summed up does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import BinaryIO, Final, NamedTuple
+
+from keepclose.simulate.algorithms import Algorithm
+from keepclose.simulate.compiling import is_available
+from keepclose.simulate.csvfiles import (
+    RESULT_HEADER,
+    Labels,
+    Text,
+    format_results,
+    make_labels,
+)
+from keepclose.simulate.csvinputs import CsvInputs
+from keepclose.simulate.datasets import DataSet, GivenRows
+from keepclose.simulate.engine import FEW_ROWS, RowResults, simulate_rows, tally_results
+from keepclose.simulate.summary import PartTally, Summary, Tally, Weights
+
+ROWS_AT_ONCE: Final = 1 << 16
+
+
+class _Made(NamedTuple):
+    """What became of some rows under one algorithm."""
+
+    texts: list[Text]
+    tally: PartTally
+
+
+def write_results(
+    dataset: DataSet,
+    outputs: Sequence[tuple[Algorithm, BinaryIO]],
+    *,
+    weights: Weights | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> list[Summary]:
+    """Write each algorithm's results into its file and return its summary.
+
+    A file gets a header and a line for each row. `progress` is called with the number of rows done.
+    """
+    for _, file in outputs:
+        file.write(RESULT_HEADER)
+    tallies = [Tally(algorithm.name) for algorithm, _ in outputs]
+    algorithms = [algorithm for algorithm, _ in outputs]
+    for done, made in _work_ahead(dataset, algorithms, weights):
+        for (_, file), tally, one in zip(outputs, tallies, made, strict=True):
+            for text in one.texts:
+                file.write(text)
+            tally.add(one.tally)
+        if progress is not None:
+            progress(done)
+    return [tally.finish() for tally in tallies]
+
+
+def _work_ahead(
+    dataset: DataSet, algorithms: Sequence[Algorithm], weights: Weights | None
+) -> Iterator[tuple[int, list[_Made]]]:
+    """Yield how many rows are done, and what was made of the last ones, in order."""
+    compiled = is_available() and dataset.rows >= FEW_ROWS
+
+    def work(number: int, start: int, stop: int) -> list[_Made]:
+        rows, labels = _read(dataset, number, start, stop)
+        made = []
+        for algorithm in algorithms:
+            texts: list[Text] = []
+            results = simulate_rows(rows, algorithm, weights=weights, threads=1, compiled=compiled)
+            put = _put_each(results, start, labels, texts, compiled=compiled)
+            made.append(_Made(texts, tally_results(put)))
+        return made
+
+    ranges = _cut(dataset)
+    if not compiled:
+        for number, (start, stop) in enumerate(ranges):
+            yield stop, work(number, start, stop)
+        return
+    waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
+    count = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(count) as pool:
+        for number, (start, stop) in enumerate(ranges):
+            waiting.append((stop, pool.submit(work, number, start, stop)))
+            if len(waiting) > 2 * count:
+                done, future = waiting.popleft()
+                yield done, future.result()
+        for done, future in waiting:
+            yield done, future.result()
+
+
+def _put_each(
+    blocks: Iterator[RowResults], start: int, labels: Labels, texts: list[Text], *, compiled: bool
+) -> Iterator[RowResults]:
+    """Yield the results, numbered as in the whole data set, and make the text of each block."""
+    for block in blocks:
+        texts.append(
+            format_results(
+                block.rows,
+                labels=labels.part(block.start, block.rows),
+                figures=block.figures,
+                valid=block.valid,
+                compiled=compiled,
+            )
+        )
+        yield block._replace(start=start + block.start)
+
+
+def _read(dataset: DataSet, number: int, start: int, stop: int) -> tuple[GivenRows, Labels]:
+    if isinstance(dataset, CsvInputs):
+        rows = dataset.scan(number)
+        return GivenRows(dataset.zones, rows.nodes, rows.endpoints), rows.labels
+    block = dataset.read(start, stop)
+    labels = make_labels([dataset.label(row) for row in range(start, stop)])
+    return GivenRows(dataset.zones, block.nodes, block.endpoints), labels
+
+
+def _cut(dataset: DataSet) -> list[tuple[int, int]]:
+    if isinstance(dataset, CsvInputs):
+        return [(part.first, part.first + part.rows) for part in dataset.parts]
+    starts = range(0, dataset.rows, ROWS_AT_ONCE)
+    return [(start, min(start + ROWS_AT_ONCE, dataset.rows)) for start in starts]

@@ -1,0 +1,190 @@
+"""Rows of input from the bytes of a CSV file: a label, then "<nodes> <endpoints>" for each zone.
+
+The scanner runs over raw bytes and keeps places instead of texts: labels stay where they are and
+are copied as they stand. It never stops at a bad row: the row is left out, its first flaw is noted
+with its place, and reading goes on behind the next line break. The functions are plain and in the
+subset of Python that a compiler for numeric code accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from typing import Final
+
+BAD_CELL: Final = 1
+"""A cell is not two whole numbers within the limits."""
+BAD_QUOTES: Final = 2
+TOO_FEW: Final = 3
+TOO_MANY: Final = 4
+NO_NODES: Final = 5
+"""No zone of the row has a node, so that there is no traffic at all."""
+
+LARGEST: Final = 9_999_999
+NOTE_WIDTH: Final = 7
+"""A flaw is noted as code, line, starts of line and row, start and end of the part, column."""
+
+_TAB: Final = 9
+_NEWLINE: Final = 10
+_RETURN: Final = 13
+_SPACE: Final = 32
+_QUOTE: Final = 34
+_PLUS: Final = 43
+_COMMA: Final = 44
+_ZERO: Final = 48
+
+
+def scan_rows(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler takes
+    data: Sequence[int],
+    start: int,
+    line: int,
+    order: Sequence[int],
+    nodes: MutableSequence[int],
+    endpoints: MutableSequence[int],
+    labels: MutableSequence[int],
+    notes: MutableSequence[int],
+    counts: MutableSequence[int],
+) -> int:
+    """Read all rows from `start` to the end of the data; return how many were good.
+
+    `order[column]` is the place of a column's zone in the order of names, and row by row the
+    numbers are filed by that place. `line` is the number of the first line. `counts[0]` becomes the
+    number of bad rows, of which `notes` describes as many as it has room for. Empty lines do not
+    count as rows.
+    """
+    end = len(data)
+    zones = len(order)
+    room = len(notes) // NOTE_WIDTH
+    rows = 0
+    bad = 0
+    at = start
+    line_start = start
+    while at < end:
+        if data[at] == _NEWLINE:
+            at += 1
+            line += 1
+            line_start = at
+            continue
+        if data[at] == _RETURN and _is_field_end(data, at):
+            at += 1
+            continue
+
+        code = 0
+        column = 0
+        total = 0
+        begin = at
+        part = at
+        behind = find_field_end(data, at)
+        if behind < 0:
+            code = BAD_QUOTES
+        else:
+            labels[2 * rows] = at
+            labels[2 * rows + 1] = behind
+            if data[at] == _QUOTE:
+                for place in range(at, behind):
+                    if data[place] == _NEWLINE:
+                        line += 1
+                        line_start = place + 1
+            at = behind
+        while code == 0 and at < end and data[at] == _COMMA:
+            part = at + 1
+            if column == zones:
+                code = TOO_MANY
+                break
+            first, second, at = scan_cell(data, part)
+            if second < 0:
+                code = BAD_CELL
+                break
+            place = rows * zones + order[column]
+            nodes[place] = first
+            endpoints[place] = second
+            total += first
+            column += 1
+        if code == 0 and column < zones:
+            code = TOO_FEW
+            part = at
+        elif code == 0 and total == 0:
+            code = NO_NODES
+            part = behind + 1
+        if code == 0:
+            rows += 1
+            continue
+
+        if bad < room:
+            behind = find_field_end(data, part)
+            note = bad * NOTE_WIDTH
+            notes[note] = code
+            notes[note + 1] = line
+            notes[note + 2] = line_start
+            notes[note + 3] = begin
+            notes[note + 4] = part
+            notes[note + 5] = max(part, behind)
+            notes[note + 6] = column
+        bad += 1
+        at = part
+        while at < end and data[at] != _NEWLINE:
+            at += 1
+    counts[0] = bad
+    return rows
+
+
+def find_field_end(data: Sequence[int], at: int) -> int:
+    """Return the place of the comma or line break behind a field; -1 when its quotes are wrong."""
+    end = len(data)
+    if at < end and data[at] == _QUOTE:
+        at += 1
+        while at < end:
+            if data[at] != _QUOTE:
+                at += 1
+            elif at + 1 < end and data[at + 1] == _QUOTE:
+                at += 2
+            else:
+                return at + 1 if _is_field_end(data, at + 1) else -1
+        return -1
+    while not _is_field_end(data, at):
+        if data[at] == _QUOTE:
+            return -1
+        at += 1
+    return at
+
+
+def scan_cell(data: Sequence[int], at: int) -> tuple[int, int, int]:
+    """Return both numbers of a cell and the place behind it; the second is -1 for no such cell."""
+    end = len(data)
+    quoted = at < end and data[at] == _QUOTE
+    first, gap = _scan_number(data, _skip_blanks(data, at + 1 if quoted else at))
+    at = _skip_blanks(data, gap)
+    if first < 0 or at == gap:
+        return -1, -1, at
+    second, at = _scan_number(data, at)
+    at = _skip_blanks(data, at)
+    if quoted:
+        if at == end or data[at] != _QUOTE:
+            return -1, -1, at
+        at += 1
+    return first, second if _is_field_end(data, at) else -1, at
+
+
+def _scan_number(data: Sequence[int], at: int) -> tuple[int, int]:
+    end = len(data)
+    if at < end and data[at] == _PLUS:
+        at += 1
+    start = at
+    number = 0
+    while at < end and _ZERO <= data[at] <= _ZERO + 9:
+        # Once too large it stays so, however many digits follow.
+        number = min(number * 10 + data[at] - _ZERO, LARGEST + 1)
+        at += 1
+    return -1 if at == start or number > LARGEST else number, at
+
+
+def _skip_blanks(data: Sequence[int], at: int) -> int:
+    while at < len(data) and (data[at] == _SPACE or data[at] == _TAB):
+        at += 1
+    return at
+
+
+def _is_field_end(data: Sequence[int], at: int) -> bool:
+    end = len(data)
+    if at >= end or data[at] == _COMMA or data[at] == _NEWLINE:
+        return True
+    return bool(data[at] == _RETURN and (at + 1 >= end or data[at + 1] == _NEWLINE))

@@ -1,0 +1,189 @@
+"""Summary of an algorithm over a data set: means, extremes, worst rows, histograms.
+
+Means are those of the figures as printed, with four decimals, and worst rows those that share the
+worst printed figure; both is how the published results of KEP-2004 were made. Of very many worst
+rows only the first are kept, and all are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from keepclose.simulate.tallies import BINS, SIDE, TALLIED, UNITS
+
+WORST_KEPT: Final = 1000
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """What each part contributes to the total score; those of the KEP unless told otherwise."""
+
+    in_zone: float = 0.45
+    max_deviation: float = 0.20
+    mean_deviation: float = 0.20
+    slices: float = 0.15
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One figure over all valid rows."""
+
+    mean: float
+    highest: float
+    lowest: float
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """All figures: scores up to 100, deviations in percent, spreads as fractions."""
+
+    total: Column
+    in_zone: Column
+    deviation: Column
+    slices: Column
+    max_deviation: Column
+    mean_deviation: Column
+    spread: Column
+    """Around the mean of the absolute deviations, as the reference simulator computes it."""
+    true_spread: Column
+    """Around the mean of the signed deviations: a standard deviation."""
+
+
+class Worst(msgspec.Struct, frozen=True):
+    """The rows that share the worst printed figure; `rows` are their numbers, at most 1000."""
+
+    value: float
+    count: int
+    rows: tuple[int, ...]
+
+
+class Histograms(msgspec.Struct, frozen=True):
+    """Numbers of valid rows: bins of one point (scores) or 2 % (deviation), the last one open."""
+
+    total: tuple[int, ...]
+    in_zone: tuple[int, ...]
+    max_deviation: tuple[int, ...]
+    plane: tuple[tuple[int, ...], ...]
+    """By in-zone score (2 points), then by the largest deviation (2 %)."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What an algorithm does over a data set; without valid rows there are no figures."""
+
+    algorithm: str
+    rows: int
+    valid: int
+    invalid: int
+    undivided: int
+    """Rows for which the algorithm left all endpoints to all clients."""
+    figures: Figures | None
+    worst_deviation: Worst | None
+    worst_total: Worst | None
+    histograms: Histograms
+
+
+class PartTally(msgspec.Struct, frozen=True):
+    """What `tally_rows` made of some consecutive rows, and the worst of them."""
+
+    rows: int
+    valid: int
+    undivided: int
+    sums: Sequence[int]
+    extremes: Sequence[float]
+    histograms: Sequence[int]
+    worst_deviation: Worst | None
+    worst_total: Worst | None
+
+
+class Tally:
+    """Adds up the tallies of parts; parts must come in the order of their rows."""
+
+    def __init__(self, algorithm: str) -> None:
+        self.algorithm = algorithm
+        self.rows = 0
+        self.valid = 0
+        self.undivided = 0
+        self._sums = [0] * TALLIED
+        self._extremes = [-math.inf, math.inf] * TALLIED
+        self._histograms = [0] * (3 * BINS + SIDE * SIDE)
+        self._deviation: Worst | None = None
+        self._total: Worst | None = None
+
+    def add(self, part: PartTally) -> None:
+        """Add the next part."""
+        self.rows += part.rows
+        self.undivided += part.undivided
+        if part.valid == 0:
+            return
+        self.valid += part.valid
+        for column in range(TALLIED):
+            self._sums[column] += part.sums[column]
+            high, low = 2 * column, 2 * column + 1
+            self._extremes[high] = max(self._extremes[high], part.extremes[high])
+            self._extremes[low] = min(self._extremes[low], part.extremes[low])
+        self._histograms = [
+            mine + theirs for mine, theirs in zip(self._histograms, part.histograms, strict=True)
+        ]
+        self._deviation = join_worst(self._deviation, part.worst_deviation, sign=1)
+        self._total = join_worst(self._total, part.worst_total, sign=-1)
+
+    def finish(self) -> Summary:
+        """Return the summary of all parts so far."""
+        counts = self._histograms
+        figures = None
+        if self.valid > 0:
+            columns = [
+                Column(
+                    mean=self._sums[column] / (UNITS * self.valid),
+                    highest=self._extremes[2 * column],
+                    lowest=self._extremes[2 * column + 1],
+                )
+                for column in range(TALLIED)
+            ]
+            figures = Figures(*columns)
+        return Summary(
+            algorithm=self.algorithm,
+            rows=self.rows,
+            valid=self.valid,
+            invalid=self.rows - self.valid,
+            undivided=self.undivided,
+            figures=figures,
+            worst_deviation=self._deviation,
+            worst_total=self._total,
+            histograms=Histograms(
+                total=tuple(counts[:BINS]),
+                in_zone=tuple(counts[BINS : 2 * BINS]),
+                max_deviation=tuple(counts[2 * BINS : 3 * BINS]),
+                plane=tuple(
+                    tuple(counts[start : start + SIDE])
+                    for start in range(3 * BINS, len(counts), SIDE)
+                ),
+            ),
+        )
+
+
+def join_worst(one: Worst | None, two: Worst | None, *, sign: int) -> Worst | None:
+    """Return the worse of two, both together where they are alike; high is bad for sign 1."""
+    if one is None or two is None:
+        return one or two
+    if one.value != two.value:
+        return one if sign * one.value > sign * two.value else two
+    rows = (one.rows + two.rows)[:WORST_KEPT]
+    return Worst(one.value, one.count + two.count, rows)
+
+
+@lru_cache(maxsize=4096)
+def find_printed_range(value: float) -> tuple[float, float]:
+    """Return the lowest and the highest number that are printed like this one, to four decimals."""
+    printed = float(f"{value:.4f}")
+    return _find_edge(printed, -math.inf), _find_edge(printed, math.inf)
+
+
+def _find_edge(printed: float, toward: float) -> float:
+    # The sum is off by less than a step between doubles, to either side.
+    edge = printed + math.copysign(0.00005, toward)
+    while float(f"{edge:.4f}") != printed:
+        edge = math.nextafter(edge, -toward)
+    return edge
