@@ -21,6 +21,8 @@ check: $(READY)
 
 bench: $(READY)
 	$(VENV)/bin/python bench/core.py
+	$(VENV)/bin/python bench/simulator.py
+	$(VENV)/bin/python bench/csvfiles.py
 
 docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py

@@ -82,6 +82,25 @@ def test_the_commands_in_the_readme_exist(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+def test_the_simulations_in_the_readme_run(tmp_path: Path) -> None:
+    """Each way to call the simulator runs, here on a sample of the inputs."""
+    calls = re.findall(r"^\.venv/bin/(keepclose simulate[^#\n]*)", README, re.MULTILINE)
+    assert len(calls) == 4
+    for call in calls:
+        script, *arguments = call.split()
+        sample = [] if "churn" in arguments else ["--sample", "300"]
+        done = subprocess.run(  # noqa: S603 (our own command)
+            [Path(sys.executable).parent / script, *arguments, *sample],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "balanced" in done.stdout
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
 def test_every_gate_reason_and_annotation_is_documented() -> None:
     """Nothing that a user can meet is missing from the reference."""
     text = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
