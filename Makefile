@@ -23,6 +23,7 @@ bench: $(READY)
 	$(VENV)/bin/python bench/core.py
 	$(VENV)/bin/python bench/simulator.py
 	$(VENV)/bin/python bench/csvfiles.py
+	$(VENV)/bin/python bench/rehints.py
 
 docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py

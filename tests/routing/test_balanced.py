@@ -13,7 +13,7 @@ from keepclose.model.endpointslice import EndpointSlice
 from keepclose.routing.allocation.balanced import Objective, balance
 from keepclose.routing.allocation.weighted import evaluate_weighted, weighted_matrix
 from keepclose.routing.balanced import BALANCED, Balanced
-from keepclose.routing.heuristics import Refusal, ZoneDemand, apply_heuristic
+from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand, apply_heuristic
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
 from keepclose.testing.builders import endpoint, endpoint_slice
@@ -150,8 +150,24 @@ def test_every_endpoint_serves_one_zone_with_traffic(
     if isinstance(answer, Refusal):
         assert not shares or total < len(shares) or least > total
     else:
-        assert {zone: sum(row.values()) for zone, row in answer.items()} == endpoints
-        assert {served for row in answer.values() for served in row} == set(shares)
+        matrix = answer.matrix if isinstance(answer, Allotment) else answer
+        assert isinstance(answer, Allotment) == (least > total)
+        assert {zone: sum(row.values()) for zone, row in matrix.items()} == endpoints
+        assert {served for row in matrix.values() for served in row} == set(shares)
+
+
+def test_a_bound_that_cannot_be_kept_is_told() -> None:
+    """Four endpoints on three equal zones overload two of them, and the reasons say by how much."""
+    thirds = {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
+    result = apply_heuristic(SliceSet(create=(spread(a=2, b=1, c=1),)), BALANCED, shares=thirds)
+    assert [reason.code for reason in result.reasons] == [
+        ReasonCode.ALLOCATED,
+        ReasonCode.BOUND_RELAXED,
+    ]
+    assert result.reasons[1].message == (
+        "4 endpoints cannot keep every zone within 20% overload; "
+        "the busiest carry 33% more than the mean"
+    )
 
 
 def figures(sizes: tuple[int, ...]) -> str:

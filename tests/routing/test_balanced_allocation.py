@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,9 +19,7 @@ from keepclose.routing.allocation.balanced import (
     allocate_balanced_from,
     balance,
 )
-from keepclose.routing.allocation.kubeauto import allocate_kube_auto
-from keepclose.routing.allocation.local import allocate_local
-from keepclose.routing.allocation.settling import HYSTERESIS, count_changes
+from keepclose.routing.allocation.settling import HYSTERESIS
 from keepclose.routing.allocation.weighted import evaluate_weighted, weighted_matrix
 from keepclose.routing.allocation.zonesizes import ALLOCATED, SHARED
 
@@ -399,79 +397,6 @@ def test_few_changes_never_cost_much(
     assert overload(shares, result.sizes) <= (best.relaxed or 0.2) + 1e-8
     again = balance(shares, endpoints, objective=objective, previous=result.matrix)
     assert again == result
-
-
-Step = Callable[[Sequence[float], Sequence[int], Sequence[int]], list[int] | None]
-
-
-def step_balanced(
-    shares: Sequence[float], endpoints: Sequence[int], written: Sequence[int]
-) -> list[int] | None:
-    """Return what balanced makes of what is written."""
-    matrix, ints, floats = [0] * 9, [0] * 64, [0.0] * 64
-    code = allocate_balanced_from(3, shares, endpoints, 0.2, 0, written, matrix, ints, floats)
-    return matrix if code == ALLOCATED else None
-
-
-def step_auto(
-    shares: Sequence[float], endpoints: Sequence[int], _: Sequence[int]
-) -> list[int] | None:
-    """Return what the topology mode Auto allocates."""
-    matrix = [0] * 9
-    code = allocate_kube_auto(3, shares, endpoints, 0.2, 0, matrix, [0] * 64, [0.0] * 64)
-    return matrix if code == 1 else None
-
-
-def step_local(
-    shares: Sequence[float], endpoints: Sequence[int], _: Sequence[int]
-) -> list[int] | None:
-    """Return what the allocator local of KEP-2004 allocates."""
-    matrix = [0] * 9
-    code = allocate_local(3, shares, endpoints, 0.5, 3, matrix, [0] * 64, [0.0] * 64)
-    return matrix if code == 1 else None
-
-
-def count_rehints(step: Step, changes: int, seed: int) -> float:
-    """Return how many existing endpoints are re-hinted per added or removed endpoint.
-
-    Counts alone are compared, so every allocator is assumed to make the fewest changes. Hints that
-    come or go altogether, because an allocator gives up for a while, are not counted against it.
-    """
-    rng = random.Random(seed)
-    rehints = 0
-    for _ in range(changes // 20):
-        shares = divide([rng.randint(1, 10) for _ in range(3)])
-        endpoints = [0, 0, 0]
-        for _ in range(rng.randint(6, 60)):
-            endpoints[rng.randrange(3)] += 1
-        written = step(shares, endpoints, [0] * 9)
-        for _ in range(20):
-            total = sum(endpoints)
-            adding = total == 6 or (total < 60 and rng.random() < 0.5)
-            zone = rng.randrange(3) if adding else rng.choices(range(3), endpoints)[0]
-            pick = rng.random()
-            if written is not None and not adding:
-                number = int(pick * endpoints[zone])
-                served = 0
-                while number >= written[zone * 3 + served]:
-                    number -= written[zone * 3 + served]
-                    served += 1
-                written[zone * 3 + served] -= 1
-            endpoints[zone] += 1 if adding else -1
-            after = step(shares, endpoints, written or [0] * 9)
-            if written is not None and after is not None:
-                rehints += count_changes(3, written, after)
-            written = after
-    return rehints / changes
-
-
-def test_a_change_re_hints_few_others() -> None:
-    """One pod more or less re-hints fewer other endpoints than with the two other allocators."""
-    balanced, auto, local = (
-        count_rehints(step, 2000, seed=1) for step in (step_balanced, step_auto, step_local)
-    )
-    assert 0.3 < balanced <= 0.42
-    assert balanced < auto < local
 
 
 def test_the_score_comes_close_to_the_limit() -> None:

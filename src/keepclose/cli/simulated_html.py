@@ -85,7 +85,7 @@ def render_report(report: Report) -> str:
         _section(
             "In-zone traffic against overload",
             _planes(report),
-            "Means first, then where the inputs lie: darker is more of them.",
+            "Means first, then where the inputs lie: the stronger the colour, the more of them.",
         ),
         _section("Highest and lowest", _extremes(report), ""),
         _section("Worst cases", _worst_cases(report), ""),

@@ -15,7 +15,7 @@ import msgspec
 
 from keepclose.model.wellknown import ZONE_LABEL
 from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, Objective, balance
-from keepclose.routing.heuristics import Matrix, Refusal, ZoneDemand
+from keepclose.routing.heuristics import Allotment, Matrix, Refusal, ZoneDemand
 from keepclose.routing.reasons import Reason, ReasonCode
 
 
@@ -25,8 +25,10 @@ class Balanced(msgspec.Struct, frozen=True):
     bound: float = OVERLOAD_BOUND
     objective: Objective = Objective.SCORE
 
-    def allocate(self, demand: ZoneDemand) -> Matrix | Refusal:
+    def allocate(self, demand: ZoneDemand) -> Matrix | Allotment | Refusal:
         """Return how many endpoints of each zone serve each zone, or why that cannot be said.
+
+        Where the bound cannot be kept, the reasons say so and what is kept instead.
 
         Zones without traffic are served by nobody; endpoints located there serve the others. Hints
         to zones that are not known any more count as not written.
@@ -43,11 +45,21 @@ class Balanced(msgspec.Struct, frozen=True):
         )
         if result.shared:
             return Refusal(_name_obstacle(demand))
-        return {
+        matrix = {
             zone: {served: number for served, number in zip(names, row, strict=True) if number}
             for zone, row in zip(names, result.matrix, strict=True)
             if any(row)
         }
+        if result.relaxed is None:
+            return matrix
+        ready = sum(demand.endpoints.values())
+        relaxed = Reason(
+            ReasonCode.BOUND_RELAXED,
+            f"{ready} endpoints cannot keep every zone within {self.bound:.0%} overload; "
+            f"the busiest carry {result.relaxed:.0%} more than the mean",
+            fix="run more pods",
+        )
+        return Allotment(matrix, (relaxed,))
 
 
 def _name_obstacle(demand: ZoneDemand) -> Reason:

@@ -38,10 +38,17 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: Reason
 
 
+class Allotment(msgspec.Struct, frozen=True):
+    """An allocation about which there is something to say."""
+
+    matrix: Matrix
+    reasons: tuple[Reason, ...]
+
+
 class Heuristic(Protocol):
     """One way to allocate endpoints to zones."""
 
-    def allocate(self, demand: ZoneDemand) -> Matrix | Refusal:
+    def allocate(self, demand: ZoneDemand) -> Matrix | Allotment | Refusal:
         """Return how many endpoints of each zone serve each zone, using each endpoint once."""
         ...
 
@@ -89,12 +96,15 @@ def apply_heuristic(
     answer = heuristic.allocate(ZoneDemand(shares, endpoints, written))
     if isinstance(answer, Refusal):
         return HeuristicResult(remove_hints(slices, facts=facts), (answer.reason,))
-    hinted_slices = hint_by_matrix(slices, answer, node_hints=node_hints)
+    matrix, told = (
+        (answer.matrix, answer.reasons) if isinstance(answer, Allotment) else (answer, ())
+    )
+    hinted_slices = hint_by_matrix(slices, matrix, node_hints=node_hints)
     crossing = sum(
-        number for zone, row in answer.items() for served, number in row.items() if zone != served
+        number for zone, row in matrix.items() for served, number in row.items() if zone != served
     )
     text = f"{sum(endpoints.values())} ready endpoints are hinted, {crossing} to another zone"
-    return HeuristicResult(hinted_slices, (Reason(ReasonCode.ALLOCATED, text),))
+    return HeuristicResult(hinted_slices, (Reason(ReasonCode.ALLOCATED, text), *told))
 
 
 def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False) -> SliceSet:

@@ -43,6 +43,7 @@ class ReasonCode(StrEnum):
     TOO_FEW_ENDPOINTS = "InsufficientNumberOfEndpoints"
     OVERLOAD_BOUND = "MinAllocationExceedsOverloadThreshold"
     ALLOCATED = "Allocated"
+    BOUND_RELAXED = "BoundRelaxed"
 
     # Subsetting.
     BELOW_START = "BelowStartingThreshold"
