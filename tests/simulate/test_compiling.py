@@ -75,6 +75,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def load(path: Path, text: str) -> ModuleType:
     """Write a module and import it anew."""
     path.write_text(text)
+    # NB: bytecode of the text before, of the same size and second, would be taken for this one's.
+    for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        stale.unlink()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
