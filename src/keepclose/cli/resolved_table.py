@@ -23,6 +23,7 @@ from keepclose.routing.serviceports import TrafficPolicy
 from keepclose.routing.topology import RoutingMode
 
 _ANNOTATION_PATH = re.compile(r"metadata\.annotations\[([^]]*)\]")
+LABEL_WIDTH = len("status")
 SHOWN_NODES = 6
 SHOWN_REASONS = 8
 
@@ -56,6 +57,11 @@ def print_services(
         if number:
             console.print()
         console.print(_block(one, zones))
+        for position, fix in enumerate(_fixes(one)):
+            # Never folded: a command that is broken into lines cannot be copied.
+            label = "fix" if position == 0 else ""
+            line = Text.assemble((f"  {label:<{LABEL_WIDTH}}  ", "dim"), (fix, "green"))
+            console.print(line, soft_wrap=True)
 
 
 def _block(one: ResolvedService, zones: dict[str, str]) -> RenderableType:
@@ -163,7 +169,7 @@ def _outcome(outcome: Outcome, node: str) -> str:
 def _explanation(one: ResolvedService) -> RenderableType:
     reasons = _reasons(one)
     lines = Table.grid(padding=(0, 2, 0, 0))
-    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column(style="dim", no_wrap=True, min_width=LABEL_WIDTH)
     lines.add_column(overflow="fold")
     for number, (reason, others) in enumerate(reasons[:SHOWN_REASONS]):
         more = f" (the same on {_count(others, 'more node')})" if others else ""
@@ -177,10 +183,13 @@ def _explanation(one: ResolvedService) -> RenderableType:
     for condition in one.conditions:
         told = f"{condition.type}={condition.status} ({condition.reason})"
         lines.add_row("status", Text(told))
-    fixes = dict.fromkeys(reason.fix for reason, _ in reasons if reason.fix)
-    for number, fix in enumerate(list(fixes)[:SHOWN_REASONS]):
-        lines.add_row("fix" if number == 0 else "", Text(fix, style="green"))
     return lines
+
+
+def _fixes(one: ResolvedService) -> list[str]:
+    """Return what would mend the Service's routing, each once."""
+    fixes = dict.fromkeys(reason.fix for reason, _ in _reasons(one) if reason.fix)
+    return list(fixes)[:SHOWN_REASONS]
 
 
 def _reasons(one: ResolvedService) -> list[tuple[Reason, int]]:
