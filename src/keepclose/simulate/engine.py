@@ -23,7 +23,7 @@ from keepclose.simulate.workshop import PartTallier, Room, RowResults, Run, Work
 __all__ = ["BLOCK_ROWS", "FEW_ROWS", "RowResults", "simulate", "simulate_rows", "tally_results"]
 
 BLOCK_ROWS: Final = 8192
-BLOCKS_AT_ONCE: Final = 32
+BLOCKS_AT_ONCE: Final = 16
 """A thread takes this many blocks at a time."""
 SLOW_ROWS: Final = 256
 """Uncompiled, a block is cut down to this many rows, so that progress is seen."""

@@ -43,6 +43,11 @@ class RowResults(NamedTuple):
     undivided: int
 
 
+def list_plainly(numbers: Any) -> list[Any]:
+    """Return Python's own numbers, whatever kind of sequence they come in."""
+    return list(numbers.tolist() if hasattr(numbers, "tolist") else numbers)
+
+
 class Workshop:
     """Makes functions and sequences of one kind: compiled ones and arrays, or plain ones."""
 
@@ -85,7 +90,7 @@ class Workshop:
             # NB: an array that cannot be written has a type of its own, and would be compiled anew.
             converted = self._numpy.require(numbers, dtype=self._numpy.int64, requirements="CW")
         else:
-            converted = numbers.tolist() if hasattr(numbers, "tolist") else numbers
+            converted = list_plainly(numbers)
         return converted
 
 
@@ -190,9 +195,9 @@ class PartTallier:
             rows=self._rows,
             valid=self._valid,
             undivided=self._undivided,
-            sums=[int(number) for number in self._sums],
-            extremes=[float(number) for number in self._extremes],
-            histograms=[int(number) for number in self._histograms],
+            sums=list_plainly(self._sums),
+            extremes=list_plainly(self._extremes),
+            histograms=list_plainly(self._histograms),
             worst_deviation=self._deviation,
             worst_total=self._total,
         )
