@@ -377,19 +377,6 @@ def test_a_changed_address_moves_nothing_else() -> None:
     assert (plan.added, plan.removed) == (1, 1)
 
 
-def test_the_memo_lives_as_long_as_the_version_of_the_slice() -> None:
-    """It is kept across plans and emptied by another version."""
-    placement = placement_of([holding("a", 0)], (0,))
-    placement.memo("a")["facts"] = 7
-    placement.plan()
-    placement.observe(placement.slices[0])
-    assert placement.memo("a") == {"facts": 7}
-    placement.observe(holding("a", 0, 1))
-    assert placement.memo("a") == {}
-    placement.memo("unknown")["facts"] = 1
-    assert placement.memo("unknown") == {}
-
-
 def test_unknown_names_do_no_harm() -> None:
     """Forgetting and unwanting what is not there changes nothing."""
     placement = placement_of([holding("a", 0)], (0,))

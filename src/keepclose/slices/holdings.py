@@ -62,7 +62,7 @@ class Held:
     `verdict` and `labels` are None until somebody works them out anew.
     """
 
-    __slots__ = ("entries", "group", "labels", "memo", "owned", "piece", "verdict")
+    __slots__ = ("entries", "group", "labels", "owned", "piece", "verdict")
 
     def __init__(self, piece: EndpointSlice, group: Group, *, owned: bool) -> None:
         self.piece = piece
@@ -74,7 +74,6 @@ class Held:
             self.entries.setdefault(endpoint_id(endpoint), endpoint)
         self.verdict: Verdict | None = None
         self.labels: tuple[dict[str, str], bool] | None = None
-        self.memo: dict[str, object] = {}
 
 
 class Holdings:

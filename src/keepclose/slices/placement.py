@@ -87,11 +87,6 @@ class Placement:
         """Put a pod into the slices meant for a zone, or with "" into those meant for all."""
         self._touch(self._demand.regroup(source, zone))
 
-    def memo(self, slice_name: str) -> dict[str, object]:
-        """Return a store for facts about a slice, emptied whenever another version is observed."""
-        held = self._slices.get(slice_name)
-        return {} if held is None else held.memo
-
     @property
     def slices(self) -> tuple[EndpointSlice, ...]:
         """The slices as last observed, by name."""
