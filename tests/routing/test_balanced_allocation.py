@@ -110,12 +110,9 @@ def test_no_other_sizes_are_better(zones: int) -> None:
     for counts in {tuple(divide(one)): one for one in nodes}.values():
         shares = divide(counts)
         tables = {}
-        beyond = set()
         for total in range(zones, 13):
             tried = [(s, overload(shares, s)) for s in all_sizes(shares, total)]
             kept = max(0.2, min(over for _, over in tried)) + 1e-9
-            if kept > 0.2 + 1e-8:
-                beyond.add(total)
             tables[total] = [
                 (s, value(shares, s, [0] * zones), [r / n for r, n in zip(shares, s, strict=True)])
                 for s, over in tried
@@ -132,7 +129,7 @@ def test_no_other_sizes_are_better(zones: int) -> None:
                 for sizes, worth, parts in tables[total]
             )
             together = value_together(shares, endpoints)
-            assert result.shared == (total in beyond and together > best + 1e-9), endpoints
+            assert result.shared == (together > best + 1e-9), endpoints
             if not result.shared:
                 assert value_of(shares, result) == pytest.approx(best, abs=1e-8), endpoints
             checked += 1
@@ -155,8 +152,8 @@ def test_larger_inputs_are_solved_as_well(
     result = balance(shares, endpoints, bound=bound, objective=objective)
     want_value, want_bound = search(shares, endpoints, bound, objective)
     together = value_together(shares, endpoints)
-    is_beyond = want_bound > bound + 1e-8 and objective is Objective.SCORE
-    assert result.shared == (is_beyond and together > want_value + 1e-9)
+    is_score = objective is Objective.SCORE
+    assert result.shared == (is_score and together > want_value + 1e-9)
     if result.shared:
         return
     own = [result.matrix[zone][zone] for zone in range(3)]
@@ -220,7 +217,6 @@ def test_the_bound_holds_where_it_can(inputs: tuple[list[int], list[int]], bound
     result = balance(shares, endpoints, bound=bound)
     busy = [zone for zone, count in enumerate(nodes) if count]
     if result.shared:
-        assert not busy or total < len(busy) or not reachable(nodes, total, bound)
         assert result == Balance((0,) * len(nodes), ((0,) * len(nodes),) * len(nodes), None, True)
         return
     assert [sum(row) for row in result.matrix] == endpoints

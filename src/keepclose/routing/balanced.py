@@ -73,8 +73,9 @@ def _name_obstacle(demand: ZoneDemand) -> Reason:
         )
     return Reason(
         ReasonCode.TOO_FEW_ENDPOINTS,
-        f"{ready} ready endpoints are too few to be divided among {busy} zones with traffic",
-        fix=f"run at least {busy} ready pods, better three for each zone",
+        f"{ready} ready endpoints are too few, or too close together, to be divided among "
+        f"{busy} zones with traffic",
+        fix=f"run at least {busy} ready pods, better three in each zone",
     )
 
 

@@ -2,7 +2,7 @@
 
 Every endpoint serves exactly one zone, and a zone is served by endpoints located in it before any
 others. How many serve each zone is chosen for the best objective under a bound on overload. Where
-no choice keeps the bound and none at all is better, everybody uses all endpoints. There is an
+every choice is worse than none, everybody uses all endpoints. There is an
 answer for every input, and a zone with traffic never goes without an endpoint. Hints that are
 written already are changed only when keeping them would cost more than a little of the objective
 or break the bound: each change is a write to a slice that all proxies read.
@@ -105,8 +105,8 @@ def allocate_balanced(  # noqa: PLR0917 - compiled code takes positions only
 
     Shares add up to 1. A zone without share is served by nobody: its endpoints serve the others.
     SHARED, with a matrix of zeros, means that all clients use all endpoints, because there are
-    fewer endpoints than zones with traffic, no traffic at all, or so few endpoints that no division
-    of them keeps the bound and the best one is worse than none. `floats[0]` becomes the bound
+    fewer endpoints than zones with traffic, no traffic at all, or because the best division of
+    them is worse than none. `floats[0]` becomes the bound
     that was kept: `bound`, or the least one possible. `ints` starts with the size of each zone.
     """
     for cell in range(zones * zones):

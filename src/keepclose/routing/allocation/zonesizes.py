@@ -49,7 +49,7 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
     """Write how many endpoints serve each zone to the head of `ints`; return ALLOCATED or SHARED.
 
     SHARED means that all clients should use all endpoints: there are too few to divide them, or
-    the bound cannot be kept and dividing them would do more harm than good. `floats[0]` becomes the
+    dividing them would do more harm than good. `floats[0]` becomes the
     bound that was kept, `floats[1]` the objective reached.
     """
     total = 0
@@ -75,9 +75,9 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
                     ints[2 * zones + zone] = ints[zone]
     for zone in range(zones):
         ints[zone] = ints[2 * zones + zone]
-    if floats[0] > max(bound, 0.0) + ROUNDING and objective == SCORE_OBJECTIVE:
-        # The bound is out of reach. Where dividing so few endpoints is worse than letting all
-        # clients use all of them, which overloads nobody, they stay together.
+    if objective == SCORE_OBJECTIVE:
+        # Letting all clients use all endpoints overloads nobody. Where dividing them is worse,
+        # because they are few or all in one place, they stay together.
         together = 0.0
         for zone in range(zones):
             together += SCORE_IN_ZONE * shares[zone] * endpoints[zone] / total
