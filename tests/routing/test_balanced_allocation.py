@@ -312,6 +312,17 @@ def test_a_lost_endpoint_is_replaced_by_one_re_hint() -> None:
     assert after.matrix == ((3, 0, 0), (2, 3, 1), (0, 0, 1))
 
 
+def test_a_new_endpoint_goes_where_it_does_most_good() -> None:
+    """A new endpoint may serve any zone, also the first, and no other is re-hinted for it."""
+    after = balance((0.5, 0.5), (40, 61), previous=((40, 0), (9, 51)))
+    assert after.matrix == ((40, 0), (10, 51))
+
+
+def test_equal_zones_are_served_in_the_order_of_their_names() -> None:
+    """Of zones that deserve the odd endpoint alike, the first gets it."""
+    assert balance((1 / 3, 1 / 3, 1 / 3, 0.0), (4, 4, 4, 1)).sizes == (5, 4, 4, 0)
+
+
 def test_hints_that_cross_are_put_right() -> None:
     """Endpoints that serve each other's zones are swapped back, which single steps cannot do."""
     assert balance((0.5, 0.5), (4, 4), previous=((0, 4), (4, 0))).matrix == ((4, 0), (0, 4))
