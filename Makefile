@@ -5,13 +5,20 @@ VENV := .venv
 READY := $(VENV)/.ready
 PYTEST_ARGS ?= -n auto
 
-.PHONY: up test check bench docs coverage lock clean
+.PHONY: up test real test-real check bench docs coverage lock clean
 
 up: $(READY)
 	@$(VENV)/bin/keepclose resolve -f examples/three-zones.yaml
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real"
+
+# kubectl, kube-apiserver, kube-controller-manager, kube-proxy and etcd as they are released.
+real: $(READY)
+	@scripts/real
+
+test-real: $(READY)
+	$(VENV)/bin/python -m pytest tests/real
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check .
@@ -29,11 +36,11 @@ docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py
 
 coverage: $(READY)
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS) --cov --cov-report=term
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real" --cov --cov-report=term
 
 lock:
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-	  --extra sim --group dev pyproject.toml -o requirements.lock
+	  --extra sim --extra server --group dev pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

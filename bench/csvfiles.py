@@ -72,7 +72,7 @@ def main() -> int:
             kept = ratio >= LEAST_RATIO
             missed += not kept
             start = time.perf_counter()
-            subprocess.run(  # noqa: S603 (our own command)
+            subprocess.run(
                 [
                     *(Path(sys.executable).parent / "keepclose", "simulate", "--input", source),
                     *("--algorithm", name, "--output", target),

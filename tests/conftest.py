@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # Random examples find new mistakes on a developer's machine. Where a change is judged, the same
@@ -11,3 +13,11 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests beside real Kubernetes components, which not every machine can run."""
+    real = Path(__file__).parent / "real"
+    for item in items:
+        if real in item.path.parents:
+            item.add_marker(pytest.mark.real)

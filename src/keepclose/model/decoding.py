@@ -9,7 +9,7 @@ over a Deployment and still complain about a bad Service. Nothing here raises.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from keepclose.model.event import Event, Lease
 from keepclose.model.service import Service
 from keepclose.model.workload import Node, Pod
 
+T = TypeVar("T")
 KnownObject = Node | Pod | Service | EndpointSlice | Endpoints | Event | Lease
 
 KINDS: Final[dict[tuple[str, str], type[KnownObject]]] = {
@@ -71,7 +72,7 @@ def decode(kind: str, data: bytes | bytearray | memoryview) -> KnownObject | Rej
             raw = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return _reject_json(data, error)
-        result = _convert_as(KINDS[API_VERSIONS[kind], kind], raw)
+        result = convert_as(KINDS[API_VERSIONS[kind], kind], raw)
         if isinstance(result, Rejected):
             return result
         decoded = result
@@ -98,7 +99,19 @@ def convert(raw: dict[str, Any]) -> KnownObject | Rejected | UnknownKind:
             return Rejected(invalid(field, shown(found), _mismatch("str", _type_name(found))))
     api_version, kind = raw["apiVersion"], raw["kind"]
     struct = KINDS.get((api_version, kind))
-    return UnknownKind(api_version, kind) if struct is None else _convert_as(struct, raw)
+    return UnknownKind(api_version, kind) if struct is None else convert_as(struct, raw)
+
+
+def convert_as(struct: type[T], raw: object) -> T | Rejected:
+    """Return the plain values as the given struct, whatever kind they claim to be."""
+    try:
+        return msgspec.convert(raw, struct)
+    except msgspec.ValidationError:
+        pruned = _without_nulls(raw, seen={})
+    try:
+        return msgspec.convert(pruned, struct)
+    except msgspec.ValidationError as error:
+        return Rejected(_explain(str(error), raw))
 
 
 def path_steps(path: str) -> tuple[str, ...]:
@@ -137,17 +150,6 @@ _read_message = re.compile(
     r"(?: - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`)?",
     re.DOTALL,
 ).fullmatch
-
-
-def _convert_as(struct: type[KnownObject], raw: object) -> KnownObject | Rejected:
-    try:
-        return msgspec.convert(raw, struct)
-    except msgspec.ValidationError:
-        pruned = _without_nulls(raw, seen={})
-    try:
-        return msgspec.convert(pruned, struct)
-    except msgspec.ValidationError as error:
-        return Rejected(_explain(str(error), raw))
 
 
 def _without_nulls(value: object, *, seen: dict[int, object], nulls: str | None = None) -> object:

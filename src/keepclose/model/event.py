@@ -5,6 +5,13 @@ from __future__ import annotations
 from keepclose.model.meta import Frozen, ObjectMeta, ObjectReference
 
 
+class EventSource(Frozen, frozen=True):
+    """Which component on which node tells of an event."""
+
+    component: str = ""
+    host: str = ""
+
+
 class Event(Frozen, frozen=True, omit_defaults=False):
     """Something worth telling about an object."""
 
@@ -19,6 +26,8 @@ class Event(Frozen, frozen=True, omit_defaults=False):
     first_timestamp: str | None = None
     last_timestamp: str | None = None
     reporting_component: str = ""
+    reporting_instance: str = ""
+    source: EventSource = EventSource()
 
 
 class LeaseSpec(Frozen, frozen=True):

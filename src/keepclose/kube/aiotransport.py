@@ -1,0 +1,205 @@
+"""The transport over aiohttp: connections, TLS, and a proof of who we are on every request.
+
+A body read in chunks has no limit; one that is read whole must be so within the timeout. A
+401 makes the credentials forget what they keep, and the request is sent once more. Redirects are
+not followed: they would take our credentials elsewhere.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from keepclose.kube.clock import Clock
+from keepclose.kube.credentials import ClientCertificate, Credentials, Proof
+from keepclose.kube.errors import ConnectionLost
+from keepclose.kube.faults import FAULTS, explain_fault
+from keepclose.kube.tls import make_context
+from keepclose.kube.transport import Request
+
+CONNECTIONS: Final = 100
+CONNECT_S: Final = 10.0
+KEEPALIVE_S: Final = 30.0
+# A watch of a busy cluster is read in pieces of this size rather than line by line.
+BUFFER_BYTES: Final = 1 << 18
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Where a server is and how to know it; an empty authority means those of the machine.
+
+    `source` names in errors the file that says so.
+    """
+
+    url: str
+    authority: bytes = b""
+    insecure: bool = False
+    server_name: str = ""
+    proxy: str = ""
+    source: str = ""
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r})"
+
+
+class AioResponse:
+    """An answer of aiohttp whose errors are ours."""
+
+    def __init__(
+        self, response: aiohttp.ClientResponse, *, host: str, clock: Clock, deadline: float | None
+    ) -> None:
+        self._response = response
+        self._host = host
+        self._clock = clock
+        self._deadline = deadline
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self._response.status
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers; names are found in any case."""
+        return self._response.headers
+
+    async def read(self) -> bytes:
+        """Return the whole body and free the connection."""
+        left = None if self._deadline is None else self._deadline - self._clock.monotonic()
+        try:
+            return await self._clock.wait_for(self._response.read(), left)
+        except FAULTS as error:
+            raise explain_fault(error, self._host) from error
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Iterate over the body as it arrives."""
+        return _Chunks(self._response.content, self._host)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        self._response.close()
+
+
+class _Chunks:
+    """Whatever has arrived, piece by piece.
+
+    NB: no generator, so that a reader that stops midway leaves nothing to be finished later.
+    """
+
+    def __init__(self, content: aiohttp.StreamReader, host: str) -> None:
+        self._content = content
+        self._host = host
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            chunk = await self._content.readany()
+        except FAULTS as error:
+            raise explain_fault(error, self._host) from error
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+
+class AioTransport:
+    """Carries requests to one server; opens its first connection with the first request."""
+
+    def __init__(self, server: Server, *, credentials: Credentials, clock: Clock) -> None:
+        self._server = server
+        self._base = server.url.rstrip("/")
+        url = URL(self._base)
+        self._host = f"{url.host}:{url.port}"
+        self._is_tls = url.scheme == "https"
+        # A proxy's password has no place in messages.
+        self._proxy_shown = str(URL(server.proxy).with_user(None)) if server.proxy else ""
+        self._credentials = credentials
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+        self._context: ssl.SSLContext | None = None
+        self._shown: ClientCertificate | None = None
+        self._is_closed = False
+
+    async def send(self, request: Request) -> AioResponse:
+        """Return the answer as soon as its headers are there.
+
+        Raise ConfigError when the credentials cannot be had, else only TransportErrors.
+        """
+        response = await self._send_once(request, await self._credentials.proof())
+        if response.status == 401 and self._credentials.forget():
+            await response.close()
+            response = await self._send_once(request, await self._credentials.proof())
+        return response
+
+    async def close(self) -> None:
+        """Close all connections. Twice is once."""
+        self._is_closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _send_once(self, request: Request, proof: Proof) -> AioResponse:
+        headers = dict(request.headers)
+        if proof.authorization:
+            headers["Authorization"] = proof.authorization
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        url = URL(f"{self._base}{request.path}{query}", encoded=True)
+        deadline = None if request.timeout is None else self._clock.monotonic() + request.timeout
+        context = self._tls_context(proof.certificate)
+        try:
+            response = await self._clock.wait_for(
+                self._open_session().request(
+                    request.method,
+                    url,
+                    headers=headers,
+                    data=request.body,
+                    allow_redirects=False,
+                    ssl=context if context is not None else True,
+                    server_hostname=self._server.server_name or None,
+                    proxy=self._server.proxy or None,
+                ),
+                request.timeout,
+            )
+        except FAULTS as error:
+            raise explain_fault(error, self._host, proxy=self._proxy_shown) from error
+        return AioResponse(response, host=self._host, clock=self._clock, deadline=deadline)
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._is_closed:
+            raise ConnectionLost(self._host, "the client is closed", sent=False)
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEPALIVE_S),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=BUFFER_BYTES,
+            )
+            # NB: aiohttp sends GET, PUT and DELETE again by itself when a connection breaks. A
+            # DELETE that was served could then hit the next object of that name; only our callers
+            # know what may be repeated. There is no public way to say so.
+            self._session._retry_connection = False  # noqa: SLF001
+        return self._session
+
+    def _tls_context(self, certificate: ClientCertificate | None) -> ssl.SSLContext | None:
+        """Return the context that shows the certificate; made anew only when it has changed.
+
+        NB: aiohttp keeps connections of different contexts apart, so that nothing goes out under
+        an old certificate.
+        """
+        if not self._is_tls:
+            return None
+        if self._context is None or certificate != self._shown:
+            self._context = make_context(
+                authority=self._server.authority,
+                insecure=self._server.insecure,
+                certificate=certificate,
+                source=self._server.source,
+            )
+            self._shown = certificate
+        return self._context

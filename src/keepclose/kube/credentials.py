@@ -1,0 +1,148 @@
+"""Who we are to an API server: tokens, passwords, client certificates, and files that hold them.
+
+Credentials give a Proof for each request, so that a token replaced on disk is used as soon as it
+is noticed. After a 401 they may be asked to forget what they keep; only those that can come back
+with something new say that trying again makes sense. Secrets never show in a repr or an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Final, Protocol
+
+import msgspec
+
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import ConfigError
+
+# How often a file of secrets is looked at; kubelets replace tokens minutes before they expire.
+LOOK_AGAIN_S: Final = 60.0
+
+
+class ClientCertificate(msgspec.Struct, frozen=True):
+    """A certificate chain and its private key, as PEM."""
+
+    chain: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "ClientCertificate(...)"
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What one request shows: an Authorization header, a certificate, both or neither."""
+
+    authorization: str = ""
+    certificate: ClientCertificate | None = None
+
+    def __repr__(self) -> str:
+        return "Proof(...)"
+
+
+class Credentials(Protocol):
+    """Where proofs come from."""
+
+    async def proof(self) -> Proof:
+        """Return what the next request shows; raise ConfigError when there is nothing to show."""
+        ...
+
+    def forget(self) -> bool:
+        """Drop what is kept after a 401; return whether the next proof may be another one."""
+        ...
+
+
+class SecretFile:
+    """A file that somebody else may replace."""
+
+    def __init__(self, path: str, *, clock: Clock, field: str = "", source: str = "") -> None:
+        """Take the path; `source` and `field` say in errors who named it."""
+        self._path = path
+        self._clock = clock
+        self._field = field
+        self._source = source
+        self._data = b""
+        self._seen: tuple[int, int, int] | None = None
+        self._looked_at: float | None = None
+
+    def read(self) -> bytes:
+        """Return the content, looked at again a minute after the last look.
+
+        A file that cannot be read any more keeps its last content: the next look may succeed.
+        """
+        now = self._clock.monotonic()
+        if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_S:
+            return self._data
+        try:
+            stat = os.stat(self._path)  # noqa: PTH116
+            seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if seen != self._seen:
+                with open(self._path, "rb") as file:  # noqa: PTH123
+                    data = file.read()
+                # NB: a file caught while it is written is empty; the old content is still better.
+                if data.strip() or self._seen is None:
+                    self._data, self._seen = data, seen
+        except OSError as error:
+            if self._seen is None:
+                raise unreadable(
+                    self._path, error, field=self._field, source=self._source
+                ) from error
+        self._looked_at = now
+        return self._data
+
+    def forget(self) -> None:
+        """Look at the file again at the next read."""
+        self._looked_at = None
+
+
+Secret = bytes | SecretFile
+
+
+class StoredCredentials:
+    """A token or a password, and a certificate, each given or kept in files."""
+
+    def __init__(
+        self,
+        *,
+        token: Secret = b"",
+        username: str = "",
+        password: str = "",
+        chain: Secret = b"",
+        key: Secret = b"",
+    ) -> None:
+        """Take what is known; nothing at all makes an anonymous client."""
+        self._token = token
+        self._basic = ""
+        if username:
+            pair = f"{username}:{password}".encode()
+            self._basic = f"Basic {base64.b64encode(pair).decode()}"
+        self._chain = chain
+        self._key = key
+
+    async def proof(self) -> Proof:
+        """Return what is known now."""
+        token = _read(self._token).decode(errors="replace").strip()
+        chain, key = _read(self._chain), _read(self._key)
+        return Proof(
+            f"Bearer {token}" if token else self._basic,
+            ClientCertificate(chain, key) if chain else None,
+        )
+
+    def forget(self) -> bool:
+        """Read the files again at the next proof."""
+        files = [s for s in (self._token, self._chain, self._key) if isinstance(s, SecretFile)]
+        for file in files:
+            file.forget()
+        return bool(files)
+
+
+def unreadable(path: str, error: OSError, *, field: str = "", source: str = "") -> ConfigError:
+    """Return the error for a file that cannot be read; `source` is the file that names it."""
+    why = f"cannot read {path}: {(error.strerror or str(error)).lower()}"
+    if not field:
+        return ConfigError(why, fix="check the path and who may read it")
+    return ConfigError(why, file=source, field=field, fix="check the path and who may read it")
+
+
+def _read(secret: Secret) -> bytes:
+    return secret.read() if isinstance(secret, SecretFile) else secret

@@ -1,0 +1,169 @@
+"""Credentials from a program, as kubeconfigs name them (client.authentication.k8s.io).
+
+The program gets an ExecCredential in KUBERNETES_EXEC_INFO and prints one with a status. The answer
+is kept until it expires, or until the server says 401. Requests that come meanwhile wait for the
+one run. The program never gets our terminal: it would fight with our own output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.kube.clock import Clock
+from keepclose.kube.credentials import ClientCertificate, Proof
+from keepclose.kube.errors import ConfigError
+
+API_VERSIONS: Final = (
+    "client.authentication.k8s.io/v1",
+    "client.authentication.k8s.io/v1beta1",
+)
+# A program may talk to an identity provider, or wait for somebody at a browser.
+LIMIT_S: Final = 60.0
+# So much sooner than the program says are its credentials taken as expired.
+MARGIN_S: Final = 5.0
+
+
+class ExecSpec(msgspec.Struct, frozen=True):
+    """What a kubeconfig says about a program; `cluster` is for those that ask for it.
+
+    `field` is the path of the program in the kubeconfig `source`.
+    """
+
+    api_version: str
+    command: str
+    args: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    install_hint: str = ""
+    cluster: dict[str, Any] | None = None
+    source: str = ""
+    field: str = "exec"
+
+    def __repr__(self) -> str:
+        return f"ExecSpec({self.command!r})"
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    token: str | None = None
+    client_certificate_data: str | None = None
+    client_key_data: str | None = None
+    expiration_timestamp: str | None = None
+
+
+class _Credential(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    status: _Status | None = None
+
+
+class ExecCredentials:
+    """Runs the program when its credentials are needed."""
+
+    def __init__(
+        self, spec: ExecSpec, *, clock: Clock, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Take the program; `environ` is the environment that it adds to, ours by default."""
+        self._spec = spec
+        self._clock = clock
+        self._environ = os.environ if environ is None else environ
+        self._lock = asyncio.Lock()
+        self._proof: Proof | None = None
+        self._expires: float | None = None
+
+    async def proof(self) -> Proof:
+        """Return what the program printed last, or run it."""
+        async with self._lock:
+            if self._proof is None or (
+                self._expires is not None and self._clock.now() >= self._expires - MARGIN_S
+            ):
+                self._proof, self._expires = self._read(await self._run())
+            return self._proof
+
+    def forget(self) -> bool:
+        """Run the program again for the next proof."""
+        self._proof = None
+        return True
+
+    async def _run(self) -> bytes:
+        spec = self._spec
+        environment = {**self._environ, **dict(spec.env)}
+        command = shutil.which(spec.command, path=environment.get("PATH"))
+        if command is None:
+            hint = spec.install_hint or "install it, or name another user in the context"
+            raise self._error(f"the program {spec.command!r} is not there", "command", fix=hint)
+        info: dict[str, Any] = {
+            "apiVersion": spec.api_version,
+            "kind": "ExecCredential",
+            "spec": {"interactive": False},
+        }
+        if spec.cluster is not None:
+            info["spec"]["cluster"] = spec.cluster
+        environment["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(info).decode()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                command,
+                *spec.args,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            why = f"cannot run {command}: {error.strerror}"
+            raise self._error(why, "command", fix="check that it is a program") from error
+        try:
+            output, complaints = await self._clock.wait_for(process.communicate(), LIMIT_S)
+        except TimeoutError as error:
+            why = f"{command} gave no answer in {LIMIT_S:g} s"
+            raise self._error(why, fix="run it by hand to see what it waits for") from error
+        finally:
+            if process.returncode is None:
+                # NB: programs are often scripts; what they started would go on without them.
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        if process.returncode:
+            said = " ".join(complaints.decode(errors="replace").split())[-300:]
+            why = f"{command} failed with exit code {process.returncode}"
+            raise self._error(f"{why}: {said}" if said else why, fix="run it by hand")
+        return output
+
+    def _read(self, output: bytes) -> tuple[Proof, float | None]:
+        """Return the proof that the output holds, and when it expires."""
+        fix = f"it must print an ExecCredential of {self._spec.api_version} with a status"
+        try:
+            credential = msgspec.json.decode(output, type=_Credential)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            # NB: what it printed may be a secret; only what msgspec says about it is shown.
+            raise self._error(f"{self._spec.command} printed no JSON: {error}", fix=fix) from error
+        if credential.kind != "ExecCredential" or credential.api_version != self._spec.api_version:
+            found = f"{credential.kind or 'no kind'} of {credential.api_version or 'no version'}"
+            raise self._error(f"{self._spec.command} printed {found}", fix=fix)
+        status = credential.status or _Status()
+        chain, key = status.client_certificate_data, status.client_key_data
+        if bool(chain) != bool(key) or not (chain or status.token):
+            why = f"{self._spec.command} gave neither a token nor a certificate with its key"
+            raise self._error(why, fix=fix)
+        certificate = ClientCertificate(chain.encode(), key.encode()) if chain and key else None
+        proof = Proof(f"Bearer {status.token}" if status.token else "", certificate)
+        return proof, self._moment(status.expiration_timestamp)
+
+    def _moment(self, text: str | None) -> float | None:
+        if not text:
+            return None
+        try:
+            return datetime.fromisoformat(text).timestamp()
+        except ValueError:
+            why = f"{self._spec.command} gave an expirationTimestamp of {text!r}"
+            raise self._error(why, fix="it must be like 2026-01-31T12:00:00Z") from None
+
+    def _error(self, why: str, field: str = "", *, fix: str) -> ConfigError:
+        path = f"{self._spec.field}.{field}" if field else self._spec.field
+        return ConfigError(why, file=self._spec.source, field=path, fix=fix)

@@ -1,0 +1,72 @@
+"""Connection settings of a pod: the service account that the kubelet mounts into it.
+
+The token is a file that the kubelet replaces; it is read again, not kept for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from keepclose.kube.aiotransport import Server
+from keepclose.kube.connection import ConnectionSettings, User
+from keepclose.kube.credentials import unreadable
+from keepclose.kube.errors import ConfigError
+from keepclose.kube.kubeconfig import find_kubeconfigs, load_kubeconfig
+
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+def load_incluster(
+    env: Mapping[str, str] | None = None, *, account: Path = ACCOUNT
+) -> ConnectionSettings:
+    """Return the settings of the pod that we run in; raise ConfigError outside of one."""
+    env = os.environ if env is None else env
+    host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise ConfigError(
+            "this is no pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
+            fix="name a kubeconfig instead",
+        )
+    token, authority = account / "token", account / "ca.crt"
+    for file in (token, authority):
+        _read(file)
+    try:
+        namespace = _read(account / "namespace").decode(errors="replace").strip()
+    except ConfigError:
+        namespace = ""
+    return ConnectionSettings(
+        server=Server(
+            url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+            authority=_read(authority),
+            source=str(account),
+        ),
+        user=User(token_file=str(token)),
+        namespace=namespace or "default",
+        source=str(account),
+    )
+
+
+def load_settings(
+    path: str | os.PathLike[str] | None = None,
+    context: str | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    account: Path = ACCOUNT,
+) -> ConnectionSettings:
+    """Return the settings that kubectl would use: a kubeconfig if there is one, else the pod's."""
+    env = os.environ if env is None else env
+    is_pod = bool(env.get("KUBERNETES_SERVICE_HOST")) and (account / "token").exists()
+    asked = path is not None or context is not None
+    if is_pod and not asked and not any(file.exists() for file in find_kubeconfigs(env)):
+        return load_incluster(env, account=account)
+    return load_kubeconfig(path, context, env)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise unreadable(str(file), error) from error

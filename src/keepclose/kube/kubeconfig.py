@@ -1,0 +1,251 @@
+"""Connection settings from kubeconfig files, read and merged as kubectl does.
+
+Files of KUBECONFIG are merged entry by entry: the first file that names a cluster, a user or a
+context decides all of it. Paths in a file are relative to that file. What would change who we are
+and is not supported is refused, never passed over.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from keepclose.kube.aiotransport import Server
+from keepclose.kube.connection import ConnectionSettings, User
+from keepclose.kube.credentials import unreadable
+from keepclose.kube.errors import ConfigError
+from keepclose.kube.execplugin import API_VERSIONS, ExecSpec
+from keepclose.kube.kubefields import Fields
+from keepclose.kube.proxies import find_proxy
+
+_UNSUPPORTED: Final = {
+    "auth-provider": "use an exec plugin, as kubectl has demanded since 1.26",
+    "as": "name a user of its own in the context",
+    "as-uid": "name a user of its own in the context",
+    "as-groups": "name a user of its own in the context",
+    "as-user-extra": "name a user of its own in the context",
+}
+
+
+def load_kubeconfig(
+    path: str | os.PathLike[str] | None = None,
+    context: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> ConnectionSettings:
+    """Return the settings of a context, by default the current one.
+
+    Without a path the files of KUBECONFIG are read, or ~/.kube/config. Raise ConfigError when no
+    file is there or something in it cannot be used.
+    """
+    env = os.environ if env is None else env
+    merged = _merge(_named_files(path, env))
+    name = context or merged.current
+    if not name:
+        raise ConfigError(
+            "no context is chosen",
+            file=merged.source,
+            field="current-context",
+            fix="choose one with kubectl config use-context",
+        )
+    chosen = merged.find("contexts", name, "current-context" if context is None else "--context")
+    cluster = merged.find("clusters", chosen.text("cluster", needed=True), chosen.path("cluster"))
+    user_name = chosen.text("user")
+    user = merged.find("users", user_name, chosen.path("user")) if user_name else None
+    return ConnectionSettings(
+        server=_read_server(cluster, user, env),
+        user=User() if user is None else _read_user(user, cluster),
+        namespace=chosen.text("namespace") or "default",
+        source=chosen.file,
+    )
+
+
+def find_kubeconfigs(env: Mapping[str, str]) -> list[Path]:
+    """Return the files that kubectl would look for, whether they are there or not."""
+    listed = env.get("KUBECONFIG", "")
+    if listed:
+        return [Path(part).expanduser() for part in listed.split(os.pathsep) if part]
+    home = env.get("HOME", "")
+    return [(Path(home) if home else Path.home()) / ".kube" / "config"]
+
+
+class _Merged:
+    """The entries of all files, by section and name."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.current = ""
+        self._entries: dict[str, dict[str, Fields]] = {
+            "clusters": {},
+            "users": {},
+            "contexts": {},
+        }
+
+    def add(self, root: Fields) -> None:
+        """Take what earlier files have not named."""
+        self.current = self.current or root.text("current-context")
+        for section, entries in self._entries.items():
+            seen: set[str] = set()
+            for entry in root.maps(section):
+                name = entry.text("name", needed=True)
+                if name in seen:
+                    raise entry.error("name", f"{name!r} stands twice", fix="remove one of them")
+                seen.add(name)
+                # NB: messages name an entry as people do, not by its place in the list.
+                part = entry.map(section[:-1], path=f"{section}[{name}].{section[:-1]}")
+                entries.setdefault(name, part)
+
+    def find(self, section: str, name: str, asked_by: str) -> Fields:
+        entries = self._entries[section]
+        if name in entries:
+            return entries[name]
+        near = difflib.get_close_matches(name, entries, n=1)
+        known = ", ".join(sorted(entries)) or "none"
+        fix = f"did you mean {near[0]}?" if near else f"there are: {known}"
+        why = f"there is no {section[:-1]} {name!r}"
+        raise ConfigError(why, file=self.source, field=asked_by, fix=fix)
+
+
+def _named_files(path: str | os.PathLike[str] | None, env: Mapping[str, str]) -> list[Path]:
+    """Return the files that are there; one that was named by hand must be."""
+    if path is not None:
+        return [Path(path).expanduser()]
+    named = find_kubeconfigs(env)
+    found = [file for file in named if file.exists()]
+    if found:
+        return found
+    raise ConfigError(
+        "no kubeconfig is there",
+        file=os.pathsep.join(map(str, named)),
+        fix="name one with --kubeconfig or in KUBECONFIG",
+    )
+
+
+def _merge(files: list[Path]) -> _Merged:
+    merged = _Merged(os.pathsep.join(map(str, files)))
+    for file in files:
+        merged.add(_read_file(file))
+    return merged
+
+
+def _read_file(file: Path) -> Fields:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(str(file), error) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("is no UTF-8 text", file=str(file)) from error
+    try:
+        # The loader in C takes a tenth of the time where it is built in.
+        loaded = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f"line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"is no YAML: {error.problem}", file=str(file), field=line) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"is no YAML: {error}", file=str(file)) from error
+    if loaded is None:
+        loaded = {}
+    if not isinstance(loaded, dict):
+        raise ConfigError("is no kubeconfig: expected a map", file=str(file))
+    return Fields(loaded, file=str(file))
+
+
+def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -> Server:
+    url = cluster.text("server", needed=True)
+    authority = cluster.secret("certificate-authority")
+    insecure = cluster.flag("insecure-skip-tls-verify")
+    if authority and insecure:
+        raise cluster.error(
+            "insecure-skip-tls-verify",
+            "stands beside a certificate-authority",
+            fix="remove one of the two",
+        )
+    if "://" not in url:
+        has_certificate = user is not None and bool(user.text("client-certificate-data"))
+        url = f"{'https' if authority or insecure or has_certificate else 'http'}://{url}"
+    if not url.startswith(("http://", "https://")):
+        raise cluster.error("server", f"{url!r} is no web address", fix="begin it with https://")
+    proxy = cluster.text("proxy-url")
+    if proxy and not proxy.startswith(("http://", "https://")):
+        raise cluster.error("proxy-url", f"{proxy!r} is not supported", fix="name an http proxy")
+    return Server(
+        url=url,
+        authority=authority,
+        insecure=insecure,
+        server_name=cluster.text("tls-server-name"),
+        proxy=proxy or find_proxy(url, env),
+        source=cluster.file,
+    )
+
+
+def _read_user(user: Fields, cluster: Fields) -> User:
+    for field, fix in _UNSUPPORTED.items():
+        if user.has(field):
+            raise user.error(field, "is not supported", fix=fix)
+    token, username = user.text("token"), user.text("username")
+    if (token or user.text("tokenFile")) and username:
+        raise user.error("username", "stands beside a token", fix="remove one of the two")
+    program = user.map("exec") if user.has("exec") else None
+    return User(
+        token=token,
+        token_file=user.file_path("tokenFile"),
+        username=username,
+        password=user.text("password"),
+        certificate=user.data("client-certificate-data"),
+        certificate_file=user.file_path("client-certificate"),
+        key=user.data("client-key-data"),
+        key_file=user.file_path("client-key"),
+        exec=None if program is None else _read_program(program, cluster),
+        field=user.path(),
+    )
+
+
+def _read_program(program: Fields, cluster: Fields) -> ExecSpec:
+    version = program.text("apiVersion", needed=True)
+    if version not in API_VERSIONS:
+        fix = f"it must be one of {', '.join(API_VERSIONS)}"
+        raise program.error("apiVersion", f"{version!r} is not supported", fix=fix)
+    if program.text("interactiveMode") == "Always":
+        fix = "set it to IfAvailable or Never"
+        raise program.error("interactiveMode", "there is no terminal for the program", fix=fix)
+    command = program.text("command", needed=True)
+    # A bare name is looked for in PATH; a path is relative to the file, as all others are.
+    if os.sep in command:
+        command = program.file_path("command")
+    info: dict[str, Any] | None = None
+    if program.flag("provideClusterInfo"):
+        info = _describe_cluster(cluster)
+    return ExecSpec(
+        api_version=version,
+        command=command,
+        args=program.texts("args"),
+        env=tuple(
+            (pair.text("name", needed=True), pair.text("value")) for pair in program.maps("env")
+        ),
+        install_hint=program.text("installHint").strip(),
+        cluster=info,
+        source=program.file,
+        field=program.path(),
+    )
+
+
+def _describe_cluster(cluster: Fields) -> dict[str, Any]:
+    """Return what a program is told of its cluster."""
+    info: dict[str, Any] = {"server": cluster.text("server")}
+    for field in ("tls-server-name", "proxy-url"):
+        if cluster.text(field):
+            info[field] = cluster.text(field)
+    if cluster.flag("insecure-skip-tls-verify"):
+        info["insecure-skip-tls-verify"] = True
+    authority = cluster.encoded("certificate-authority")
+    if authority:
+        info["certificate-authority-data"] = authority
+    for extension in cluster.maps("extensions"):
+        if extension.text("name") == "client.authentication.k8s.io/exec":
+            info["config"] = extension.value("extension")
+    return info

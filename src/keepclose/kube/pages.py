@@ -1,0 +1,150 @@
+"""Objects from the bodies of answers: one object, or a page of a list.
+
+A list is decoded in one go. When anything in it breaks the types of its kind, its items are read
+one by one: nulls count as absent, as the API has it, and an item that still cannot be read is set
+aside with the cause, so that one bad object never hides the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from keepclose.kube.errors import BrokenStream, UnreadableObject
+from keepclose.kube.kinds import Kind
+from keepclose.model.causes import Cause, invalid
+from keepclose.model.decoding import WHOLE, Rejected, convert_as
+
+T = TypeVar("T")
+
+
+class Page(msgspec.Struct, Generic[T]):
+    """Some or all objects of a list.
+
+    `resource_version` is that of the list, from which a watch may go on. An empty
+    `continue_token` means that nothing is left; `remaining` is the server's guess, if it made one.
+    `rejected` names the objects ("namespace/name") that could not be read, and why.
+    """
+
+    items: list[T]
+    resource_version: str = ""
+    continue_token: str = ""
+    remaining: int | None = None
+    rejected: list[tuple[str, Cause]] = []
+
+
+class _ListMeta(msgspec.Struct):
+    resource_version: str | None = msgspec.field(default=None, name="resourceVersion")
+    continue_token: str | None = msgspec.field(default=None, name="continue")
+    remaining: int | None = msgspec.field(default=None, name="remainingItemCount")
+
+
+class _List(msgspec.Struct, Generic[T]):
+    # NB: items has no default. An answer without any, say of a proxy, must not pass for an empty
+    # list: a cache would drop everything it holds.
+    items: list[T] | None
+    metadata: _ListMeta | None = None
+
+
+# What msgspec raises over bytes that are no JSON.
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+_object_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+_list_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+
+
+def object_decoder(struct: type[T]) -> msgspec.json.Decoder[T]:
+    """Return the one decoder for objects of a struct."""
+    decoder = _object_decoders.get(struct)
+    if decoder is None:
+        decoder = _object_decoders[struct] = msgspec.json.Decoder(struct)
+    return decoder
+
+
+def _list_decoder(struct: type[T]) -> msgspec.json.Decoder[_List[T]]:
+    decoder = _list_decoders.get(struct)
+    if decoder is None:
+        decoder = _list_decoders[struct] = msgspec.json.Decoder(_List[struct])  # type: ignore[valid-type]
+    return decoder
+
+
+def decode_object(kind: Kind[T], body: bytes, *, where: str) -> T:
+    """Return the object that an answer holds.
+
+    `where` names the request in errors: UnreadableObject when types of the kind are broken,
+    BrokenStream when the answer is no JSON object.
+    """
+    result = read_object(kind, body)
+    if isinstance(result, Rejected):
+        raise UnreadableObject(name_of(body), result.cause)
+    if result is None:
+        raise _not_the_api(where, "the answer is no JSON object")
+    return result
+
+
+def decode_page(kind: Kind[T], body: bytes, *, where: str) -> Page[T]:
+    """Return the page that an answer holds; objects that cannot be read are in `rejected`."""
+    rejected: list[tuple[str, Cause]] = []
+    try:
+        decoded = _list_decoder(kind.struct).decode(body)
+        items, metadata = decoded.items or [], decoded.metadata
+    except NOT_JSON:
+        try:
+            raw_list = _list_decoder(msgspec.Raw).decode(body)
+        except NOT_JSON as error:
+            raise _not_the_api(where, f"the answer is no list: {error}") from error
+        items, metadata = [], raw_list.metadata
+        for raw in raw_list.items or []:
+            result = read_object(kind, raw)
+            if result is None:
+                rejected.append((name_of(raw), invalid(WHOLE, None, "is no map")))
+            elif isinstance(result, Rejected):
+                rejected.append((name_of(raw), result.cause))
+            else:
+                items.append(result)
+    metadata = metadata or _ListMeta()
+    return Page(
+        items=items,
+        resource_version=metadata.resource_version or "",
+        continue_token=metadata.continue_token or "",
+        remaining=metadata.remaining,
+        rejected=rejected,
+    )
+
+
+def read_object(kind: Kind[T], data: bytes | msgspec.Raw) -> T | Rejected | None:
+    """Return the object that the JSON holds, or why it cannot be read, or None when it is none."""
+    try:
+        return object_decoder(kind.struct).decode(data)
+    except NOT_JSON:
+        plain = _read_plain(data)
+    return None if plain is None else convert_as(kind.struct, plain)
+
+
+def read_metadata(kind: Kind[T], data: bytes | msgspec.Raw) -> T | Rejected:
+    """Return an object with its metadata alone, whatever the rest of it holds."""
+    plain = _read_plain(data) or {}
+    return convert_as(kind.struct, {"metadata": plain.get("metadata")})
+
+
+def name_of(data: bytes | msgspec.Raw) -> str:
+    """Return "namespace/name" of an object, or "name" outside namespaces; "?" when it has none."""
+    metadata = (_read_plain(data) or {}).get("metadata")
+    if not isinstance(metadata, dict):
+        return "?"
+    namespace, name = metadata.get("namespace"), metadata.get("name") or "?"
+    return f"{namespace}/{name}" if namespace else str(name)
+
+
+def _read_plain(data: bytes | msgspec.Raw) -> dict[str, Any] | None:
+    try:
+        plain = msgspec.json.decode(data)
+    except NOT_JSON:
+        return None
+    return plain if isinstance(plain, dict) else None
+
+
+def _not_the_api(where: str, reason: str) -> BrokenStream:
+    return BrokenStream(where, reason, fix="check that the server is a Kubernetes API server")

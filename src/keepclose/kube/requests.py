@@ -1,0 +1,206 @@
+"""Requests as values: the path, query and body of every verb of the API.
+
+Pure functions, so that what goes over the wire can be read and tested without a server. A call
+that could hit something else than it names, such as deleting an object without a name, is refused
+here with a UsageError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.kube.errors import UsageError
+from keepclose.kube.kinds import Kind
+from keepclose.kube.transport import Request
+from keepclose.model.meta import NamespacedName
+
+Query = tuple[tuple[str, str], ...]
+# An object or a patch: a struct, plain values, or JSON as it is to be sent.
+Body = msgspec.Struct | Mapping[str, Any] | Sequence[Any] | bytes
+
+JSON: Final = "application/json"
+APPLY: Final = "application/apply-patch+yaml"
+
+
+class PatchType(StrEnum):
+    """How a patch is written; the value is its media type."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+def get_request(
+    kind: Kind[Any], name: str, *, namespace: str = "", resource_version: str = ""
+) -> Request:
+    """Return the request for one object."""
+    path = _object_path(kind, namespace, name)
+    return Request("GET", path, _query(("resourceVersion", resource_version)))
+
+
+def list_request(
+    kind: Kind[Any],
+    *,
+    namespace: str = "",
+    label_selector: str = "",
+    field_selector: str = "",
+    limit: int = 0,
+    continue_token: str = "",
+    resource_version: str = "",
+    resource_version_match: str = "",
+) -> Request:
+    """Return the request for a page of a list.
+
+    A continue token holds its own version, and the API refuses to be told both.
+    """
+    if continue_token:
+        resource_version = resource_version_match = ""
+    query = _query(
+        ("labelSelector", label_selector),
+        ("fieldSelector", field_selector),
+        ("limit", str(limit) if limit else ""),
+        ("continue", continue_token),
+        ("resourceVersion", resource_version),
+        ("resourceVersionMatch", resource_version_match),
+    )
+    return Request("GET", _collection_path(kind, namespace), query)
+
+
+def watch_request(
+    kind: Kind[Any],
+    *,
+    namespace: str = "",
+    label_selector: str = "",
+    field_selector: str = "",
+    resource_version: str = "",
+    timeout_seconds: int | None = None,
+    send_initial_events: bool = False,
+) -> Request:
+    """Return the request for a watch, always with bookmarks."""
+    query = _query(
+        ("watch", "true"),
+        ("allowWatchBookmarks", "true"),
+        ("labelSelector", label_selector),
+        ("fieldSelector", field_selector),
+        ("resourceVersion", resource_version),
+        ("sendInitialEvents", "true" if send_initial_events else ""),
+        ("resourceVersionMatch", "NotOlderThan" if send_initial_events else ""),
+        ("timeoutSeconds", "" if timeout_seconds is None else str(timeout_seconds)),
+    )
+    return Request("GET", _collection_path(kind, namespace), query, streaming=True)
+
+
+def create_request(
+    kind: Kind[Any],
+    obj: Body,
+    *,
+    namespace: str = "",
+    field_manager: str = "",
+    dry_run: bool = False,
+) -> Request:
+    """Return the request that creates an object; its namespace may stand in the object."""
+    path = _collection_path(kind, namespace or identity(obj).namespace, needed=True)
+    query = _query(("fieldManager", field_manager), ("dryRun", "All" if dry_run else ""))
+    return Request("POST", path, query, {"Content-Type": JSON}, _encode(kind, obj))
+
+
+def replace_request(
+    kind: Kind[Any], obj: Body, *, subresource: str = "", field_manager: str = ""
+) -> Request:
+    """Return the request that puts an object in the place of the one of its name."""
+    namespace, name = identity(obj)
+    path = _object_path(kind, namespace, name, subresource)
+    query = _query(("fieldManager", field_manager))
+    return Request("PUT", path, query, {"Content-Type": JSON}, _encode(kind, obj))
+
+
+def patch_request(
+    kind: Kind[Any],
+    name: str,
+    patch: Body,
+    *,
+    namespace: str = "",
+    media_type: str = PatchType.MERGE,
+    subresource: str = "",
+    field_manager: str = "",
+    force: bool = False,
+) -> Request:
+    """Return the request that changes parts of an object, or applies one."""
+    path = _object_path(kind, namespace, name, subresource)
+    query = _query(("fieldManager", field_manager), ("force", "true" if force else ""))
+    body = _encode(kind if media_type == APPLY else None, patch)
+    return Request("PATCH", path, query, {"Content-Type": str(media_type)}, body)
+
+
+def delete_request(
+    kind: Kind[Any],
+    name: str,
+    *,
+    namespace: str = "",
+    preconditions: Mapping[str, str],
+    grace_period: int | None = None,
+    propagation: str = "",
+) -> Request:
+    """Return the request that deletes an object if the preconditions, of any, hold."""
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if preconditions:
+        options["preconditions"] = preconditions
+    if grace_period is not None:
+        options["gracePeriodSeconds"] = grace_period
+    if propagation:
+        options["propagationPolicy"] = propagation
+    path = _object_path(kind, namespace, name)
+    return Request("DELETE", path, (), {"Content-Type": JSON}, _encode(None, options))
+
+
+def _query(*pairs: tuple[str, str]) -> Query:
+    return tuple(pair for pair in pairs if pair[1])
+
+
+def _collection_path(kind: Kind[Any], namespace: str, *, needed: bool = False) -> str:
+    if needed and kind.namespaced and not namespace:
+        raise UsageError(f"{kind}: an object needs a namespace")
+    _check_segment(namespace)
+    return kind.path(namespace)
+
+
+def _object_path(kind: Kind[Any], namespace: str, name: str, subresource: str = "") -> str:
+    if not name:
+        # NB: without a name this would be the path of the collection, and DELETE would empty it.
+        raise UsageError(f"{kind}: an object needs a name")
+    _check_segment(name)
+    _collection_path(kind, namespace, needed=True)
+    return kind.path(namespace, name, subresource)
+
+
+def _check_segment(text: str) -> None:
+    """Refuse what the API refuses as a segment of a path, before it can lead elsewhere."""
+    if text in (".", "..") or "/" in text or "%" in text:
+        raise UsageError(
+            f'{text!r} cannot be a name: it may not be "." or "..", nor hold "/" or "%"'
+        )
+
+
+def identity(obj: Body) -> NamespacedName:
+    """Return what an object calls itself; parts that it leaves out are ""."""
+    if isinstance(obj, bytes):
+        obj = msgspec.json.decode(obj)
+    if isinstance(obj, msgspec.Struct):
+        metadata = getattr(obj, "metadata", None)
+        return NamespacedName(getattr(metadata, "namespace", ""), getattr(metadata, "name", ""))
+    found = obj.get("metadata") if isinstance(obj, Mapping) else None
+    found = found if isinstance(found, Mapping) else {}
+    return NamespacedName(found.get("namespace") or "", found.get("name") or "")
+
+
+def _encode(kind: Kind[Any] | None, body: Body) -> bytes:
+    """Return a body as JSON; plain objects get the type that the API asks for."""
+    if isinstance(body, bytes):
+        return body
+    if kind is not None and isinstance(body, Mapping):
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+    return msgspec.json.encode(body)

@@ -1,0 +1,228 @@
+"""Watch streams: bytes cut anywhere become events, in order, each exactly once.
+
+The framing is one JSON object a line, as every API server writes it. An event is decoded in two
+steps: its type first, then the object as its kind says. Nothing here reconnects or keeps state
+between streams; that is for whoever holds a cache.
+
+    bytes -> Lines -> EventDecoder -> WatchEvent
+                           `-> ERROR event: the ApiError of its Status
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import BrokenStream, ConnectionLost, TimedOut, error_of
+from keepclose.kube.kinds import Kind
+from keepclose.kube.pages import NOT_JSON, name_of, object_decoder, read_metadata, read_object
+from keepclose.model.causes import Cause
+from keepclose.model.decoding import Rejected
+
+T = TypeVar("T")
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+
+INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+# An object may have 1.5 MB in etcd; a line far beyond that is no event.
+LONGEST_LINE: Final = 64 << 20
+
+
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """One change, or a bookmark.
+
+    `object` is None for a bookmark, and for an object that could not be read; then `rejected`
+    holds its name ("namespace/name") and the cause. A deleted object that cannot be read comes
+    with its metadata alone. `resource_version` is the one to go on from, "" if there is none.
+    """
+
+    type: EventType
+    object: T | None
+    resource_version: str = ""
+    initial_events_end: bool = False
+    rejected: tuple[str, Cause] | None = None
+
+
+class Lines:
+    """Cuts a stream into lines, whatever the chunks are."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the lines that this chunk completes; empty ones may be among them."""
+        lines = chunk.split(b"\n")
+        tail = lines.pop()
+        if lines and self._begun:
+            # NB: the pieces of a long line are joined once, not at each chunk.
+            self._begun.append(lines[0])
+            lines[0] = b"".join(self._begun)
+            self._begun.clear()
+            self._size = 0
+        if tail:
+            self._begun.append(tail)
+            self._size += len(tail)
+        return lines
+
+    @property
+    def size(self) -> int:
+        """The bytes of the line that is still open."""
+        return self._size
+
+    def rest(self) -> bytes:
+        """Return the line that is still open; empty when the stream ended with a whole one."""
+        return b"".join(self._begun)
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class _VersionMeta(msgspec.Struct, gc=False):
+    resource_version: str | None = msgspec.field(default=None, name="resourceVersion")
+
+
+class _Versioned(msgspec.Struct, gc=False):
+    metadata: _VersionMeta | None = None
+
+
+class _BookmarkMeta(_VersionMeta, gc=False):
+    annotations: dict[str, str | None] | None = None
+
+
+class _Bookmark(msgspec.Struct, gc=False):
+    metadata: _BookmarkMeta | None = None
+
+
+_EVENTS: Final = msgspec.json.Decoder(_Event)
+_BOOKMARKS: Final = msgspec.json.Decoder(_Bookmark)
+# NB: only this one field, so that an object that breaks its types elsewhere still has a version.
+_VERSIONS: Final = msgspec.json.Decoder(_Versioned)
+
+
+class EventDecoder(Generic[T]):
+    """Turns the lines of one watch into events of one kind."""
+
+    def __init__(self, kind: Kind[T], *, where: str = "") -> None:
+        """Take the kind to decode; `where` names the request in errors."""
+        self._kind = kind
+        self._where = where
+        self._decode = object_decoder(kind.struct).decode
+        self._typed = issubclass(kind.struct, msgspec.Struct)
+
+    def decode(self, line: bytes) -> WatchEvent[T]:
+        """Return the event of a line.
+
+        Raise the ApiError of an ERROR event, and BrokenStream over a line that is no event.
+        """
+        try:
+            event = _EVENTS.decode(line)
+        except NOT_JSON as error:
+            raise self._broken(f"a line of the watch is no event ({error})", line) from error
+        kind_of_event = event.type
+        if kind_of_event in _CHANGES:
+            try:
+                decoded: Any = self._decode(event.object)
+                version = (
+                    decoded.metadata.resource_version if self._typed else _version(event.object)
+                )
+                return WatchEvent(kind_of_event, decoded, version)  # type: ignore[arg-type]
+            except NOT_JSON:
+                return self._decode_oddly(kind_of_event, event.object)  # type: ignore[arg-type]
+        if kind_of_event == "BOOKMARK":
+            return self._decode_bookmark(event.object)
+        if kind_of_event == "ERROR":
+            failure = error_of(_status(event.object))
+            failure.request = self._where
+            raise failure
+        raise self._broken(f"an event of the unknown type {kind_of_event!r}", line)
+
+    def _decode_bookmark(self, data: msgspec.Raw) -> WatchEvent[T]:
+        try:
+            metadata = _BOOKMARKS.decode(data).metadata or _BookmarkMeta()
+        except NOT_JSON as error:
+            raise self._broken(f"a bookmark without metadata ({error})", bytes(data)) from error
+        done = (metadata.annotations or {}).get(INITIAL_EVENTS_END) == "true"
+        return WatchEvent("BOOKMARK", None, metadata.resource_version or "", done)
+
+    def _decode_oddly(self, event_type: EventType, data: msgspec.Raw) -> WatchEvent[T]:
+        """Return the event of an object with nulls or wrong types in it."""
+        result = read_object(self._kind, data)
+        if result is None:
+            raise self._broken("an event without an object", bytes(data))
+        if not isinstance(result, Rejected):
+            return WatchEvent(event_type, result, _version(data))
+        cause = result.cause
+        if event_type == "DELETED":
+            # That it is gone matters; what it was does not.
+            result = read_metadata(self._kind, data)
+            if not isinstance(result, Rejected):
+                return WatchEvent(event_type, result, _version(data))
+        return WatchEvent(event_type, None, _version(data), rejected=(name_of(data), cause))
+
+    def _broken(self, what: str, line: bytes) -> BrokenStream:
+        shown = line[:80].decode(errors="replace")
+        return BrokenStream(self._where, f"{what}: {shown!r}", fix="watch again from a new list")
+
+
+_CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
+
+async def read_events(
+    chunks: AsyncIterator[bytes],
+    decoder: EventDecoder[T],
+    *,
+    clock: Clock,
+    idle_timeout: float | None = None,
+    where: str = "",
+) -> AsyncGenerator[WatchEvent[T], None]:
+    """Iterate over the events of a stream until the server ends it.
+
+    Raise ConnectionLost when it ends in the middle of a line, and TimedOut when no byte came for
+    `idle_timeout` seconds: a connection whose other end is gone may stay silent for ever.
+    """
+    lines = Lines()
+    decode = decoder.decode
+    while True:
+        try:
+            chunk = await clock.wait_for(anext(chunks, None), idle_timeout)
+        except TimeoutError as error:
+            reason = f"the watch was silent for {idle_timeout:g} s"
+            raise TimedOut(where, reason, fix="watch again") from error
+        if chunk is None:
+            break
+        for line in lines.feed(chunk):
+            if line and not line.isspace():
+                yield decode(line)
+        if lines.size > LONGEST_LINE:
+            reason = f"a line of the watch has more than {LONGEST_LINE >> 20} MB"
+            raise BrokenStream(where, reason)
+    rest = lines.rest()
+    if rest and not rest.isspace():
+        # A last line may lack its end. Only when it is no whole object was the stream cut.
+        try:
+            _EVENTS.decode(rest)
+        except NOT_JSON as error:
+            reason = "the watch was cut in the middle of a line"
+            raise ConnectionLost(where, reason, fix="watch again") from error
+        yield decode(rest)
+
+
+def _version(data: msgspec.Raw) -> str:
+    try:
+        metadata = _VERSIONS.decode(data).metadata
+    except NOT_JSON:
+        return ""
+    return (metadata.resource_version or "") if metadata else ""
+
+
+def _status(data: msgspec.Raw) -> dict[str, Any]:
+    try:
+        status = msgspec.json.decode(data)
+    except NOT_JSON:
+        status = None
+    return status if isinstance(status, dict) else {"message": "the watch ended with an error"}

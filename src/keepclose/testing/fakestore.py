@@ -1,0 +1,118 @@
+"""What a FakeCluster remembers: objects, one growing version, and a history of bounded length.
+
+Objects are plain JSON values and are never changed in place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from keepclose.model.meta import NamespacedName
+
+JsonObject = dict[str, Any]
+Listener = Callable[["Change"], None]
+
+
+class Change(NamedTuple):
+    """One write as watches tell it."""
+
+    version: int
+    type: str
+    plural: str
+    object: JsonObject
+
+
+class Compacted(Exception):  # noqa: N818 - what happened to the version
+    """The history does not go back that far."""
+
+
+class FakeStore:
+    """Objects by kind and key, now and for some versions back."""
+
+    def __init__(self, *, history: int) -> None:
+        self._history = history
+        self._changes: deque[Change] = deque()
+        self._objects: dict[tuple[str, NamespacedName], JsonObject] = {}
+        self._states: dict[int, dict[tuple[str, NamespacedName], JsonObject]] = {}
+        self._forgotten = 0
+        self.version = 1
+        self.listeners: list[Listener] = []
+        self._keep_state()
+
+    def get(self, plural: str, key: NamespacedName) -> JsonObject | None:
+        """Return the object as it is now."""
+        return self._objects.get((plural, key))
+
+    def at(self, plural: str, version: int) -> dict[NamespacedName, JsonObject]:
+        """Return all objects of a kind as they were, sorted by key."""
+        if version not in self._states:
+            raise Compacted
+        state = self._states[version]
+        return {key: state[plural, key] for kind, key in sorted(state) if kind == plural}
+
+    def oldest(self, limit: int) -> int:
+        """Return a version that is still kept, at most so many writes back."""
+        return max(self.version - limit, min(self._states))
+
+    def since(self, plural: str, version: int) -> list[Change]:
+        """Return the changes of a kind after a version."""
+        if version < self._forgotten:
+            raise Compacted
+        return [
+            change
+            for change in self._changes
+            if change.plural == plural and change.version > version
+        ]
+
+    def put(self, plural: str, key: NamespacedName, obj: JsonObject) -> JsonObject:
+        """Write an object and return it with its new version."""
+        old = self._objects.get((plural, key))
+        self.version += 1
+        metadata = {"uid": f"uid-{self.version}", **obj.get("metadata", {})}
+        if old is not None:
+            metadata["uid"] = old["metadata"]["uid"]
+        metadata["resourceVersion"] = str(self.version)
+        stored = {**obj, "metadata": metadata}
+        self._objects[plural, key] = stored
+        self._note(Change(self.version, "ADDED" if old is None else "MODIFIED", plural, stored))
+        return stored
+
+    def delete(self, plural: str, key: NamespacedName) -> JsonObject:
+        """Delete an object and return it with the version of its end; KeyError for none."""
+        old = self._objects.pop((plural, key))
+        self.version += 1
+        ended = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
+        self._note(Change(self.version, "DELETED", plural, ended))
+        return ended
+
+    def touch(self) -> None:
+        """Move the version on by a write to something that nobody here looks at."""
+        self.version += 1
+        self._keep_state()
+
+    def compact(self) -> None:
+        """Forget all history; only the present is left."""
+        self._changes.clear()
+        self._forgotten = self.version
+        self._states = {self.version: dict(self._objects)}
+
+    def restore(self, version: int) -> None:
+        """Go back to an earlier state and count on from there, as a restored backup does."""
+        self._objects = dict(self._states[version])
+        self.version = version
+        self.compact()
+
+    def _note(self, change: Change) -> None:
+        self._changes.append(change)
+        while len(self._changes) > self._history:
+            self._forgotten = self._changes.popleft().version
+        self._keep_state()
+        for listener in tuple(self.listeners):
+            listener(change)
+
+    def _keep_state(self) -> None:
+        self._states[self.version] = dict(self._objects)
+        while len(self._states) > self._history + 1:
+            del self._states[next(iter(self._states))]
