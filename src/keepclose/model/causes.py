@@ -24,6 +24,7 @@ class CauseType(StrEnum):
     TOO_MANY = "FieldValueTooMany"
     TOO_LONG = "FieldValueTooLong"
     INTERNAL = "InternalError"
+    NOT_FOUND = "FieldValueNotFound"
 
 
 _KIND_TEXT = {
@@ -35,9 +36,16 @@ _KIND_TEXT = {
     CauseType.TOO_MANY: "Too many",
     CauseType.TOO_LONG: "Too long",
     CauseType.INTERNAL: "Internal error",
+    CauseType.NOT_FOUND: "Not found",
 }
 _SHOWS_VALUE = frozenset(
-    {CauseType.INVALID, CauseType.NOT_SUPPORTED, CauseType.DUPLICATE, CauseType.TOO_MANY}
+    {
+        CauseType.INVALID,
+        CauseType.NOT_SUPPORTED,
+        CauseType.DUPLICATE,
+        CauseType.TOO_MANY,
+        CauseType.NOT_FOUND,
+    }
 )
 
 
@@ -50,7 +58,12 @@ class Cause(msgspec.Struct, frozen=True):
     value: Any = None
 
     def __str__(self) -> str:
-        parts = [f"{self.field}: {_KIND_TEXT[self.type]}"]
+        return f"{self.field}: {self.body}"
+
+    @property
+    def body(self) -> str:
+        """What is wrong, without the field."""
+        parts = [_KIND_TEXT[self.type]]
         if self.type in _SHOWS_VALUE:
             parts.append(render_value(self.value))
         if self.detail:
@@ -103,3 +116,8 @@ def too_long(field: str, limit: int) -> Cause:
 def internal(field: str, detail: str) -> Cause:
     """Return the cause for something that should not be possible."""
     return Cause(CauseType.INTERNAL, field, detail)
+
+
+def not_found(field: str, value: Any) -> Cause:
+    """Return the cause for a name that nothing has."""
+    return Cause(CauseType.NOT_FOUND, field, "", value)

@@ -1,0 +1,209 @@
+"""Why a request failed, as the Status object that Kubernetes clients understand.
+
+Every refusal in this package is raised as a `Failure`; the outermost layer turns it into an HTTP
+answer. Status code, reason, message and causes are those of a real kube-apiserver, because
+clients and people act on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keepclose.model.causes import Cause
+
+
+class Failure(Exception):  # noqa: N818 - the word that the API has for it
+    """A request that cannot be followed."""
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: dict[str, Any] | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        """Hold the parts of the Status."""
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = details
+        self.retry_after = retry_after
+        # What goes into the metadata of the Status, such as a token to go on with.
+        self.metadata: dict[str, Any] = {}
+        # What the client is told besides; also a refused write may have odd fields.
+        self.warnings: list[str] = []
+
+    def status(self) -> dict[str, Any]:
+        """Return the Status object."""
+        body: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": self.metadata,
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            body["reason"] = self.reason
+        details = None if self.details is None else dict(self.details)
+        if self.retry_after is not None:
+            details = {**(details or {}), "retryAfterSeconds": self.retry_after}
+        if details is not None:
+            body["details"] = details
+        body["code"] = self.code
+        return body
+
+
+def qualified(plural: str, group: str) -> str:
+    """Return a resource's name with its group, as messages show it."""
+    return f"{plural}.{group}" if group else plural
+
+
+def not_found(plural: str, group: str, name: str) -> Failure:
+    """Return the answer to a name that nothing has."""
+    return Failure(
+        404,
+        "NotFound",
+        f'{qualified(plural, group)} "{name}" not found',
+        details=_details(plural, group, name),
+    )
+
+
+def no_such_path() -> Failure:
+    """Return the answer to a path that no resource is behind."""
+    return Failure(404, "NotFound", "the server could not find the requested resource", details={})
+
+
+def already_exists(plural: str, group: str, name: str) -> Failure:
+    """Return the answer to a create whose name is taken."""
+    return Failure(
+        409,
+        "AlreadyExists",
+        f'{qualified(plural, group)} "{name}" already exists',
+        details=_details(plural, group, name),
+    )
+
+
+def conflict(plural: str, group: str, name: str, why: str) -> Failure:
+    """Return the answer to a write that another one overtook."""
+    return Failure(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}',
+        details=_details(plural, group, name),
+    )
+
+
+def stale(plural: str, group: str, name: str) -> Failure:
+    """Return the answer to an update made from an old version of the object."""
+    why = (
+        "the object has been modified; please apply your changes to the latest version and try"
+        " again"
+    )
+    return conflict(plural, group, name, why)
+
+
+def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Failure:
+    """Return the answer to an object that breaks the rules of its kind."""
+    texts = list(dict.fromkeys(map(str, causes)))
+    message = f'{qualified(kind, group)} "{name}" is invalid'
+    if len(texts) == 1:
+        message += f": {texts[0]}"
+    elif texts:
+        message += f": [{', '.join(texts)}]"
+    details: dict[str, Any] = {"name": name} if name else {}
+    if group:
+        details["group"] = group
+    if kind:
+        details["kind"] = kind
+    if causes:
+        details["causes"] = [
+            {"reason": cause.type, "message": cause.body, "field": cause.field} for cause in causes
+        ]
+    return Failure(422, "Invalid", message, details=details)
+
+
+def bad_request(message: str) -> Failure:
+    """Return the answer to a request that cannot be read."""
+    return Failure(400, "BadRequest", message)
+
+
+def forbidden(plural: str, group: str, name: str, why: str) -> Failure:
+    """Return the answer to a request that the caller may not make."""
+    quoted = f' "{name}"' if name else ""
+    return Failure(
+        403,
+        "Forbidden",
+        f"{qualified(plural, group)}{quoted} is forbidden: {why}",
+        details=_details(plural, group, name),
+    )
+
+
+def unauthorized() -> Failure:
+    """Return the answer to credentials that nobody has."""
+    return Failure(401, "Unauthorized", "Unauthorized")
+
+
+def method_not_allowed(method: str = "") -> Failure:
+    """Return the answer to a verb that the resource does not have."""
+    del method
+    message = "the server does not allow this method on the requested resource"
+    return Failure(405, "MethodNotAllowed", message, details={})
+
+
+def not_acceptable(accepted: Sequence[str]) -> Failure:
+    """Return the answer to a request for a content type that is not served."""
+    message = f"only the following media types are accepted: {', '.join(accepted)}"
+    return Failure(406, "NotAcceptable", message)
+
+
+def unsupported_patch_type() -> Failure:
+    """Return the answer to a patch of a type that does not exist."""
+    return Failure(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+
+
+def unsupported_media_type(accepted: Sequence[str]) -> Failure:
+    """Return the answer to a body of a type that is not read."""
+    message = (
+        "the body of the request was in an unknown format - accepted media types include: "
+        + ", ".join(accepted)
+    )
+    return Failure(415, "UnsupportedMediaType", message)
+
+
+def internal_error(why: str) -> Failure:
+    """Return the answer to a request that the server itself could not follow."""
+    return Failure(
+        500,
+        "InternalError",
+        f"Internal error occurred: {why}",
+        details={"causes": [{"message": why}]},
+    )
+
+
+def too_large(limit: int) -> Failure:
+    """Return the answer to a body over the limit."""
+    return Failure(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
+
+
+def expired(message: str = "The provided continue parameter is too old") -> Failure:
+    """Return the answer to a version that is no longer kept."""
+    return Failure(410, "Expired", message)
+
+
+def too_old(asked: int, oldest: int) -> Failure:
+    """Return the answer to a watch from a version that is no longer kept."""
+    return expired(f"too old resource version: {asked} ({oldest})")
+
+
+def _details(plural: str, group: str, name: str) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    if name:
+        details["name"] = name
+    if group:
+        details["group"] = group
+    details["kind"] = plural
+    return details

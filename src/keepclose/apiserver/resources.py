@@ -1,0 +1,268 @@
+"""The kinds that the server serves: one entry makes a kind known to every part.
+
+Paths, discovery, OpenAPI, storage and authorisation all read this table. A kind that is served in
+two groups has two entries with one store (`stored_as`), and `conversion` turns one into the other.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+ALL_VERBS: Final = (
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+)
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """A kind as a client addresses it."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    # The published name of the type of its objects.
+    definition: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    # Fields beyond metadata.name and metadata.namespace that field selectors may ask about.
+    selectable: tuple[str, ...] = ()
+    # The name of the store; by default that of the resource with its group.
+    stored_as: str = ""
+
+    @property
+    def api_version(self) -> str:
+        """Group and version as objects name them."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def list_kind(self) -> str:
+        """The kind of a list of these."""
+        return f"{self.kind}List"
+
+    @property
+    def qualified(self) -> str:
+        """The plural with its group, as messages show it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def store(self) -> str:
+        """The name under which the objects are stored."""
+        return self.stored_as or self.qualified
+
+
+_CORE = "io.k8s.api.core.v1."
+_APPS = "io.k8s.api.apps.v1."
+
+RESOURCES: Final = (
+    Resource(
+        group="",
+        version="v1",
+        kind="Namespace",
+        plural="namespaces",
+        singular="namespace",
+        definition=_CORE + "Namespace",
+        namespaced=False,
+        short_names=("ns",),
+        subresources=("status", "finalize"),
+        verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
+        selectable=("status.phase",),
+    ),
+    Resource(
+        group="",
+        version="v1",
+        kind="Node",
+        plural="nodes",
+        singular="node",
+        definition=_CORE + "Node",
+        namespaced=False,
+        short_names=("no",),
+        subresources=("status",),
+        selectable=("spec.unschedulable",),
+    ),
+    Resource(
+        group="",
+        version="v1",
+        kind="Pod",
+        plural="pods",
+        singular="pod",
+        definition=_CORE + "Pod",
+        short_names=("po",),
+        categories=("all",),
+        subresources=("status",),
+        selectable=(
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ),
+    ),
+    Resource(
+        group="",
+        version="v1",
+        kind="Service",
+        plural="services",
+        singular="service",
+        definition=_CORE + "Service",
+        short_names=("svc",),
+        categories=("all",),
+        subresources=("status",),
+        selectable=("spec.clusterIP", "spec.type"),
+    ),
+    Resource(
+        group="",
+        version="v1",
+        kind="Endpoints",
+        plural="endpoints",
+        singular="endpoints",
+        definition=_CORE + "Endpoints",
+        short_names=("ep",),
+    ),
+    Resource(
+        group="",
+        version="v1",
+        kind="Event",
+        plural="events",
+        singular="event",
+        definition=_CORE + "Event",
+        short_names=("ev",),
+        selectable=(
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ),
+    ),
+    Resource(
+        group="",
+        version="v1",
+        kind="ConfigMap",
+        plural="configmaps",
+        singular="configmap",
+        definition=_CORE + "ConfigMap",
+        short_names=("cm",),
+    ),
+    Resource(
+        group="apps",
+        version="v1",
+        kind="Deployment",
+        plural="deployments",
+        singular="deployment",
+        definition=_APPS + "Deployment",
+        short_names=("deploy",),
+        categories=("all",),
+        subresources=("status", "scale"),
+    ),
+    Resource(
+        group="apps",
+        version="v1",
+        kind="ReplicaSet",
+        plural="replicasets",
+        singular="replicaset",
+        definition=_APPS + "ReplicaSet",
+        short_names=("rs",),
+        categories=("all",),
+        subresources=("status", "scale"),
+        selectable=("status.replicas",),
+    ),
+    Resource(
+        group="apps",
+        version="v1",
+        kind="DaemonSet",
+        plural="daemonsets",
+        singular="daemonset",
+        definition=_APPS + "DaemonSet",
+        short_names=("ds",),
+        categories=("all",),
+        subresources=("status",),
+    ),
+    Resource(
+        group="coordination.k8s.io",
+        version="v1",
+        kind="Lease",
+        plural="leases",
+        singular="lease",
+        definition="io.k8s.api.coordination.v1.Lease",
+    ),
+    Resource(
+        group="discovery.k8s.io",
+        version="v1",
+        kind="EndpointSlice",
+        plural="endpointslices",
+        singular="endpointslice",
+        definition="io.k8s.api.discovery.v1.EndpointSlice",
+    ),
+    Resource(
+        group="events.k8s.io",
+        version="v1",
+        kind="Event",
+        plural="events",
+        singular="event",
+        definition="io.k8s.api.events.v1.Event",
+        short_names=("ev",),
+        selectable=(
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reason",
+            "reportingController",
+            "type",
+        ),
+        stored_as="events",
+    ),
+    Resource(
+        group="networking.k8s.io",
+        version="v1",
+        kind="ServiceCIDR",
+        plural="servicecidrs",
+        singular="servicecidr",
+        definition="io.k8s.api.networking.v1.ServiceCIDR",
+        namespaced=False,
+        subresources=("status",),
+    ),
+)
+
+# Versions that are no longer announced, and only read: kubectl 1.20 describes slices by this one.
+OLD_RESOURCES: Final = (
+    Resource(
+        group="discovery.k8s.io",
+        version="v1beta1",
+        kind="EndpointSlice",
+        plural="endpointslices",
+        singular="endpointslice",
+        definition="",
+        verbs=("get", "list", "watch"),
+        stored_as="endpointslices.discovery.k8s.io",
+    ),
+)
+
+BY_PATH: Final = {(one.group, one.version, one.plural): one for one in (*RESOURCES, *OLD_RESOURCES)}
+BY_KIND: Final = {(one.api_version, one.kind): one for one in RESOURCES}
+BY_STORE: Final = {one.store: one for one in RESOURCES if not one.stored_as}

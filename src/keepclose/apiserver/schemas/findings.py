@@ -1,0 +1,61 @@
+"""What a check of a value finds, and the words for it.
+
+A finding starts where the value is and travels outwards; paths are put together only on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+# A kube-apiserver allows 10000; nothing that people write comes near either.
+DEEPEST: Final = 200
+TOO_DEEP: Final = "exceeded max depth"
+_WORDS: Final = {str: "string", bool: "bool", list: "array", dict: "object"}
+
+
+class Problem(msgspec.Struct):
+    """One finding; the paths grow from the inside to the outside."""
+
+    # Whether the decoder stops here. Otherwise it reads on, and the first finding counts.
+    final: bool = False
+    is_unknown: bool = False
+    # The JSON value that was met, and Go's name of the type that was due.
+    word: str = ""
+    go_type: str = ""
+    # A message that names no place.
+    text: str = ""
+    struct: str = ""
+    stack: list[str] = []
+    path: list[str] = []
+
+
+Found = list[Problem] | None
+Checker = Callable[[Any, Any, Any], Found]
+
+
+def word_of(value: Any) -> str:
+    """Return what Go's decoder calls a JSON value."""
+    return _WORDS.get(type(value), "number")
+
+
+def find_wrong(value: Any, go_type: str) -> list[Problem]:
+    """Return the finding that a value is of another type than is due."""
+    return [Problem(word=word_of(value), go_type=go_type)]
+
+
+def find_too_deep(value: Any) -> Found:
+    """Find whether a value that no type bounds is nested beyond the limit."""
+    level = [value] if type(value) in (dict, list) else []
+    for _ in range(DEEPEST):
+        level = [
+            below
+            for one in level
+            for below in (one.values() if type(one) is dict else one)
+            if type(below) in (dict, list)
+        ]
+        if not level:
+            return None
+    return [Problem(final=True, text=TOO_DEEP)]
