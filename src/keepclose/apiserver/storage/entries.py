@@ -1,0 +1,136 @@
+"""Stored objects and the changes that led to them: JSON bytes with the little that is asked often.
+
+An object is encoded once and its bytes are served as they are. What the store must know of it is
+read back from those bytes, when it is written as when it is found at start: whatever can be
+written can be read again, and nothing of the caller's object is kept. Words that many objects
+share (namespaces, labels, uids of owners) are held once in memory.
+"""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.storage.errors import Malformed
+
+JsonObject = dict[str, Any]
+
+ADDED: Final = "ADDED"
+MODIFIED: Final = "MODIFIED"
+DELETED: Final = "DELETED"
+
+_NO_LABELS: Final[dict[str, str]] = {}
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One version of an object. The labels are shared and must not be changed."""
+
+    version: int
+    namespace: str
+    name: str
+    uid: str
+    data: bytes
+    labels: dict[str, str]
+    owners: tuple[str, ...]
+
+
+class Change(msgspec.Struct, gc=False):
+    """One write. Of a deletion, the entry is the last state with the version of the deletion."""
+
+    version: int
+    type: str
+    entry: Entry
+    previous: Entry | None
+    store: str
+    # Seconds since 1970.
+    time: int
+    _frame: bytes | None = None
+
+    @property
+    def frame(self) -> bytes:
+        """The change as one line of a watch; made once for all watchers."""
+        if self._frame is None:
+            self._frame = b'{"type":"%b","object":%b}\n' % (self.type.encode(), self.entry.data)
+        return self._frame
+
+    def forget_frame(self) -> None:
+        """Free the memory of the line; it is made again when it is asked for."""
+        self._frame = None
+
+
+class _Owner(msgspec.Struct, gc=False):
+    uid: str = ""
+
+
+class _Metadata(msgspec.Struct, gc=False, rename="camel"):
+    name: str
+    resource_version: str
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str | None] | None = None
+    owner_references: list[_Owner] | None = None
+
+
+class _Head(msgspec.Struct, gc=False):
+    metadata: _Metadata
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_decode_head = msgspec.json.Decoder(_Head).decode
+# What reading and writing JSON may raise; too deep nesting counts, and so do lone surrogates.
+_JSON_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+def read_key(obj: JsonObject) -> tuple[str, str]:
+    """Return namespace and name of an object; the namespace is "" where the kind has none."""
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        raise Malformed("metadata must be an object")
+    namespace, name = metadata.get("namespace") or "", metadata.get("name")
+    if not isinstance(name, str) or not name:
+        raise Malformed("metadata.name must be a string and not empty")
+    if not isinstance(namespace, str):
+        raise Malformed("metadata.namespace must be a string")
+    return namespace, name
+
+
+def encode_entry(obj: JsonObject, version: int) -> Entry:
+    """Return the object as it is stored; its metadata.resourceVersion is set to the version."""
+    obj["metadata"]["resourceVersion"] = str(version)
+    try:
+        data = _encode(obj)
+    except _JSON_ERRORS as error:
+        raise Malformed(f"the object cannot be written as JSON: {error}") from error
+    return read_entry(data, version)
+
+
+def read_entry(data: bytes, version: int) -> Entry:
+    """Return the entry that the JSON of an object holds."""
+    try:
+        metadata = _decode_head(data).metadata
+    except _JSON_ERRORS as error:
+        raise Malformed(f"the object cannot be read: {error}") from error
+    if metadata.resource_version != str(version):
+        found = metadata.resource_version
+        raise Malformed(f"the object says that it is version {found}, not {version}")
+    labels, owners = metadata.labels, metadata.owner_references
+    return Entry(
+        version,
+        intern(metadata.namespace or ""),
+        metadata.name,
+        metadata.uid or "",
+        data,
+        {intern(key): intern(value or "") for key, value in labels.items()}
+        if labels
+        else _NO_LABELS,
+        tuple([intern(owner.uid) for owner in owners if owner.uid]) if owners else (),
+    )
+
+
+def decode_object(entry: Entry) -> JsonObject:
+    """Return the object itself, as a value that belongs to the caller."""
+    decoded: JsonObject = _decode(entry.data)
+    return decoded

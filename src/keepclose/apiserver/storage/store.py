@@ -1,0 +1,296 @@
+"""Objects of all kinds under one growing version: the only door to what the server knows.
+
+A write is checked, made durable, and only then seen by readers and watchers, in this order, so
+that nobody ever acts on something that a crash could take back. All methods are quick and are
+called from one thread. Names of stores are plain strings; what the objects mean is not known here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from keepclose.apiserver.storage.entries import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    Change,
+    Entry,
+    JsonObject,
+    decode_object,
+    encode_entry,
+    read_key,
+)
+from keepclose.apiserver.storage.errors import (
+    Ahead,
+    Compacted,
+    Exists,
+    Malformed,
+    Missing,
+    Stale,
+    StorageError,
+)
+from keepclose.apiserver.storage.history import FIRST_VERSION
+from keepclose.apiserver.storage.log import Dropped, Log, Synchronous, open_log
+from keepclose.apiserver.storage.state import Key, State
+from keepclose.apiserver.storage.subscriptions import Subscription
+
+__all__ = [
+    "Ahead",
+    "Compacted",
+    "Exists",
+    "Malformed",
+    "Missing",
+    "Stale",
+    "StorageError",
+    "Store",
+]
+
+# So many changes of a store stay known, unless they are older than the age in seconds.
+HISTORY: Final = 20_000
+MAX_HISTORY_AGE: Final = 3600.0
+# So many changes may wait for a watcher.
+PENDING_LIMIT: Final = 10_000
+# Changes are removed from the disk so many at a time, which takes about as long as a few writes.
+_COMPACTION_STEP: Final = 64
+
+_logger = structlog.get_logger()
+
+
+class Store:
+    """The objects, their latest history, and everybody who watches them."""
+
+    def __init__(
+        self,
+        log: Log | None,
+        state: State,
+        *,
+        history: int,
+        max_history_age: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """Hold what `open` made."""
+        self._log = log
+        self._state = state
+        self._history = history
+        self._max_history_age = max_history_age
+        self._clock = clock
+        self._batch: list[Change] | None = None
+        self._staged: dict[Key, Entry | None] = {}
+        self._dropped: list[Dropped] = []
+        self._compact_at = _COMPACTION_STEP
+        self._drop(state.trim(keep=history, since=self._horizon()))
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path | None,
+        *,
+        synchronous: Synchronous = "normal",
+        history: int = HISTORY,
+        max_history_age: float = MAX_HISTORY_AGE,
+        check: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> Store:
+        """Return the store of a directory, made where there is none; None keeps it in memory.
+
+        What was written survives the end of the process in any case, and a failure of the power
+        with `synchronous="full"`. With `check` the whole file is looked through first. Raises
+        StorageError.
+        """
+        log, state = None, State()
+        if directory is not None:
+            log, recovered = open_log(directory, synchronous=synchronous, check=check)
+            state.restore(recovered)
+        return cls(log, state, history=history, max_history_age=max_history_age, clock=clock)
+
+    @property
+    def version(self) -> int:
+        """The version of the latest write; 1 when there was none."""
+        return self._state.version
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version from which every store can be watched; see `oldest_of` for one."""
+        floors = (part.history.floor for part in self._state.parts.values())
+        return max(floors, default=FIRST_VERSION)
+
+    def oldest_of(self, store: str) -> int:
+        """Return the oldest version from which the store can be watched."""
+        return self._state.part(store).history.floor
+
+    def get(self, store: str, namespace: str, name: str) -> Entry | None:
+        """Return the object, or None."""
+        return self._state.get(store, namespace, name)
+
+    def entries(self, store: str, namespace: str = "") -> list[Entry]:
+        """Return the objects by namespace and name, of one namespace or ("") of all."""
+        return self._state.part(store).objects.entries(namespace)
+
+    def entries_at(self, store: str, version: int, namespace: str = "") -> list[Entry]:
+        """Return the objects as they were at the version. Raises Compacted or Ahead."""
+        self._check_reached(version)
+        part = self._state.part(store)
+        return part.objects.entries_with(part.history.states_at(version, namespace), namespace)
+
+    def count(self, store: str, namespace: str = "") -> int:
+        """Return how many objects there are, in one namespace or ("") in all."""
+        return self._state.part(store).objects.count(namespace)
+
+    def owned_by(self, uid: str) -> list[Key]:
+        """Return store, namespace and name of the objects that name this uid as an owner."""
+        return self._state.owned_by(uid)
+
+    def create(self, store: str, obj: JsonObject) -> Entry:
+        """Store a new object and set its resourceVersion. Raises Exists.
+
+        After any failure the resourceVersion in the object means nothing.
+        """
+        namespace, name = read_key(obj)
+        if self._held(store, namespace, name) is not None:
+            raise Exists(store, namespace, name)
+        return self._write(store, ADDED, obj, None)
+
+    def update(self, store: str, obj: JsonObject, *, expected: int | None = None) -> Entry:
+        """Store a new state of an object and set its resourceVersion. Raises Missing, Stale."""
+        previous = self._expect((store, *read_key(obj)), expected)
+        return self._write(store, MODIFIED, obj, previous)
+
+    def delete(
+        self,
+        store: str,
+        namespace: str,
+        name: str,
+        *,
+        expected: int | None = None,
+        final: JsonObject | None = None,
+    ) -> Entry:
+        """Remove an object; return its last state, or the final one given, as it is announced.
+
+        Raises Missing, Stale.
+        """
+        previous = self._expect((store, namespace, name), expected)
+        last = decode_object(previous) if final is None else final
+        if read_key(last) != (namespace, name):
+            raise Malformed(f"the final state of {name} is that of another object")
+        return self._write(store, DELETED, last, previous)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Make all writes of the block durable and visible at once, or none when it fails.
+
+        Writes within the block build on each other; reads show the state before it. Nothing may
+        be awaited in the block, because writes of others would become part of it.
+        """
+        if self._batch is not None:
+            raise RuntimeError("batches cannot be nested")
+        changes = self._batch = []
+        try:
+            yield
+        finally:
+            self._batch = None
+            self._staged = {}
+        if changes:
+            self._commit(changes)
+
+    def subscribe(
+        self, store: str, *, since: int | None, namespace: str = "", limit: int = PENDING_LIMIT
+    ) -> Subscription:
+        """Return all changes after the version, those made already first; None is from now on.
+
+        Raises Compacted or Ahead.
+        """
+        part = self._state.part(store)
+        backlog: list[Change] = []
+        if since is not None:
+            self._check_reached(since)
+            backlog = part.history.after(since, namespace)
+        return part.subscribers.add(backlog, namespace=namespace, limit=limit)
+
+    def watchers(self, store: str) -> int:
+        """Return how many subscriptions there are."""
+        return len(self._state.part(store).subscribers)
+
+    def compact(self, keep: int = 0) -> None:
+        """Let go of all history but so many changes of each store, in memory and on disk."""
+        self._drop(self._state.trim(keep=keep, since=self._horizon()))
+        while self._dropped:
+            self._compact_step()
+
+    def close(self) -> None:
+        """End all subscriptions and close the file; a second time does nothing."""
+        for part in self._state.parts.values():
+            part.subscribers.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _held(self, store: str, namespace: str, name: str) -> Entry | None:
+        """Return the object as a write finds it, with what its batch has done so far."""
+        if self._staged:
+            key = (store, namespace, name)
+            if key in self._staged:
+                return self._staged[key]
+        return self._state.get(store, namespace, name)
+
+    def _expect(self, key: Key, expected: int | None) -> Entry:
+        held = self._held(*key)
+        if held is None:
+            raise Missing(*key)
+        if expected is not None and held.version != expected:
+            raise Stale(held, expected)
+        return held
+
+    def _check_reached(self, version: int) -> None:
+        if version > self._state.version:
+            raise Ahead(version, self._state.version)
+
+    def _write(self, store: str, kind: str, obj: JsonObject, previous: Entry | None) -> Entry:
+        batch = self._batch
+        version = self._state.version + 1 + (0 if batch is None else len(batch))
+        entry = encode_entry(obj, version)
+        change = Change(version, kind, entry, previous, store, int(self._clock()))
+        if batch is None:
+            self._commit([change])
+        else:
+            batch.append(change)
+            key = (store, entry.namespace, entry.name)
+            self._staged[key] = None if kind == DELETED else entry
+        return entry
+
+    def _commit(self, changes: Sequence[Change]) -> None:
+        if self._log is not None:
+            self._log.append(changes)
+        self._state.apply(changes)
+        for store in {change.store for change in changes}:
+            history = self._state.parts[store].history
+            self._drop(history.trim(keep=self._history, since=self._horizon()))
+        for _ in range(1 + len(changes) // _COMPACTION_STEP):
+            if len(self._dropped) < self._compact_at:
+                break
+            try:
+                self._compact_step()
+            except StorageError as error:
+                # The write itself is made. Old rows do no harm but to take room.
+                self._compact_at = len(self._dropped) + _COMPACTION_STEP
+                _logger.warning("old versions stay on disk for now", error=str(error))
+
+    def _horizon(self) -> float:
+        return self._clock() - self._max_history_age
+
+    def _drop(self, changes: Iterator[Change]) -> None:
+        if self._log is None:
+            for _ in changes:
+                pass
+        else:
+            self._dropped += [Dropped.of(change) for change in changes]
+
+    def _compact_step(self) -> None:
+        if self._log is not None:
+            self._log.compact(self._dropped[:_COMPACTION_STEP])
+        del self._dropped[:_COMPACTION_STEP]
+        self._compact_at = _COMPACTION_STEP
