@@ -1,0 +1,1 @@
+"""Patches of all four types, and who owns which field."""
