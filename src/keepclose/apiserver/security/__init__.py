@@ -1,0 +1,1 @@
+"""Who calls, over which connection, and what they may do."""

@@ -1,0 +1,254 @@
+"""A private CA, the server's certificate, and certificates for clients, under one directory.
+
+Made at the first start and kept: clients hold the CA. The server's certificate is made anew when
+it has less than 30 days left, when a name is missing from it or when the CA is another; the CA
+itself when it has less than 30 days left. A file that cannot be read is never replaced silently.
+Keys are on the curve P-256 and readable by their owner alone.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from keepclose.apiserver.security.files import (
+    BrokenFileError,
+    make_private_directory,
+    read_private,
+    write_private,
+)
+from keepclose.model.strings import dns1123_subdomain
+
+RENEWED_BEFORE: Final = timedelta(days=30)
+CA_LIFETIME: Final = timedelta(days=3652)
+LEAF_LIFETIME: Final = timedelta(days=365)
+
+# Clocks differ: a certificate is good from a little before it was made.
+_TOLERANCE: Final = timedelta(minutes=5)
+_LOCAL_NAMES: Final = (
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "127.0.0.1",
+    "::1",
+)
+
+
+class InvalidHostError(ValueError):
+    """A host name or address that no certificate can hold."""
+
+
+class _Pair(NamedTuple):
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+class ClientCertificate(NamedTuple):
+    """A client's certificate and its key, both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+class Authority:
+    """The CA in a directory, and what it signs."""
+
+    def __init__(self, directory: Path, *, now: float) -> None:
+        """Read the CA, or make one where there is none or it ends soon.
+
+        `now` is in seconds since 1970. Raises BrokenFileError for files that cannot be used.
+        """
+        self._directory = directory
+        self._now = datetime.fromtimestamp(now, UTC)
+        self.certificate_path = directory / "ca.crt"
+        self.server_certificate_path = directory / "server.crt"
+        self.server_key_path = directory / "server.key"
+        make_private_directory(directory)
+        self._pair = self._read_pair("ca") or self._make()
+        if self._ends_soon(self._pair.certificate):
+            self._pair = self._make()
+
+    @property
+    def pem(self) -> bytes:
+        """The certificate of the CA."""
+        return _certificate_pem(self._pair.certificate)
+
+    def keep_server_certificate(self, hosts: Sequence[str] = ()) -> bool:
+        """See to a server certificate for this machine's own names and the given ones.
+
+        Returns whether a new one was made. Hosts are DNS names or IP addresses.
+        """
+        names = [_general_name(host) for host in dict.fromkeys((*_LOCAL_NAMES, *hosts))]
+        found = self._read_pair("server")
+        if found is not None and self._still_serves(found.certificate, names):
+            return False
+        subject = _subject("kube-apiserver")
+        usage = ExtendedKeyUsageOID.SERVER_AUTH
+        self._write_pair("server", self._sign(subject, usage=usage, names=names))
+        return True
+
+    def issue_client(self, user: str, groups: Sequence[str] = ()) -> ClientCertificate:
+        """Return a certificate that makes its holder this user in these groups."""
+        pair = self._sign(_subject(user, groups), usage=ExtendedKeyUsageOID.CLIENT_AUTH)
+        return ClientCertificate(_certificate_pem(pair.certificate), _key_pem(pair.key))
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return the server's side of TLS: our certificate, and clients' if they have one."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.server_certificate_path, self.server_key_path)
+        context.load_verify_locations(self.certificate_path)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        return context
+
+    def _make(self) -> _Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _subject("keepclose-ca")
+        usage = _key_usage(signs_certificates=True)
+        builder = (
+            self._builder(subject, key.public_key(), lifetime=CA_LIFETIME)
+            .issuer_name(subject)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+        )
+        pair = _Pair(builder.sign(key, hashes.SHA256()), key)
+        self._write_pair("ca", pair)
+        return pair
+
+    def _sign(
+        self,
+        subject: x509.Name,
+        *,
+        usage: x509.ObjectIdentifier,
+        names: Sequence[x509.GeneralName] = (),
+    ) -> _Pair:
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = self._pair
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.key.public_key())
+        builder = (
+            self._builder(subject, key.public_key(), lifetime=LEAF_LIFETIME)
+            .issuer_name(issuer.certificate.subject)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(signer, critical=False)
+        )
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        return _Pair(builder.sign(issuer.key, hashes.SHA256()), key)
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, lifetime: timedelta
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(self._now - _TOLERANCE)
+            .not_valid_after(self._now + lifetime)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        )
+
+    def _still_serves(
+        self, certificate: x509.Certificate, names: Sequence[x509.GeneralName]
+    ) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self._pair.certificate)
+            held = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound):
+            return False
+        return set(names) <= set(held.value) and not self._ends_soon(certificate)
+
+    def _ends_soon(self, certificate: x509.Certificate) -> bool:
+        return certificate.not_valid_after_utc - self._now < RENEWED_BEFORE
+
+    def _read_pair(self, name: str) -> _Pair | None:
+        certificate_path, key_path = self._paths(name)
+        certificate_pem, key_pem = read_private(certificate_path), read_private(key_path)
+        # NB: the key is written first, so one without a certificate was never used.
+        if certificate_pem is None:
+            return None
+        fix = f"put the right one back, or remove {self._directory} to make all of them anew"
+        if key_pem is None:
+            raise BrokenFileError(key_path, "is missing", fix)
+        try:
+            certificate = x509.load_pem_x509_certificate(certificate_pem)
+        except ValueError as error:
+            raise BrokenFileError(certificate_path, "holds no certificate", fix) from error
+        try:
+            key = serialization.load_pem_private_key(key_pem, password=None)
+        except (ValueError, TypeError) as error:
+            raise BrokenFileError(key_path, "holds no private key", fix) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise BrokenFileError(key_path, "holds a key of another kind than ours", fix)
+        if key.public_key() != certificate.public_key():
+            raise BrokenFileError(key_path, f"does not fit {certificate_path.name}", fix)
+        return _Pair(certificate, key)
+
+    def _write_pair(self, name: str, pair: _Pair) -> None:
+        certificate_path, key_path = self._paths(name)
+        # The old certificate goes first: without it a key left alone by a crash is made anew.
+        certificate_path.unlink(missing_ok=True)
+        write_private(key_path, _key_pem(pair.key))
+        write_private(certificate_path, _certificate_pem(pair.certificate))
+
+    def _paths(self, name: str) -> tuple[Path, Path]:
+        return self._directory / f"{name}.crt", self._directory / f"{name}.key"
+
+
+def _subject(common_name: str, organisations: Sequence[str] = ()) -> x509.Name:
+    return x509.Name(
+        [
+            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, one) for one in organisations),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+        ]
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    if dns1123_subdomain(host.lower().removeprefix("*.")):
+        raise InvalidHostError(f"{host!r} is neither a host name nor an address")
+    return x509.DNSName(host)
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _certificate_pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

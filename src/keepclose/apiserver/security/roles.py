@@ -1,0 +1,179 @@
+"""Who may do what, as a pure function of the caller and the request.
+
+Administrators may do everything. The controller reads everything and writes what follows from
+Services: EndpointSlices, Endpoints, the status of Services, events and leases. A node reads what
+routing needs and writes about itself alone. Viewers read. Anyone may ask whether the server is
+healthy, and nothing else. What no rule allows is refused, in the words of kube-apiserver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.failures import Failure, forbidden
+from keepclose.apiserver.security.users import (
+    AUTHENTICATED,
+    CONTROLLERS,
+    MASTERS,
+    VIEWERS,
+    User,
+)
+from keepclose.model.causes import render_value
+
+ACKNOWLEDGEMENT_NAMESPACE: Final = "keepclose-system"
+NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
+
+_READ: Final = frozenset(("get", "list", "watch"))
+_CHANGE: Final = frozenset(("create", "update", "patch"))
+_CHANGE_OWN: Final = _CHANGE | {"get"}
+_PATH_READ: Final = frozenset(("get", "head"))
+_HEALTH: Final = ("/healthz", "/livez", "/readyz")
+_DISCOVERY: Final = ("/api", "/apis", "/openapi", "/version")
+
+_DISCOVERY_GROUP: Final = "discovery.k8s.io"
+_LEASE: Final = ("coordination.k8s.io", "leases", "")
+_EVENTS: Final = (("", "events", ""), ("events.k8s.io", "events", ""))
+
+# Group, resource and subresource, and the verbs beyond reading.
+_CONTROLLER_WRITES: Final[Mapping[tuple[str, str, str], frozenset[str]]] = {
+    (_DISCOVERY_GROUP, "endpointslices", ""): _CHANGE | {"delete"},
+    ("", "endpoints", ""): _CHANGE | {"delete"},
+    ("", "services", "status"): frozenset(("update", "patch")),
+    **dict.fromkeys(_EVENTS, _CHANGE),
+    _LEASE: _CHANGE,
+}
+_NODE_READS: Final = frozenset(
+    (
+        ("", "services", ""),
+        ("", "endpoints", ""),
+        ("", "nodes", ""),
+        ("", "namespaces", ""),
+        (_DISCOVERY_GROUP, "endpointslices", ""),
+        ("networking.k8s.io", "servicecidrs", ""),
+    )
+)
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What a request wants; without a resource it is about the path."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def target(self) -> tuple[str, str, str]:
+        """Group, resource and subresource."""
+        return (self.group, self.resource, self.subresource)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Whether, and by which rule; a refusal needs none."""
+
+    allowed: bool
+    reason: str = ""
+
+
+REFUSED: Final = Decision(False)
+
+
+def acknowledgement_name(node_name: str) -> str:
+    """Return the name of the ConfigMap in which a node says what it has put into effect."""
+    return f"keepclose-ack-{node_name}"
+
+
+def allowed(user: User, action: Action, body: Mapping[str, Any] | None = None) -> Decision:
+    """Return whether the user may do it.
+
+    A create carries the name in its body: where a rule is about one name, a create without a body
+    is refused.
+    """
+    if MASTERS in user.groups:
+        return Decision(True, "administrators may do everything")
+    if not action.resource:
+        return _allowed_path(user, action)
+    if action.verb in _READ and (VIEWERS in user.groups or CONTROLLERS in user.groups):
+        return Decision(True, "viewers and controllers may read everything")
+    if CONTROLLERS in user.groups and action.verb in _CONTROLLER_WRITES.get(action.target, ()):
+        return Decision(True, "controllers may write what follows from Services")
+    if user.node:
+        return _allowed_node(user.node, action, body or {})
+    return REFUSED
+
+
+def refusal(user: User, action: Action) -> Failure:
+    """Return the answer to what the user may not do."""
+    who = f"User {render_value(user.name)} cannot {action.verb}"
+    if not action.resource:
+        why = _harmless(f"{who} path {render_value(action.path)}")
+        return Failure(403, "Forbidden", f"forbidden: {why}", details={})
+    resource = action.resource + (f"/{action.subresource}" if action.subresource else "")
+    what = f"resource {render_value(resource)} in API group {render_value(action.group)}"
+    scope = f"in the namespace {render_value(action.namespace)}"
+    where = scope if action.namespace else "at the cluster scope"
+    return forbidden(action.resource, action.group, action.name, _harmless(f"{who} {what} {where}"))
+
+
+def _allowed_path(user: User, action: Action) -> Decision:
+    if action.verb not in _PATH_READ:
+        return REFUSED
+    if _is_at_or_below(action.path, _HEALTH):
+        return Decision(True, "anyone may ask whether the server is healthy")
+    if AUTHENTICATED in user.groups and _is_at_or_below(action.path, _DISCOVERY):
+        return Decision(True, "whoever is known may ask what is served")
+    if VIEWERS in user.groups or CONTROLLERS in user.groups:
+        return Decision(True, "viewers and controllers may read everything")
+    return REFUSED
+
+
+def _allowed_node(node_name: str, action: Action, body: Mapping[str, Any]) -> Decision:
+    verb, target = action.verb, action.target
+    if verb in _READ and target in _NODE_READS:
+        return Decision(True, "nodes may read what routing needs")
+    if verb in ("create", "patch") and target in _EVENTS:
+        return Decision(True, "nodes may report events")
+    own = (action.namespace, _object_name(action, body))
+    match target:
+        case ("", "configmaps", ""):
+            verbs, wanted = (
+                _CHANGE_OWN,
+                (ACKNOWLEDGEMENT_NAMESPACE, acknowledgement_name(node_name)),
+            )
+        case ("coordination.k8s.io", "leases", ""):
+            verbs, wanted = _CHANGE_OWN, (NODE_LEASE_NAMESPACE, node_name)
+        case ("", "nodes", ""):
+            verbs, wanted = _CHANGE, ("", node_name)
+        case ("", "nodes", "status"):
+            verbs, wanted = frozenset(("get", "update", "patch")), ("", node_name)
+        case _:
+            return REFUSED
+    if verb in verbs and own == wanted:
+        return Decision(True, "nodes may write about themselves")
+    return REFUSED
+
+
+def _object_name(action: Action, body: Mapping[str, Any]) -> str:
+    if action.verb != "create":
+        return action.name
+    metadata = body.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _is_at_or_below(path: str, places: tuple[str, ...]) -> bool:
+    # NB: a path that climbs is none of ours, wherever it seems to start.
+    return ".." not in path and any(
+        path == place or path.startswith(f"{place}/") for place in places
+    )
+
+
+def _harmless(text: str) -> str:
+    # Browsers must not take a message for HTML.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

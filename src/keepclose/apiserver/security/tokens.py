@@ -1,0 +1,131 @@
+"""Bearer tokens: one a role and one a node, each in a file that its owner alone can read.
+
+A file is made once and then kept, so that what was handed out stays good. Tokens are found by
+their SHA-256: how long that takes tells nothing about the tokens there are, since nobody can steer
+a digest. Another process may add a file, which counts from the next request on, or remove one,
+which counts within a second: looking at the directory for every request would cost more than the
+rest of finding out who calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from keepclose.apiserver.security.files import (
+    BrokenFileError,
+    create_private,
+    make_private_directory,
+    read_private,
+)
+from keepclose.apiserver.security.users import Role, User, node_user, role_user
+from keepclose.model.strings import dns1123_subdomain
+
+RECHECK_SECONDS: Final = 1.0
+_NODE_FILE: Final = "node-"
+_SHORTEST: Final = 16
+# Files that come within one tick of the file system's clock leave no trace in the directory's time.
+_TICK_NS: Final = 100_000_000
+_log = structlog.get_logger(__name__)
+
+
+class InvalidNodeNameError(ValueError):
+    """A name that no node can have, and that therefore names no file."""
+
+
+class Tokens:
+    """The tokens in a directory."""
+
+    def __init__(self, directory: Path, *, recheck_seconds: float = RECHECK_SECONDS) -> None:
+        """Make the directory and the roles' tokens where they are missing, and read them all.
+
+        Raises BrokenFileError for a file that holds no token, or one that another file holds.
+        """
+        self._directory = directory
+        self._users: dict[bytes, User] = {}
+        self._read_at = -1
+        self._recheck_seconds = recheck_seconds
+        self._good_until = 0.0
+        make_private_directory(directory)
+        for role in Role:
+            self.of_role(role)
+        self._load()
+
+    def of_role(self, role: Role) -> str:
+        """Return the token of a role."""
+        return self._keep_or_make(self._directory / role, role_user(role))
+
+    def of_node(self, node_name: str) -> str:
+        """Return the token of a node, which is made at the first call."""
+        problems = dns1123_subdomain(node_name)
+        if problems:
+            raise InvalidNodeNameError(f"{node_name!r} is no name of a node: {problems[0]}")
+        path = self._directory / f"{_NODE_FILE}{node_name}"
+        return self._keep_or_make(path, node_user(node_name))
+
+    def find(self, token: str) -> User | None:
+        """Return whose token it is, or None."""
+        digest = _digest(token)
+        user = self._users.get(digest)
+        now = time.monotonic()
+        if user is not None and now < self._good_until:
+            return user
+        try:
+            if self._directory.stat().st_mtime_ns != self._read_at:
+                self._load()
+            self._good_until = now + self._recheck_seconds
+        except (BrokenFileError, OSError) as error:
+            # What was read before still holds: one bad file must not lock everybody out.
+            _log.warning("tokens not read again", error=str(error))
+        return self._users.get(digest)
+
+    def _load(self) -> None:
+        # NB: taken before reading, so that a file that comes meanwhile is read next time.
+        changed_at = self._directory.stat().st_mtime_ns
+        is_settled = time.time_ns() - changed_at > _TICK_NS
+        self._read_at = changed_at if is_settled else -1
+        users: dict[bytes, User] = {}
+        for path, user in self._files():
+            token = _read(path)
+            if token is None:
+                continue
+            if users.setdefault(_digest(token), user) != user:
+                raise BrokenFileError(path, "holds the token of another user", "remove it")
+        self._users = users
+
+    def _files(self) -> Iterator[tuple[Path, User]]:
+        for path in sorted(self._directory.iterdir()):
+            if path.name in list(Role):
+                yield path, role_user(Role(path.name))
+            elif path.name.startswith(_NODE_FILE):
+                yield path, node_user(path.name.removeprefix(_NODE_FILE))
+
+    def _keep_or_make(self, path: Path, user: User) -> str:
+        token = _read(path)
+        while token is None:
+            made = secrets.token_urlsafe(32)
+            is_ours = create_private(path, f"{made}\n".encode())
+            token = made if is_ours else _read(path)
+        self._users[_digest(token)] = user
+        return token
+
+
+def _read(path: Path) -> str | None:
+    content = read_private(path)
+    if content is None:
+        return None
+    token = content.strip().decode("ascii", "replace")
+    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        problem = f"is no token of {_SHORTEST} or more characters"
+        raise BrokenFileError(path, problem, "remove it and a new one is made")
+    return token
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
