@@ -439,3 +439,13 @@ def test_the_disk_is_waited_for_as_asked(tmp_path: Path, synchronous: Any, want:
     assert store._log is not None
     assert store._log._connection.execute("PRAGMA synchronous").fetchone() == (want,)
     store.close()
+
+
+def test_only_the_owner_can_read_what_is_stored(tmp_path: Path) -> None:
+    """Config maps hold secrets now and then."""
+    store = Store.open(tmp_path)
+    store.create("configmaps", {"metadata": {"name": "a", "namespace": "b", "uid": "c"}})
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    store.close()
+    assert modes.pop("store.db-wal") == 0o600
+    assert set(modes.values()) == {0o600}

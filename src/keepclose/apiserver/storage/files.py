@@ -94,6 +94,8 @@ def create_file(path: Path) -> None:
     try:
         for leftover in path.parent.glob(f"{unfinished.name}*"):
             leftover.unlink()
+        # For its owner alone, as are the files that SQLite makes beside it: objects hold secrets.
+        os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(unfinished, isolation_level=None)
         try:
             connection.executescript(SCHEMA)
