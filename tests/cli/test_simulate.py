@@ -594,7 +594,7 @@ WITHOUT_EXTRA = (
 
 def without_extra(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process that has neither numpy nor numba."""
-    return subprocess.run(  # noqa: S603 (our own command)
+    return subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRA, "simulate", *arguments],
         input=ROWS,
         capture_output=True,

@@ -188,6 +188,18 @@ def test_six_pods_on_three_zones_end_up_two_each() -> None:
     assert result.reasons[0].code is ReasonCode.ALLOCATED
 
 
+def test_a_zone_may_receive_several_endpoints() -> None:
+    """Zones without endpoints of their own receive until they have enough, and no more."""
+    result = allocate(
+        SliceSet(create=(spread(a=6),)), ratios=THIRDS, address_type="IPv4", populated=True
+    )
+    assert hinted(result.slices) == {
+        ("zone-a", "zone-a"): 2,
+        ("zone-a", "zone-b"): 2,
+        ("zone-a", "zone-c"): 2,
+    }
+
+
 def test_the_event_comes_once() -> None:
     """A Service that had hints before gets no event for having them still."""
     result = allocate(

@@ -84,6 +84,21 @@ def test_bound_and_objective_can_be_chosen() -> None:
             id="no shares",
         ),
         pytest.param(
+            {"a": 0.0, "b": 0.0},
+            {"a": 3},
+            ReasonCode.NO_ZONES,
+            "no ready node has a zone, so it is unknown where traffic comes from",
+            id="no traffic anywhere",
+        ),
+        pytest.param(
+            {"a": 0.5, "b": 0.5, "c": 0.0},
+            {"a": 1},
+            ReasonCode.TOO_FEW_ENDPOINTS,
+            "1 ready endpoints are too few, or too close together, to be divided among 2 zones "
+            "with traffic",
+            id="a zone without traffic does not count",
+        ),
+        pytest.param(
             SHARES,
             {"a": 1, "b": 1},
             ReasonCode.TOO_FEW_ENDPOINTS,

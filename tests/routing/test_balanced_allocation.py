@@ -18,6 +18,7 @@ from keepclose.routing.allocation.balanced import (
     allocate_balanced,
     allocate_balanced_from,
     balance,
+    fill_flows,
 )
 from keepclose.routing.allocation.settling import HYSTERESIS
 from keepclose.routing.allocation.weighted import evaluate_weighted, weighted_matrix
@@ -265,6 +266,7 @@ def test_sizes(
         pytest.param(THIRDS, (4, 0, 0), id="overload that keeps nothing at home"),
         pytest.param((1 / 12, 1 / 12, 10 / 12), (1, 1, 1), id="one each would be far too uneven"),
         pytest.param((math.nan, math.inf, -1.0), (4, 4, 4), id="shares that are none"),
+        pytest.param((1.6e308, 1.6e308), (2, 2), id="shares that are too large to be added"),
     ],
 )
 def test_without_an_allocation_all_share(
@@ -274,6 +276,15 @@ def test_without_an_allocation_all_share(
     result = balance(shares, endpoints)
     assert result.shared
     assert set(result.sizes) <= {0}
+
+
+def test_flows_are_filled_as_far_as_endpoints_go() -> None:
+    """A zone that is to have more than there is gets what there is."""
+    matrix = [1, 0, 0, 2]
+
+    fill_flows(2, [2, 2], matrix, [3, 2])
+
+    assert matrix == [2, 0, 0, 2]
 
 
 def test_odd_input_has_an_answer() -> None:

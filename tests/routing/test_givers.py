@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.routing.allocation.givers import move_one, serve_zone
+from keepclose.routing.allocation.givers import move_one, serve_zone, skip_ahead
 
 SHARES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1 / 3, math.nextafter(0.1, 1), 0.9])
 
@@ -55,6 +55,12 @@ class State:
                 self.zones, self.shares, taker, self.givers, self.comp, self.ints, self.floats
             )
 
+    def skip(self, taker: int, need: int) -> int:
+        """Return how many moves were done at once."""
+        return skip_ahead(
+            self.zones, self.shares, taker, need, self.givers, self.comp, self.ints, self.floats
+        )
+
     def show(self) -> tuple[int, list[int], list[int], list[int], list[float]]:
         """Return all that decides what comes next."""
         heap = self.ints[3 * self.zones + 1 :][: max(self.givers, 0)]
@@ -96,6 +102,114 @@ def test_too_few_givers_are_told(sizes: list[int], need: int, want_givers: int) 
     state = State([0.5, 0.5], sizes=sizes, enough=[3, 1], heap=[0])
     state.serve(1, need)
     assert state.givers == want_givers
+
+
+@pytest.mark.parametrize(
+    ("shares", "sizes", "enough", "heap", "taker", "need", "want_moved"),
+    [
+        pytest.param((0.5, 0.5), (9, 1), (3, 1), (0,), 1, 9, 5, id="one giver stays a giver"),
+        pytest.param((0.0, 0.1), (6, 1), (3, 1), (0,), 1, 4, 0, id="a giver without clients"),
+        pytest.param(
+            (0.4, 0.5, 0.5), (1, 5, 6), (1, 1, 1), (2, 1), 0, 4, 3, id="two equal givers meet"
+        ),
+        pytest.param(
+            (0.1, 0.4, 0.1), (3, 1, 3), (1, 1, 1), (0, 2), 1, 5, 2, id="equal givers in turns"
+        ),
+        pytest.param(
+            (0.0, 0.3, 0.4), (1, 4, 2), (1, 2, 1), (1, 2), 0, 5, 1, id="a giver has to stop"
+        ),
+        pytest.param(
+            (0.1, 0.5, 0.1), (6, 3, 1), (2, 1, 1), (0, 1), 2, 5, 3, id="a rival that gives nothing"
+        ),
+        pytest.param(
+            (0.2, 0.1, 0.5),
+            (5, 4, 4),
+            (1, 2, 1),
+            (1, 0, 2),
+            2,
+            17,
+            1,
+            id="the taker is the last giver and stays behind",
+        ),
+        pytest.param(
+            (0.2, 0.1, 0.3),
+            (7, 7, 2),
+            (2, 1, 1),
+            (1, 0, 2),
+            2,
+            4,
+            3,
+            id="the taker is the last giver, and the rival gives nothing",
+        ),
+        pytest.param(
+            (0.25, 0.5, 0.1),
+            (11, 3, 7),
+            (1, 1, 1),
+            (2, 1, 0),
+            1,
+            4,
+            4,
+            id="the taker is the second giver of three",
+        ),
+        pytest.param(
+            (0.1, 0.4, 0.1), (5, 3, 5), (1, 1, 2), (0, 1, 2), 1, 6, 0, id="the taker is close"
+        ),
+        pytest.param(
+            (0.1, 0.1, 1 / 3),
+            (12, 12, 3),
+            (6, 1, 2),
+            (1, 2, 0),
+            2,
+            5,
+            4,
+            id="the taker is the second giver and stays behind",
+        ),
+        pytest.param(
+            (0.3, 0.1, 0.4), (4, 7, 8), (2, 3, 7), (1, 2, 0), 0, 4, 0, id="the taker is too close"
+        ),
+        pytest.param(
+            (0.2, 0.2, 0.2), (3, 11, 2), (1, 1, 1), (1, 0, 2), 2, 6, 0, id="the taker would meet"
+        ),
+        pytest.param(
+            (0.2, 0.1, 0.10000000000000002),
+            (2**52 + 21, 2**52 + 7, 2**52 + 8),
+            (2**52 + 1, 2**52 + 1, 2**52 + 1),
+            (1, 2),
+            0,
+            6,
+            0,
+            id="doubles cannot tell the rival's last key from the giver's next",
+        ),
+        pytest.param(
+            (0.09999999999999999, 0.1, 0.4),
+            (2**52 + 23, 2**52 + 31, 2**52 + 22),
+            (2**52 + 1, 2**52 + 1, 2**52 + 1),
+            (1, 0),
+            2,
+            22,
+            0,
+            id="doubles cannot tell the giver's last key from the rival's next",
+        ),
+    ],
+)
+def test_certain_moves_are_done_at_once(
+    *,
+    shares: tuple[float, ...],
+    sizes: tuple[int, ...],
+    enough: tuple[int, ...],
+    heap: tuple[int, ...],
+    taker: int,
+    need: int,
+    want_moved: int,
+) -> None:
+    """As many moves as are certain are done at once, and leave what single moves leave."""
+    at_once = State(shares, sizes=sizes, enough=enough, heap=heap)
+    one_by_one = State(shares, sizes=sizes, enough=enough, heap=heap)
+
+    assert at_once.skip(taker, need) == want_moved
+
+    one_by_one.step(taker, want_moved)
+    assert at_once.show() == one_by_one.show()
 
 
 @settings(deadline=None, max_examples=200)

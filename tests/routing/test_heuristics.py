@@ -65,7 +65,7 @@ def test_the_matrix_becomes_hints() -> None:
 
 def test_present_hints_are_kept_where_the_matrix_allows() -> None:
     """An endpoint that serves another zone already goes on doing so; no slice is written."""
-    start = made(pair("1", "a", "a"), pair("2", "a", "b"), pair("3", "b", "b"))
+    start = made(pair("1", "a", "b"), pair("2", "a", "a"), pair("3", "b", "b"))
     heuristic = Fixed({"a": {"a": 1, "b": 1}, "b": {"b": 1}})
     result = apply_heuristic(SliceSet(unchanged=(start,)), heuristic, shares=HALF)
     assert result.slices == SliceSet(unchanged=(start,))
@@ -85,6 +85,15 @@ def test_only_slices_with_a_changed_hint_are_written() -> None:
     )
     assert [s.metadata.name for s in result.slices.update] == ["s1"]
     assert result.slices.unchanged == (two,)
+
+
+def test_a_hint_for_several_zones_is_none_to_keep() -> None:
+    """An endpoint for several zones stands in no group, so it goes where one is lacking."""
+    start = endpoint_slice(
+        endpoint("1", zone="a", for_zones=("a", "b")), endpoint("2", zone="a", for_zones=("a",))
+    )
+    result = apply_heuristic(SliceSet(update=(start,)), Fixed({"a": {"a": 1, "b": 1}}), shares=HALF)
+    assert served(result.slices) == {"1": "b", "2": "a"}
 
 
 def test_a_refusal_removes_hints_and_says_why() -> None:

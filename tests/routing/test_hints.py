@@ -84,6 +84,17 @@ def test_right_hints_leave_a_slice_unchanged() -> None:
     assert again.unchanged[0] is first.create[0]
 
 
+def test_zone_hints_are_wrong_where_only_nodes_are_asked_for() -> None:
+    """With node hints alone, a slice with zone hints is written and one without is not."""
+    right = endpoint_slice(endpoint("10.0.0.1", zone="a", node_name="n1", for_nodes=("n1",)))
+    wrong = endpoint_slice(
+        endpoint("10.0.0.2", zone="a", node_name="n1", for_zones=("a",), for_nodes=("n1",))
+    )
+    slices = hint_own(SliceSet(unchanged=(right, wrong)), zones=False, nodes=True)
+    assert slices.unchanged == (right,)
+    assert all_hints(SliceSet(update=slices.update)) == {"10.0.0.2": ((), ("n1",))}
+
+
 def test_endpoints_without_a_zone_get_no_hints() -> None:
     """Without a zone there is nothing to hint, and an old hint goes away."""
     stale = endpoint_slice(endpoint("10.0.0.1", node_name="n1", for_zones=("zone-a",)))
@@ -194,6 +205,13 @@ def test_the_fix_labels_the_node() -> None:
     reason = own_hint_reasons(slices, zones=True, nodes=False)[0]
     assert reason.fix == "kubectl label node n9 topology.kubernetes.io/zone=<zone>"
     assert "and 1 more of 2 ready endpoints" in reason.message
+
+
+def test_a_single_endpoint_without_zone_is_told_alone() -> None:
+    """The message speaks of further endpoints only where there are some."""
+    slices = SliceSet(create=(endpoint_slice(endpoint("10.0.0.1"), endpoint(zone="zone-a")),))
+    reason = own_hint_reasons(slices, zones=True, nodes=False)[0]
+    assert reason.message == "10.0.0.1 of 2 ready endpoints cannot be hinted"
 
 
 def random_endpoints() -> st.SearchStrategy[list[Endpoint]]:

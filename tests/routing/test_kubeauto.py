@@ -45,6 +45,13 @@ def allocated(
         pytest.param(
             (1, 1, 4), (12, 0, 0), [[2, 2, 8], [0, 0, 0], [0, 0, 0]], id="one zone gives to two"
         ),
+        pytest.param((1, 1), (1, 1), [[1, 0], [0, 1]], id="as many endpoints as zones"),
+        pytest.param(
+            (1, 1, 1, 1),
+            (3, 3, 1, 1),
+            [[2, 0, 1, 0], [0, 2, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]],
+            id="of zones that need alike the first is served first",
+        ),
         pytest.param((1, 0, 1), (1, 2, 1), [[1, 0, 0], [0, 2, 0], [0, 0, 1]], id="no part taken"),
     ],
 )
@@ -89,6 +96,7 @@ def test_minimums_are_rounded_as_the_original_rounds() -> None:
         pytest.param((), (), (), id="no zones"),
         pytest.param((0.5, -0.5), (0, 0), (0, 0), id="two halves move nothing"),
         pytest.param((1.45, -0.45, -0.45), (0, 0, 0), (0, 0, 0), id="needs below one half stay"),
+        pytest.param((1.0, -0.5, -0.5), (1, 0, 0), (0, 1, 0), id="of equal needs the first"),
         pytest.param((0.4, -1.6, 1.2), (0, 0, 1), (0, 1, 0), id="less than half stays"),
         pytest.param((0.5, -1.0, 1.5, -1.0), (1, 0, 1, 0), (0, 1, 0, 1), id="half serves a whole"),
         pytest.param((1.0, -0.5, -0.5, 1.0), (1, 0, 0, 1), (0, 1, 1, 0), id="a whole serves half"),

@@ -167,6 +167,25 @@ def test_downgrade_is_told_where_the_reference_logged_one(case: Case) -> None:
             ((2, 0, 0), (0, 17, 0), (0, 0, 11)),
             id="the most loaded zone lacks less than one and ends the balancing",
         ),
+        pytest.param(
+            (0, 0, 1),
+            (4, 4, 0),
+            ((1, 0, 3), (0, 1, 3), (0, 0, 0)),
+            id="two zones without traffic give in turns",
+        ),
+        pytest.param(
+            (1, 1, 1, 1, 1, 1),
+            (1, 1, 0, 0, 2, 2),
+            (
+                (1, 0, 0, 0, 0, 0),
+                (0, 1, 0, 0, 0, 0),
+                (0, 0, 0, 0, 0, 0),
+                (0, 0, 0, 0, 0, 0),
+                (0, 0, 1, 0, 1, 0),
+                (0, 0, 0, 1, 0, 1),
+            ),
+            id="zones with just enough do not stand among those that take",
+        ),
     ],
 )
 def test_endpoints_are_allocated(

@@ -108,6 +108,15 @@ def test_groups_follow_the_rules(region: tuple[list[int], list[int]]) -> None:
     assert allocate(nodes, endpoints) == read_plainly(nodes, endpoints)
 
 
+def test_what_nobody_has_is_not_given() -> None:
+    """Zones that lack more than all others offer draw on nothing but the offers."""
+    comp, weight, ints = [-1] * 8, [math.nan] * 8, [7] * 48
+
+    count = allocate_local_opt(2, [1.0, 1.0], [1, 3], 0.5, 3.0, comp, weight, ints, [])
+
+    assert (count, comp[:4], weight[:4]) == (2, [1, 0, 0, 3], [1.0, 0.0, 0.0, 1.0])
+
+
 def test_no_zones() -> None:
     """Without zones there are no groups."""
     assert allocate_local_opt(0, [], [], 0.5, 3.0, [], [], [], []) == 0

@@ -280,6 +280,35 @@ def allocate(
             [((0, 0, 0, 2), (3,)), ((1, 1, 1, 2), (0, 1, 2))],
             id="three overloaded zones share a group with both endpoints to spare",
         ),
+        pytest.param(
+            [5, 5, 5, 6],
+            [1, 1, 1, 4],
+            [((0, 0, 0, 2), (3,)), ((1, 1, 1, 2), (0, 1, 2))],
+            id="exactly one endpoint beyond the expectation can be spared",
+        ),
+        pytest.param(
+            [6, 11, 11, 8],
+            [1, 2, 2, 4],
+            [
+                ((0, 0, 0, 2), (3,)),
+                ((0, 0, 2, 0), (2,)),
+                ((0, 2, 0, 1), (1,)),
+                ((1, 0, 0, 1), (0,)),
+            ],
+            id="an overloaded zone gets no more than one endpoint, even if there are two to spare",
+        ),
+        pytest.param(
+            [0, 1, 1, 1],
+            [2, 1, 1, 1],
+            [((1, 0, 0, 0), (0,)), ((1, 1, 1, 1), (1, 2, 3))],
+            id="the last endpoint of a zone without clients is not given",
+        ),
+        pytest.param(
+            [8, 3, 3],
+            [3, 2, 2],
+            None,
+            id="what a zone lacks without overload cannot be given, so all stay together",
+        ),
     ],
 )
 def test_worked_regions(nodes: list[int], endpoints: list[int], want_groups: Groups | None) -> None:
@@ -294,6 +323,7 @@ def test_worked_regions(nodes: list[int], endpoints: list[int], want_groups: Gro
         pytest.param(
             0.7, [((0, 0, 2), (2,)), ((0, 1, 0), (1,)), ((1, 0, 1), (0,))], id="a higher threshold"
         ),
+        pytest.param(0.0, None, id="all endpoints together are at the threshold"),
         pytest.param(-2.0, None, id="a threshold nobody can keep"),
         pytest.param(
             math.nan, [((0, 0, 2), (2,)), ((0, 1, 0), (1,)), ((1, 0, 1), (0,))], id="none"

@@ -39,6 +39,7 @@ def allocate(nodes: Sequence[int], endpoints: Sequence[int]) -> Groups:
         zones, divide(nodes), endpoints, 0.5, 3.0, comp, weight, ints, floats
     )
     assert zones <= count <= 3 * zones
+    assert not any(math.isnan(attraction) for attraction in weight[: count * zones])
     cells = [slice(group * zones, (group + 1) * zones) for group in range(count)]
     found = [(tuple(comp[row]), tuple(weight[row])) for row in cells]
     return sorted(group for group in found if any(group[0]))
@@ -164,6 +165,23 @@ def read_plainly(nodes: Sequence[int], endpoints: Sequence[int]) -> Groups:
         ),
         pytest.param(
             [0, 0], [2, 3], [((0, 3), (0, 0))], id="of groups that serve nobody the last remains"
+        ),
+        pytest.param(
+            [0, 0, 0],
+            [2, 3, 0],
+            [((0, 3, 0), (0, 0, 0))],
+            id="a zone without endpoints makes no group that serves nobody",
+        ),
+        pytest.param(
+            [0, 2, 2, 1, 3],
+            [6, 0, 0, 0, 1],
+            [
+                ((1, 0, 0, 0, 0), (0, 0, 1, 0, 0)),
+                ((1, 0, 0, 0, 0), (0, 1, 0, 0, 0)),
+                ((1, 0, 0, 0, 1), (0, 0, 0, 0, 1)),
+                ((3, 0, 0, 0, 0), (0, 0.25, 0.25, 0.875 / 3, 1 - 0.25 - 0.25 - 0.875 / 3)),
+            ],
+            id="who takes the rest of a group exactly gets what is left, not its need divided",
         ),
         pytest.param([1, 1], [0, 0], [], id="no endpoints"),
     ],

@@ -185,10 +185,15 @@ def test_load_balancer_in_proxy_mode() -> None:
         pytest.param(("10.0.0.0/8", "0.0.0.0/0"), (), id="a range of everything lets all come"),
         pytest.param(("10.0.0.0/8", "::/0"), ("10.0.0.0/8",), id="everything of the other family"),
         pytest.param(("10.0.0.0/08",), ("10.0.0.0/8",), id="padded length"),
+        pytest.param(("192.0.2.7/32",), ("192.0.2.7/32",), id="a range of one address"),
+        pytest.param(
+            ("::ffff:192.0.2.7/32",), ("192.0.2.7/32",), id="an IPv4-mapped range of one address"
+        ),
+        pytest.param(("::ffff:192.0.2.7/33",), (), id="a length that only IPv6 has"),
     ],
 )
 def test_source_ranges(ranges: tuple[str, ...], want_ranges: tuple[str, ...]) -> None:
-    """One range that holds every address of the family empties the list."""
+    """Ranges come in one spelling; one that holds every address of the family empties the list."""
     one = service(type="LoadBalancer", load_balancer_source_ranges=ranges)
     assert only_port(one).source_ranges == want_ranges
 

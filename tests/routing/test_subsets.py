@@ -436,14 +436,19 @@ def test_unreachable_bound_downgrades(nodes: Counts, located: Counts, active: bo
     )
 
 
-def test_share_too_small_for_doubles_never_empties_a_zone() -> None:
-    """A zone with next to no traffic keeps an endpoint or the Service stays undivided."""
+@pytest.mark.parametrize("threshold", [0.5, math.inf])
+def test_share_too_small_for_doubles_never_empties_a_zone(threshold: float) -> None:
+    """A zone with next to no traffic keeps an endpoint or the Service stays undivided.
+
+    That holds however much overload is allowed.
+    """
     got = decide_subsets(
         approach=Approach.PREFER,
         shares={"a": 1.0, "b": 1e-18},
         located={"a": 10, "b": 2},
         placed={},
         active=False,
+        options=SubsetOptions(overload_threshold=threshold),
     )
 
     assert got.mode is SubsetMode.RANDOM

@@ -33,6 +33,18 @@ def test_surplus_is_divided_by_what_others_lack() -> None:
     assert flows == [[2.5, 3.0, 1.5], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]]
 
 
+def test_zones_with_what_they_expect_keep_it() -> None:
+    """Where nobody lacks anything, every endpoint serves its own zone."""
+    assert flows_of((1, 1), (2, 2)) == (WEIGHTED, [[2.0, 0.0], [0.0, 2.0]])
+
+
+def test_a_zone_without_endpoints_has_no_load() -> None:
+    """Figures are those of the endpoints there are."""
+    out = [9.0] * 7
+    assert evaluate_weighted(2, (0.5, 0.5), (2, 0), (1.0, 1.0, 0.0, 0.0), out) == 1
+    assert out == [0.5, 0.0, 0.0, 0.0, 0.0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("nodes", "endpoints"),
     [

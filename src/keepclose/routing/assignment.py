@@ -40,16 +40,16 @@ def assign(
         groups = current[location]
         wanted = target.get(location, {})
         lacking = [
-            (len(groups.get(group, ())) - number, group)
+            (min(0, len(groups.get(group, ())) - number), group)
             for group, number in wanted.items()
-            if group != UNPLACED and number > len(groups.get(group, ()))
+            if group != UNPLACED
         ]
-        if not lacking:
+        if not any(shortage for shortage, _ in lacking):
             continue
         free = sorted(groups.get(UNPLACED, ()))
         for group in sorted(groups):
             keep = max(0, wanted.get(group, 0))
-            if group != UNPLACED and len(groups[group]) > keep:
+            if group != UNPLACED:
                 free.extend(sorted(groups[group])[keep:])
         # The entries are (minus what the group lacks, group), so the neediest sorts first.
         position = 0

@@ -67,9 +67,9 @@ def balance(
     """
     zones = min(len(shares), len(endpoints))
     counts = [max(0, count) for count in endpoints[:zones]]
-    parts = [part if 0.0 < part < math.inf else 0.0 for part in shares[:zones]]
+    parts = [max(0.0, part) if math.isfinite(part) else 0.0 for part in shares[:zones]]
     whole = sum(parts)
-    if not math.isclose(whole, 1.0, rel_tol=ROUNDING) and 0.0 < whole < math.inf:
+    if whole and not math.isclose(whole, 1.0, rel_tol=ROUNDING):
         parts = [part / whole for part in parts]
     code = LOCALITY_OBJECTIVE if objective is Objective.LOCALITY else SCORE_OBJECTIVE
     limit = max(0.0, bound)
@@ -158,7 +158,7 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
                 matrix[zone * zones + other] = kept
                 spare -= kept
     fill_flows(zones, endpoints, matrix, ints)
-    if 0 < settled < count_changes(zones, previous, matrix):
+    if settled in range(1, count_changes(zones, previous, matrix)):
         settle(zones, shares, endpoints, objective, previous, matrix, ints, floats)
     return ALLOCATED
 

@@ -26,20 +26,21 @@ def serve_zone(  # noqa: PLR0917 - called from compiled code, which takes positi
     floats: MutableSequence[float],
 ) -> int:
     """Move `need` endpoints to the group of a zone; return the givers left, -1 if too few."""
-    tries = 2
+    # One or two moves are quicker done than skipped.
+    tries = max(0, min(2, need - 2))
     while need > 0:
         if givers == 0:
             return -1
-        if need > 2 and tries > 0:
+        if tries:
             tries -= 1
-            need -= _skip_ahead(zones, shares, taker, need, givers, comp, ints, floats)
+            need -= skip_ahead(zones, shares, taker, need, givers, comp, ints, floats)
         if need > 0:
             givers = move_one(zones, shares, taker, givers, comp, ints, floats)
             need -= 1
     return givers
 
 
-def _skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which takes positions only
+def skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which takes positions only
     zones: int,
     shares: Sequence[float],
     taker: int,
@@ -75,7 +76,7 @@ def _skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which ta
     if rival >= 0:
         rival_share = shares[rival]
         rival_size = ints[rival] - 1
-        if not rival_share > 0.0 or floats[rival] < floats[giver]:
+        if floats[rival] < floats[giver]:
             return 0
     sizes = size + rival_size
     both = share + rival_share
@@ -88,7 +89,7 @@ def _skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which ta
     rival_left = rival_size
     if rival >= 0:
         level = (sizes - need) / both
-        if share >= rival_share:
+        if share == max(share, rival_share):
             left = int(level * share) + 1
             rival_left = int(rival_share * left / share + 1e-9)
         else:
@@ -98,19 +99,21 @@ def _skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which ta
             rival_left = rival_size
             left = max(size - need, ints[enough + giver], int(share / floats[rival] + 1e-9))
     moved = sizes - left - rival_left
-    if moved <= 0 or moved > need or left > size or left < ints[enough + giver]:
+    if moved <= 0 or moved > need or left < ints[enough + giver]:
         return 0
     key = share / left
     highest = key
     first = giver
     if rival >= 0:
-        used = share / (left + 1) if left < size else 0.0
+        # NB: a giver that gave nothing never gets past the comparison: the rival has no lower key.
+        used = share / (left + 1)
         rival_used = rival_share / (rival_left + 1) if rival_left < rival_size else 0.0
         if rival_left < ints[enough + rival] or not (
             used < rival_share / rival_left and rival_used < key
         ):
             return 0
         rival_key = rival_share / rival_left
+        highest = max(key, rival_key)
         # Of equal givers the one that gave last stands behind. With equal shares that never
         # changes once they have met.
         if key == rival_key:
@@ -118,9 +121,8 @@ def _skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which ta
                 return 0
             if used > rival_used or (used == rival_used and size > rival_size):
                 first = rival
-        elif rival_key < key:
+        elif highest == key:
             first = rival
-        highest = max(key, rival_key)
     if waits:
         waiting_key = shares[taker] / (ints[taker] + moved - 1)
         if not highest < waiting_key:

@@ -170,12 +170,11 @@ def allocate_local(  # noqa: PLR0915, PLR0917 - compiled code takes positions on
 
 def find_least_size(expected: float, threshold: float, limit: int) -> int:
     """Return the least size, 1 or more, whose overload is below the threshold; at most `limit`."""
-    size = limit
+    size = 1
     if threshold > -1.0:
-        # An estimate only: the comparisons below decide, with the operations of the reference.
-        size = min(limit, int(min(expected / (1.0 + threshold), float(limit))) + 1)
-    while size > 1 and not expected / (size - 1) - 1.0 >= threshold:
-        size -= 1
+        # An estimate from below, where rounding cannot make it too large: the comparison that
+        # follows decides, with the operations of the reference.
+        size = max(1, int(min(expected / (1.0 + threshold), float(limit))))
     while size < limit and expected / size - 1.0 >= threshold:
         size += 1
     return size
@@ -219,7 +218,6 @@ def relieve_taker(  # noqa: PLR0917 - compiled code takes positions only
     need = ints[least + taker] - ints[sizes + taker]
     while need > 0:
         first = ints[0]
-        second = ints[1] if givers == 2 else first
         if givers == 1:
             move_endpoints(zones, matrix, ints, first, taker, need)
             need = 0
@@ -227,7 +225,8 @@ def relieve_taker(  # noqa: PLR0917 - compiled code takes positions only
                 givers = 0
             else:
                 floats[first] = shares[first] / (ints[sizes + first] - 1)
-        elif givers == 2 and shares[first] > 0.0 and shares[second] > 0.0:
+        elif givers == 2 and shares[first] > 0.0:
+            # The second has a share as well: with none its key were 0, and it would be first.
             givers = relieve_from_two(zones, shares, matrix, ints, floats, taker, need)
             need = 0
         else:
@@ -267,16 +266,13 @@ def relieve_from_two(  # noqa: PLR0917 - compiled code takes positions only
     n = ints[sizes + second]
     lowest = max(0, need - (n - ints[least + second]))
     highest = min(need, m - ints[least + first])
-    taken = m - 1 - int((m + n - 1 - need) * (a / (a + b)))
+    # An estimate from below, one less than it has to be lest rounding make it too large; it costs
+    # nothing when it is wrong but a few turns of the loop.
+    taken = m - 2 - int((m + n - 1 - need) * (a / (a + b)))
     taken = min(max(taken, lowest), highest)
-    # The estimate above costs nothing when it is wrong but a few turns of these loops.
-    while taken > lowest and a / (m - taken) > b / (n - 1 - need + taken):
-        taken -= 1
-    while taken < highest and b / (n - need + taken) > a / (m - 1 - taken):
+    while taken < highest and b / (n - need + taken) >= a / (m - 1 - taken):
         taken += 1
     # Of two equal keys the one that did not give last comes first.
-    if taken < highest and b / (n - need + taken) == a / (m - 1 - taken):
-        taken += 1
     if (
         taken > lowest
         and a / (m - taken) == b / (n - 1 - need + taken)
@@ -312,11 +308,13 @@ def gave_last(  # noqa: PLR0917 - compiled code takes positions only
     Sizes are those of the start, when the first giver stood on top of the heap. Equal keys were
     given in turns that leave the last one as it was, so they are skipped in pairs.
     """
-    while given > 0 and other_given > 0:
+    while given and other_given:
         mine = share / (size - given)
         other = other_share / (other_size - other_given)
-        if mine != other:
-            return mine > other
+        if mine > other:
+            return True
+        if mine < other:
+            return False
         given -= 1
         other_given -= 1
     return given > 0

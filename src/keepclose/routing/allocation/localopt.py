@@ -39,27 +39,18 @@ def allocate_local_opt(  # noqa: PLR0917 - the signature all allocators of this 
     for zone in range(zones):
         count = endpoints[zone]
         expected = total * shares[zone]
-        difference = count - expected
-        kept = count
-        spare = 0
-        if difference > 0.0:
-            kept = int(expected)
-            spare = math.ceil(difference)
-        elif difference < 0.0:
-            spare = int(difference)
-        comp[zone * zones + zone] = kept
+        comp[zone * zones + zone] = min(count, int(expected))
         weight[zone * zones + zone] = 1.0
-        ints[zone] = spare
+        ints[zone] = math.ceil(count - expected)
 
     source = 0
     for zone in range(zones):
         lacking = -ints[zone]
         while lacking > 0 and source < zones:
-            moved = min(lacking, ints[source])
-            if moved > 0:
-                comp[zone * zones + source] += moved
-                ints[source] -= moved
-                lacking -= moved
+            moved = max(0, min(lacking, ints[source]))
+            comp[zone * zones + source] += moved
+            ints[source] -= moved
+            lacking -= moved
             if ints[source] <= 0:
                 source += 1
 

@@ -82,15 +82,11 @@ def allocate_local_shared(  # noqa: PLR0915, PLR0917 - the signature all allocat
 
     # Zones without endpoints come first, all others in name order; one endpoint at a time comes
     # from the zone with the least load after giving, which may be the needing zone itself.
-    if lacking >= 1.0:
-        ints[needs + merged] = math.floor(math.ceil(lacking * 1000.0) / 1000.0 + 0.5)
-    elif lacking > 0.0:
-        ints[needs + merged] = 1
-    if merged >= 0:
-        givers = serve_zone(zones, shares, merged, ints[needs + merged], givers, comp, ints, floats)
-        ints[needs + merged] = 0
+    if lacking > 0.0:
+        need = max(1, math.floor(math.ceil(lacking * 1000.0) / 1000.0 + 0.5))
+        givers = serve_zone(zones, shares, merged, need, givers, comp, ints, floats)
     for zone in range(zones):
-        if givers >= 0 and ints[needs + zone] > 0:
+        if givers >= 0:
             givers = serve_zone(zones, shares, zone, ints[needs + zone], givers, comp, ints, floats)
     if givers < 0:
         return 0
@@ -105,7 +101,9 @@ def allocate_local_shared(  # noqa: PLR0915, PLR0917 - the signature all allocat
     # NB: an overloaded zone is never a giver, and it leaves the heap of takers for good. It stays
     # behind the end of that heap, the first to leave at the very end.
     last = taking + takers - 1
-    while takers > 0 and ints[ints[taking]] < ints[enough + ints[taking]]:
+    for _ in range(takers):
+        if ints[ints[taking]] >= ints[enough + ints[taking]]:
+            break
         takers = pop_heap(ints, taking, takers, floats, keys)
     first = taking + takers
     if last >= first:

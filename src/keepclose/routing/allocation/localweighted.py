@@ -66,11 +66,10 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
     for zone in range(zones):
         lacking = -ints[zone]
         while lacking > 0 and source < zones:
-            moved = min(lacking, ints[source])
-            if moved > 0:
-                comp[zone * zones + source] += moved
-                ints[source] -= moved
-                lacking -= moved
+            moved = max(0, min(lacking, ints[source]))
+            comp[zone * zones + source] += moved
+            ints[source] -= moved
+            lacking -= moved
             if ints[source] <= 0:
                 source += 1
         if lacking > 0:
@@ -82,7 +81,7 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
     # endpoints that no zone drew.
     head = 0
     groups = zones
-    nameless = -1
+    nameless = 0
     for entry in range(offered + zones - source):
         if entry < offered:
             location = ints[fractions + entry]
@@ -94,13 +93,10 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
                 continue
         row = groups * zones
         if entry >= offered and head >= waiting:
-            if nameless >= 0:
-                row = nameless
-            else:
-                groups += 1
+            # Row 0 is that of the first zone, so it is free to stand for none.
+            row = nameless or row
             nameless = row
-        else:
-            groups += 1
+        groups = max(groups, row // zones + 1)
         for zone in range(zones):
             comp[row + zone] = 0
             weight[row + zone] = 0.0

@@ -45,12 +45,11 @@ def weighted_matrix(
     for location in range(zones):
         expected = total * shares[location]
         flows[location * zones + location] = min(expected, endpoints[location])
-        surplus = endpoints[location] - expected
-        if surplus > 0.0 and lacking > 0.0:
+        surplus = max(0.0, endpoints[location] - expected)
+        if lacking > 0.0:
             for zone in range(zones):
-                need = total * shares[zone] - endpoints[zone]
-                if need > 0.0:
-                    flows[location * zones + zone] = surplus * (need / lacking)
+                need = max(0.0, total * shares[zone] - endpoints[zone])
+                flows[location * zones + zone] += surplus * (need / lacking)
     return WEIGHTED
 
 

@@ -104,20 +104,17 @@ def set_least_sizes(
         if shares[zone] > 0.0:
             ints[zones + zone] = max(1, math.ceil(total * shares[zone] / (1.0 + kept) - ROUNDING))
         least += ints[zones + zone]
-    if least <= total:
-        return kept
     # Taking endpoints away where the load stays lowest leads to the least possible maximum.
     while least > total:
-        taken = -1
-        lowest = 0.0
+        lowest = math.inf
         for zone in range(zones):
             if ints[zones + zone] > 1:
-                load = total * shares[zone] / (ints[zones + zone] - 1)
-                if taken < 0 or load < lowest:
-                    taken = zone
-                    lowest = load
-        ints[zones + taken] -= 1
-        least -= 1
+                lowest = min(lowest, total * shares[zone] / (ints[zones + zone] - 1))
+        for zone in range(zones):
+            size = ints[zones + zone]
+            if size > 1 and total * shares[zone] / (size - 1) == lowest:
+                ints[zones + zone] -= 1
+                least -= 1
         kept = max(kept, lowest - 1.0)
     for zone in range(zones):
         if shares[zone] > 0.0:
@@ -234,18 +231,14 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
                 over = total * load - 1.0
                 reached += w_in * load * min(endpoints[zone], ints[zone])
                 reached -= w_mean * abs(total * shares[zone] - ints[zone])
-                if over > worst:
-                    third_worst = next_worst
-                    next_worst = worst
+                third_worst = max(third_worst, min(next_worst, over))
+                next_worst = max(next_worst, min(worst, over))
+                worst = max(worst, over)
+                if over == worst:
                     second = first
-                    worst = over
                     first = zone
-                elif over > next_worst:
-                    third_worst = next_worst
-                    next_worst = over
+                elif over == next_worst:
                     second = zone
-                elif over > third_worst:
-                    third_worst = over
         reached -= w_max * worst
         if reached < least:
             break
@@ -271,13 +264,9 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
                 others = worst
                 if first in (source, target):
                     others = third_worst if second in (source, target) else next_worst
-                for choice in range(2):
-                    moved = 1
-                    if choice == 1:
-                        moved = size - math.ceil(x_source / (1.0 + others) - ROUNDING)
-                        moved = min(moved, room)
-                        if moved < 2:
-                            continue
+                many = min(size - math.ceil(x_source / (1.0 + others) - ROUNDING), room)
+                for choice in range(max(1, min(2, many))):
+                    moved = many if choice else 1
                     load = shares[source] / (size - moved)
                     maximum = max(others, total * load - 1.0)
                     gain = w_in * load * min(endpoints[source], size - moved)
