@@ -311,7 +311,7 @@ spec: {{selector: {{app: web}}, ports: [{{port: 80}}]}}
         ),
         pytest.param(
             "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {allocatable: {cpu: abc}}\n",
-            ['Node n1: status.allocatable[cpu]: Invalid value: "abc"', "document 1, line 4"],
+            ['Node n1: status.allocatable.cpu: Invalid value: "abc"', "document 1, line 4"],
             id="quantity",
         ),
         pytest.param(

@@ -397,7 +397,7 @@ def test_families_default_on_create(
             V4,
             [
                 (
-                    'spec.clusterIPs[0]: Invalid value: "fd00::10": '
+                    'spec.clusterIPs[0]: Invalid value: ["fd00::10"]: '
                     "IPv6 is not configured on this cluster"
                 )
             ],
@@ -409,7 +409,8 @@ def test_families_default_on_create(
             [
                 (
                     'spec.ipFamilyPolicy: Invalid value: "SingleStack": must be '
-                    "RequireDualStack or PreferDualStack when multiple clusterIPs are specified"
+                    "'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are "
+                    "specified"
                 )
             ],
             id="two addresses with SingleStack",
@@ -419,8 +420,9 @@ def test_families_default_on_create(
             DUAL,
             [
                 (
-                    "spec.ipFamilyPolicy: Invalid value: null: must be RequireDualStack or "
-                    "PreferDualStack when multiple ipFamilies are specified"
+                    'spec.ipFamilyPolicy: Invalid value: "SingleStack": must be '
+                    "'RequireDualStack' or 'PreferDualStack' when multiple IP families are "
+                    "specified"
                 )
             ],
             id="two families without policy",
@@ -553,10 +555,39 @@ def test_families_default_on_update(
             [
                 (
                     'spec.ipFamilyPolicy: Invalid value: "SingleStack": must be '
-                    "RequireDualStack or PreferDualStack when multiple clusterIPs are specified"
+                    "'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are "
+                    "specified"
                 )
             ],
             id="SingleStack with changed addresses",
+        ),
+        pytest.param(
+            headful(IP4, ip_families=V4, ip_family_policy="PreferDualStack"),
+            DUAL_OLD,
+            DUAL,
+            [
+                (
+                    'spec.ipFamilyPolicy: Invalid value: "PreferDualStack": must be '
+                    "'SingleStack' to release the secondary cluster IP"
+                ),
+                (
+                    'spec.ipFamilyPolicy: Invalid value: "PreferDualStack": must be '
+                    "'SingleStack' to release the secondary IP family"
+                ),
+            ],
+            id="a second address released in passing",
+        ),
+        pytest.param(
+            headful(IP4, IP6, ip_families=V4),
+            DUAL_OLD,
+            DUAL,
+            [
+                (
+                    'spec.ipFamilyPolicy: Invalid value: "PreferDualStack": must be '
+                    "'SingleStack' to release the secondary IP family"
+                )
+            ],
+            id="a second family released under the stored policy",
         ),
     ],
 )
@@ -567,6 +598,37 @@ def test_contradictions_of_an_update_are_told(
     answer = default_families(new, cluster_families=cluster, old=old)
     assert isinstance(answer, list)
     assert [str(cause) for cause in answer] == want_causes
+
+
+@pytest.mark.parametrize(
+    ("strict", "want_causes"),
+    [
+        pytest.param(False, None, id="as always"),
+        pytest.param(
+            True,
+            ['spec.clusterIPs[0]: Invalid value: "10.0.0.010": must not have leading 0s'],
+            id="strictly",
+        ),
+    ],
+)
+def test_addresses_are_read_strictly_when_asked(
+    *, strict: bool, want_causes: list[str] | None
+) -> None:
+    """An address that only old clients would write is refused before families are settled."""
+    new = headful("10.0.0.010")
+    answer = default_families(new, cluster_families=DUAL, strict=strict)
+    got = [str(cause) for cause in answer] if isinstance(answer, list) else None
+    assert got == want_causes
+
+
+def test_a_type_that_does_not_exist_gets_families_too() -> None:
+    """Only its own rule refuses an odd type; two families stay two."""
+    odd = headful(IP4, IP6, type="Odd", ip_families=DUAL, ip_family_policy="PreferDualStack")
+    answer = default_families(odd, cluster_families=V4, old=DUAL_OLD)
+    assert isinstance(answer, list)
+    assert [str(cause) for cause in answer] == [
+        'spec.ipFamilies[1]: Invalid value: "IPv6": not configured on this cluster'
+    ]
 
 
 def test_external_name_has_no_families() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keepclose.model.addresses import MUST_BE_CIDR
 from keepclose.model.service import LoadBalancerIngress, LoadBalancerStatus, Service
 from keepclose.model.service_network_rules import (
     validate_cluster_addresses,
@@ -13,6 +14,7 @@ from keepclose.model.service_network_rules import (
     validate_load_balancer_status,
     validate_source_ranges,
 )
+from keepclose.model.wellknown import SOURCE_RANGES_ANNOTATION
 from keepclose.testing.builders import service
 
 A = "10.96.0.10"
@@ -240,7 +242,7 @@ def test_external_ips(address: str, want_details: list[str]) -> None:
     ]
 
 
-RANGES = "spec.loadBalancerSourceRanges"
+RANGES = "spec.LoadBalancerSourceRanges"
 
 
 @pytest.mark.parametrize(
@@ -292,6 +294,58 @@ def test_stored_source_ranges_are_left_alone() -> None:
     new = service(type="LoadBalancer", load_balancer_source_ranges=("10.0.0.1/8", "10.0.0.2/8"))
     causes = validate_source_ranges(new, strict=True, old=old)
     assert [cause.field for cause in causes] == [f"{RANGES}[1]"]
+
+
+def test_spaces_around_a_range_do_not_count() -> None:
+    """A range is judged and recognised without the spaces around it."""
+    old = service(type="LoadBalancer", load_balancer_source_ranges=(" 10.0.0.1/8",))
+    new = service(type="LoadBalancer", load_balancer_source_ranges=("10.0.0.1/8 ", " 10.0.0.0/8 "))
+    assert validate_source_ranges(new, strict=True, old=old) == []
+
+
+ANNOTATED = f"metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "service_type", "stored", "want_causes"),
+    [
+        pytest.param("10.0.0.0/8, 192.0.2.0/24", "LoadBalancer", None, [], id="two ranges"),
+        pytest.param(" ", "LoadBalancer", None, [], id="nothing but spaces"),
+        pytest.param(
+            "x,10.0.0.0/8",
+            "LoadBalancer",
+            None,
+            [f'{ANNOTATED}: Invalid value: "x": {MUST_BE_CIDR}'],
+            id="no range",
+        ),
+        pytest.param("x", "LoadBalancer", "x", [], id="stored already"),
+        pytest.param(
+            "10.0.0.0/8",
+            "ClusterIP",
+            "10.0.0.0/8",
+            [f"{ANNOTATED}: Forbidden: may only be used when `type` is 'LoadBalancer'"],
+            id="another type",
+        ),
+    ],
+)
+def test_source_ranges_in_an_annotation(
+    text: str, service_type: str, stored: str | None, want_causes: list[str]
+) -> None:
+    """An annotation stands in for the empty field, under the same rules."""
+    key = SOURCE_RANGES_ANNOTATION
+    new = service(type=service_type, annotations={key: text})
+    old = None if stored is None else service(type=service_type, annotations={key: stored})
+    assert [str(one) for one in validate_source_ranges(new, strict=True, old=old)] == want_causes
+
+
+def test_the_field_of_source_ranges_hides_the_annotation() -> None:
+    """Nobody reads the annotation when the field is set."""
+    new = service(
+        type="LoadBalancer",
+        load_balancer_source_ranges=("10.0.0.0/8",),
+        annotations={SOURCE_RANGES_ANNOTATION: "x"},
+    )
+    assert validate_source_ranges(new, strict=True) == []
 
 
 INGRESS = "status.loadBalancer.ingress"

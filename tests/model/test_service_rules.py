@@ -357,7 +357,12 @@ def test_types(judged: Service, want_causes: list[str]) -> None:
         ),
         pytest.param(
             (port("a"), port("b")),
-            ['spec.ports[1]: Duplicate value: {"protocol":"TCP","port":80}'],
+            [
+                (
+                    'spec.ports[1]: Duplicate value: {"Name":"","Protocol":"TCP",'
+                    '"AppProtocol":null,"Port":80,"TargetPort":0,"NodePort":0}'
+                )
+            ],
             id="one port twice",
         ),
         pytest.param((port("a"), port("b", protocol="UDP")), [], id="one port, two protocols"),
@@ -502,7 +507,7 @@ def test_session_affinity(
         ),
         pytest.param(
             service(load_balancer_source_ranges=("10.0.0.0/8",)),
-            [f"spec.loadBalancerSourceRanges: Forbidden: {ONLY_LB}"],
+            [f"spec.LoadBalancerSourceRanges: Forbidden: {ONLY_LB}"],
             id="source ranges off LoadBalancer",
         ),
         pytest.param(
@@ -566,7 +571,7 @@ def test_strict_addresses_are_asked_for_by_a_gate() -> None:
     assert [cause.field for cause in validate_service(lax, gates=GATES)] == [
         "spec.clusterIPs[0]",
         "spec.externalIPs[0]",
-        "spec.loadBalancerSourceRanges[0]",
+        "spec.LoadBalancerSourceRanges[0]",
     ]
 
 

@@ -120,7 +120,7 @@ def balancer(**spec: Any) -> Service:
         pytest.param(with_ips(A, A, A6), with_ips(""), with_ips(A, A, A6), id="addresses left out"),
         pytest.param(with_ips(A, A), with_ips(B, B), with_ips(B, B), id="addresses changed"),
         pytest.param(
-            with_ips(A, A), with_ips(B), with_ips(B), id="changed address takes no old list"
+            with_ips(A, A), with_ips(B), with_ips(B, A), id="a changed address gets the old list"
         ),
         pytest.param(with_ips(""), with_ips(""), with_ips(""), id="nothing was allocated"),
         pytest.param(
@@ -156,8 +156,8 @@ def balancer(**spec: Any) -> Service:
         pytest.param(
             node_ports(port("a", 80, 30080)),
             node_ports(port("a", 80), port("a", 81)),
-            node_ports(port("a", 80, 30080), port("a", 81)),
-            id="a node port is given once",
+            node_ports(port("a", 80, 30080), port("a", 81, 30080)),
+            id="ports of one name get one node port",
         ),
         pytest.param(
             node_ports(port("a", 80, 30080)),
@@ -535,3 +535,11 @@ def test_unchanged_services_are_not_copied() -> None:
 def test_warnings_belong_to_the_steps_of_a_write() -> None:
     """Whoever writes finds the warnings beside the other steps."""
     assert service_strategy.warnings_for is warnings_for
+
+
+def test_node_ports_go_although_a_port_without_one_came() -> None:
+    """A new port that asks for no node port is no sign that the others are still wanted."""
+    old = node_ports(port("a", 80, 30080))
+    new = service(type="ClusterIP", ports=(port("a", 80, 30080), port("b", 81)))
+    dropped = drop_type_dependent_fields(new, old)
+    assert [one.node_port for one in dropped.spec.ports] == [0, 0]

@@ -115,8 +115,30 @@ def texts(new: Service, old: Service, gates: FeatureGates = GATES) -> list[str]:
         pytest.param(
             with_ips(A, families=()),
             with_ips(A, families=V4),
-            [f"{FAMILIES}[0]: Invalid value: []: primary ipFamily can not be unset"],
+            [],
             id="family released",
+        ),
+        pytest.param(
+            with_ips(families=()),
+            with_ips(families=V4),
+            [f"{FAMILIES}[0]: Invalid value: []: primary ipFamily can not be unset"],
+            id="family released without an address",
+        ),
+        pytest.param(
+            with_ips(A, A6, families=("IPv6", "IPv4")),
+            with_ips(A, A6, families=DUAL),
+            [
+                *[f'{FAMILIES}[0]: Invalid value: ["IPv6","IPv4"]: {ONCE}'] * 2,
+                (
+                    f'{IPS}[0]: Invalid value: "{A}": '
+                    "expected an IPv6 value as indicated by `ipFamilies[0]`"
+                ),
+                (
+                    f'{IPS}[1]: Invalid value: "{A6}": '
+                    "expected an IPv4 value as indicated by `ipFamilies[1]`"
+                ),
+            ],
+            id="families swapped",
         ),
         pytest.param(
             with_ips(A, families=V4),
@@ -141,7 +163,7 @@ def texts(new: Service, old: Service, gates: FeatureGates = GATES) -> list[str]:
             with_ips(A, families=V4),
             [
                 f'{IPS}[0]: Invalid value: ["{A6}","{A}"]: {ONCE}',
-                f'{FAMILIES}[0]: Invalid value: ["IPv6","IPv4"]: {ONCE}',
+                f'{FAMILIES}[0]: Invalid value: ["{A6}","{A}"]: {ONCE}',
             ],
             id="second put first",
         ),
@@ -171,7 +193,7 @@ def texts(new: Service, old: Service, gates: FeatureGates = GATES) -> list[str]:
             with_ips(A, A6, families=DUAL, policy="PreferDualStack"),
             [
                 f'{IPS}[0]: Invalid value: ["{A6}"]: {ONCE}',
-                f'{FAMILIES}[0]: Invalid value: ["IPv6"]: {ONCE}',
+                f'{FAMILIES}[0]: Invalid value: ["{A6}"]: {ONCE}',
             ],
             id="first released",
         ),

@@ -73,25 +73,31 @@ def hide_on_read(service: Service) -> Service:
 
 
 def default_families(
-    service: Service, *, cluster_families: tuple[str, ...], old: Service | None = None
+    service: Service,
+    *,
+    cluster_families: tuple[str, ...],
+    strict: bool = False,
+    old: Service | None = None,
 ) -> Service | list[Cause]:
     """Return the Service with its families and their policy set, or the causes why that fails.
 
     `cluster_families` are those that the cluster hands out addresses of, the primary one first. An
     ExternalName Service has no families and comes back as it is. So does a PreferDualStack Service
-    whose addresses were not touched: it is not upgraded when the cluster is.
+    whose addresses were not touched: it is not upgraded when the cluster is. Causes come in stages:
+    a later stage is only asked when the ones before it found nothing. Addresses are read strictly
+    when asked so.
     """
     if service.spec.type == "ExternalName" or _keeps_preference(service, old):
         return service
-    if causes := validate_cluster_addresses(service, strict=False, old=old):
+    if causes := validate_cluster_addresses(service, strict=strict, old=old):
         return causes
-    spec = _release_secondary(_inherit_policy(service.spec, old), old)
     # Endpoints of such a Service are made by hand, so the cluster's own families do not bind it.
-    handmade = spec.cluster_ips == (NO_CLUSTER_IP,) and not spec.selector
-    policy = spec.ip_family_policy or (REQUIRE_DUAL_STACK if handmade else SINGLE_STACK)
-    if policy == SINGLE_STACK and (causes := _two_values_causes(spec)):
-        return causes
-    families, causes = _infer_families(spec, cluster_families)
+    handmade = service.spec.cluster_ip == NO_CLUSTER_IP and not service.spec.selector
+    policy = _choose_policy(service.spec, old, handmade=handmade)
+    spec = service.spec if policy != SINGLE_STACK else _release_secondary(service.spec, old)
+    causes = _reduction_causes(spec, old, policy=policy)
+    families, unknown = _infer_families(spec, cluster_families)
+    causes += unknown
     if not (causes or handmade):
         causes = _cluster_causes(policy, families, cluster_families)
     if causes:
@@ -139,44 +145,61 @@ def _keeps_preference(service: Service, old: Service | None) -> bool:
     spec = service.spec
     return (
         old is not None
+        and spec.type == old.spec.type
+        and spec.type in CLUSTER_IP_TYPES
         and spec.ip_family_policy == old.spec.ip_family_policy == PREFER_DUAL_STACK
         and spec.cluster_ips == old.spec.cluster_ips
         and spec.ip_families == old.spec.ip_families != ()
     )
 
 
-def _inherit_policy(spec: ServiceSpec, old: Service | None) -> ServiceSpec:
-    if old is None or spec.ip_family_policy is not None:
-        return spec
-    return replace(spec, ip_family_policy=old.spec.ip_family_policy)
+def _choose_policy(spec: ServiceSpec, old: Service | None, *, handmade: bool) -> str:
+    # The stored policy stays: nobody comes to have one address more or less without asking.
+    before = None if old is None else old.spec.ip_family_policy
+    default = REQUIRE_DUAL_STACK if handmade else SINGLE_STACK
+    return spec.ip_family_policy or before or default
 
 
 def _release_secondary(spec: ServiceSpec, old: Service | None) -> ServiceSpec:
-    """Return the spec without second address and family when the policy alone took them away.
+    """Return the spec of one family without a second address and family that were only left over.
 
     Lists that the user changed too stay, so that a contradiction is told and not mended.
     """
-    if old is None or spec.ip_family_policy != SINGLE_STACK:
+    if old is None:
         return spec
-    before = old.spec
-    if before.ip_family_policy not in (PREFER_DUAL_STACK, REQUIRE_DUAL_STACK):
-        return spec
-    if spec.cluster_ips == before.cluster_ips:
+    if len(spec.cluster_ips) > 1 and spec.cluster_ips == old.spec.cluster_ips:
         spec = replace(spec, cluster_ips=spec.cluster_ips[:1])
-    if spec.ip_families == before.ip_families:
+    if len(spec.ip_families) > 1 and spec.ip_families == old.spec.ip_families:
         spec = replace(spec, ip_families=spec.ip_families[:1])
     return spec
 
 
-def _two_values_causes(spec: ServiceSpec) -> list[Cause]:
+def _reduction_causes(spec: ServiceSpec, old: Service | None, *, policy: str) -> list[Cause]:
+    """Return why two values do not go with one family, or one value not with two of them."""
+    field = "spec.ipFamilyPolicy"
+    if policy == SINGLE_STACK:
+        return [
+            invalid(
+                field,
+                policy,
+                "must be 'RequireDualStack' or 'PreferDualStack' "
+                f"when multiple {noun} are specified",
+            )
+            for noun, values in (
+                ("cluster IPs", spec.cluster_ips),
+                ("IP families", spec.ip_families),
+            )
+            if len(values) == 2
+        ]
+    if old is None:
+        return []
     return [
-        invalid(
-            "spec.ipFamilyPolicy",
-            spec.ip_family_policy,
-            f"must be RequireDualStack or PreferDualStack when multiple {noun} are specified",
+        invalid(field, policy, f"must be 'SingleStack' to release the secondary {noun}")
+        for noun, values, before in (
+            ("cluster IP", spec.cluster_ips, old.spec.cluster_ips),
+            ("IP family", spec.ip_families, old.spec.ip_families),
         )
-        for noun, values in (("clusterIPs", spec.cluster_ips), ("ipFamilies", spec.ip_families))
-        if len(values) == 2
+        if 0 < len(values) < len(before)
     ]
 
 
@@ -194,7 +217,7 @@ def _infer_families(
         else:
             # The address is what the user wrote, so it is named rather than its family's place.
             detail = f"{family} is not configured on this cluster"
-            causes.append(invalid(f"spec.clusterIPs[{index}]", address, detail))
+            causes.append(invalid(f"spec.clusterIPs[{index}]", spec.cluster_ips, detail))
     return families, causes
 
 

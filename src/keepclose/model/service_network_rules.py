@@ -20,6 +20,7 @@ from keepclose.model.addresses import (
 from keepclose.model.causes import Cause, duplicate, forbidden, invalid, not_supported, required
 from keepclose.model.service import LoadBalancerStatus, Service, ServiceSpec
 from keepclose.model.strings import dns1123_subdomain
+from keepclose.model.wellknown import SOURCE_RANGES_ANNOTATION
 
 NO_CLUSTER_IP: Final = "None"
 IP_FAMILIES: Final = (IPV4, IPV6)
@@ -31,6 +32,11 @@ ONLY_FOR_LOAD_BALANCER: Final = "may only be used when `type` is 'LoadBalancer'"
 
 _CLUSTER_IPS = "spec.clusterIPs"
 _IP_MODES = ("Proxy", "VIP")
+
+
+def has_no_address(service: Service) -> bool:
+    """Return whether the list of cluster IPs says that there are none: the rules go by it alone."""
+    return service.spec.cluster_ips == (NO_CLUSTER_IP,)
 
 
 def validate_cluster_addresses(
@@ -74,15 +80,25 @@ def validate_external_ips(
 def validate_source_ranges(
     service: Service, *, strict: bool, old: Service | None = None
 ) -> list[Cause]:
-    """Return what is wrong with the ranges that a load balancer lets in; none is fine."""
+    """Return what is wrong with the ranges that a load balancer lets in; none is fine.
+
+    An annotation may hold them, separated by commas, when the field is empty. Spaces around a range
+    are part of neither.
+    """
     spec = service.spec
-    field = "spec.loadBalancerSourceRanges"
-    old_values = frozenset(old.spec.load_balancer_source_ranges if old else ())
+    if not spec.load_balancer_source_ranges:
+        return _annotated_range_causes(service, strict=strict, old=old)
+    # NB: the field is spelt with a capital in causes, and clients know it so.
+    field = "spec.LoadBalancerSourceRanges"
+    stored = () if old is None else old.spec.load_balancer_source_ranges
+    old_values = frozenset(map(str.strip, stored))
     causes: list[Cause] = []
-    if spec.load_balancer_source_ranges and spec.type != "LoadBalancer":
+    if spec.type != "LoadBalancer":
         causes.append(forbidden(field, ONLY_FOR_LOAD_BALANCER))
     for index, value in enumerate(spec.load_balancer_source_ranges):
-        causes += cidr_causes(f"{field}[{index}]", value, strict=strict, old_values=old_values)
+        causes += cidr_causes(
+            f"{field}[{index}]", value.strip(), strict=strict, old_values=old_values
+        )
     return causes
 
 
@@ -106,6 +122,21 @@ def validate_load_balancer_status(
         causes += _ip_mode_causes(f"{field}.ipMode", ingress.ip_mode, has_ip=bool(ingress.ip))
         if ingress.hostname:
             causes += _hostname_causes(f"{field}.hostname", ingress.hostname)
+    return causes
+
+
+def _annotated_range_causes(service: Service, *, strict: bool, old: Service | None) -> list[Cause]:
+    field = f"metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"
+    text = service.metadata.annotations.get(SOURCE_RANGES_ANNOTATION)
+    if text is None:
+        return []
+    causes: list[Cause] = []
+    if service.spec.type != "LoadBalancer":
+        causes.append(forbidden(field, ONLY_FOR_LOAD_BALANCER))
+    before = None if old is None else old.metadata.annotations.get(SOURCE_RANGES_ANNOTATION)
+    if text != before and text.strip():
+        for value in text.split(","):
+            causes += cidr_causes(field, value.strip(), strict=strict)
     return causes
 
 

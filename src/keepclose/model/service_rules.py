@@ -17,6 +17,7 @@ from keepclose.model.service import Service, ServicePort, ServiceSpec
 from keepclose.model.service_network_rules import (
     NO_CLUSTER_IP,
     ONLY_FOR_LOAD_BALANCER,
+    has_no_address,
     validate_cluster_addresses,
     validate_external_ips,
     validate_source_ranges,
@@ -59,7 +60,7 @@ def validate_service(
         service.metadata, namespaced=True, name_check=_choose_name_check(gates, old=old)
     )
     causes += validate_traffic_annotations(service, gates=gates, old=old)
-    if not spec.ports and not service.is_headless and spec.type != "ExternalName":
+    if not spec.ports and not has_no_address(service) and spec.type != "ExternalName":
         causes.append(required("spec.ports"))
     causes += _type_causes(service)
     causes += _port_causes(spec.ports)
@@ -86,6 +87,16 @@ def validate_service(
     return causes
 
 
+def load_balancer_class_causes(spec: ServiceSpec) -> list[Cause]:
+    """Return what is wrong with the class of load balancers; none is fine."""
+    field, wanted = "spec.loadBalancerClass", spec.load_balancer_class
+    if wanted is None:
+        return []
+    if spec.type != "LoadBalancer":
+        return [forbidden(field, ONLY_FOR_LOAD_BALANCER)]
+    return [invalid(field, wanted, message) for message in qualified_name(wanted)]
+
+
 def _choose_name_check(gates: FeatureGates, *, old: Service | None) -> NameCheck:
     if old is not None:
         return _accept_stored_name
@@ -99,7 +110,7 @@ def _accept_stored_name(_name: str) -> list[str]:
 
 def _type_causes(service: Service) -> list[Cause]:
     spec = service.spec
-    if spec.type in ("LoadBalancer", "NodePort") and service.is_headless:
+    if spec.type in ("LoadBalancer", "NodePort") and has_no_address(service):
         detail = f"may not be set to 'None' for {spec.type} services"
         return [invalid("spec.clusterIPs[0]", NO_CLUSTER_IP, detail)]
     if spec.type != "ExternalName":
@@ -203,23 +214,22 @@ def _port_clash_causes(spec: ServiceSpec) -> list[Cause]:
     ports: set[tuple[str, int]] = set()
     for index, port in enumerate(spec.ports):
         if (port.protocol, port.port) in ports:
-            shown = {"protocol": port.protocol, "port": port.port}
+            # NB: only what was compared is filled in, and with the names of Go's fields.
+            shown = {
+                "Name": "",
+                "Protocol": port.protocol,
+                "AppProtocol": None,
+                "Port": port.port,
+                "TargetPort": 0,
+                "NodePort": 0,
+            }
             causes.append(duplicate(f"spec.ports[{index}]", shown))
         ports.add((port.protocol, port.port))
     return causes
 
 
 def _load_balancer_causes(spec: ServiceSpec) -> list[Cause]:
-    if spec.type == "LoadBalancer":
-        if spec.load_balancer_class is None:
-            return []
-        return [
-            invalid("spec.loadBalancerClass", spec.load_balancer_class, message)
-            for message in qualified_name(spec.load_balancer_class)
-        ]
     causes: list[Cause] = []
-    if spec.allocate_load_balancer_node_ports is not None:
+    if spec.type != "LoadBalancer" and spec.allocate_load_balancer_node_ports is not None:
         causes.append(forbidden("spec.allocateLoadBalancerNodePorts", ONLY_FOR_LOAD_BALANCER))
-    if spec.load_balancer_class is not None:
-        causes.append(forbidden("spec.loadBalancerClass", ONLY_FOR_LOAD_BALANCER))
-    return causes
+    return causes + load_balancer_class_causes(spec)

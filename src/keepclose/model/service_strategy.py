@@ -20,7 +20,6 @@ from keepclose.model.service import (
     ServiceSpec,
     ServiceStatus,
 )
-from keepclose.model.service_policy_rules import CLUSTER_IP_TYPES
 from keepclose.model.service_warnings import warnings_for
 
 __all__ = [
@@ -60,15 +59,14 @@ def normalize_cluster_ips(new: Service, old: Service | None = None) -> Service:
 def patch_allocated_values(new: Service, old: Service) -> Service:
     """Return the Service with the values allocated before that the update left out.
 
-    Node ports go by the name of their port, and none is handed to two ports.
+    Node ports go by the name of their port, and none is handed on that another port asks for.
     """
     spec, before = new.spec, old.spec
     changes: dict[str, Any] = {}
-    if before.type in CLUSTER_IP_TYPES and spec.type in CLUSTER_IP_TYPES:
-        cluster_ip = spec.cluster_ip or before.cluster_ip
-        if cluster_ip != spec.cluster_ip:
-            changes["cluster_ip"] = cluster_ip
-        if not spec.cluster_ips and before.cluster_ips and cluster_ip == before.cluster_ip:
+    if _needs_cluster_ip(before) and _needs_cluster_ip(spec):
+        if not spec.cluster_ip and before.cluster_ip:
+            changes["cluster_ip"] = before.cluster_ip
+        if not spec.cluster_ips and before.cluster_ips:
             changes["cluster_ips"] = before.cluster_ips
     if _is_given_node_ports(before) and _is_given_node_ports(spec):
         ports = _patch_node_ports(spec.ports, before.ports)
@@ -92,11 +90,11 @@ def drop_type_dependent_fields(new: Service, old: Service | None) -> Service:
         return new
     spec, before = new.spec, old.spec
     changes: dict[str, Any] = {}
-    if before.type in CLUSTER_IP_TYPES and spec.type not in CLUSTER_IP_TYPES:
+    if _needs_cluster_ip(before) and not _needs_cluster_ip(spec):
         changes |= _drop_addresses(spec, before)
     if _may_have_node_ports(before) and not _may_have_node_ports(spec):
         # Ports may come and go; only a node port that was not there before shows intent.
-        known = {port.node_port for port in before.ports}
+        known = {0, *(port.node_port for port in before.ports)}
         if {port.node_port for port in spec.ports} <= known:
             changes["ports"] = tuple(
                 replace(port, node_port=0) if port.node_port else port for port in spec.ports
@@ -167,6 +165,11 @@ def _with_spec(service: Service, **changes: Any) -> Service:
     return replace(service, spec=replace(service.spec, **changes)) if changes else service
 
 
+def _needs_cluster_ip(spec: ServiceSpec) -> bool:
+    # NB: a type that does not exist counts too, so that nothing but the type is wrong with it.
+    return spec.type != "ExternalName"
+
+
 def _may_have_node_ports(spec: ServiceSpec) -> bool:
     return spec.type in ("NodePort", "LoadBalancer")
 
@@ -187,7 +190,6 @@ def _patch_node_ports(
     for port in ports:
         node_port = by_name.get(port.name, 0)
         if port.node_port == 0 != node_port and node_port not in taken:
-            taken.add(node_port)
             patched.append(replace(port, node_port=node_port))
         else:
             patched.append(port)

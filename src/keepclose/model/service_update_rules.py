@@ -11,8 +11,12 @@ from keepclose.model.causes import Cause, forbidden, invalid
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.metadata import IMMUTABLE, validate_metadata_update
 from keepclose.model.service import Service
-from keepclose.model.service_network_rules import SINGLE_STACK, validate_load_balancer_status
-from keepclose.model.service_rules import validate_service
+from keepclose.model.service_network_rules import (
+    SINGLE_STACK,
+    has_no_address,
+    validate_load_balancer_status,
+)
+from keepclose.model.service_rules import load_balancer_class_causes, validate_service
 
 _MAY_NOT_CHANGE = "may not change once set"
 
@@ -42,58 +46,65 @@ def validate_service_status_update(
 
 
 def _cluster_ip_causes(new: Service, old: Service) -> list[Cause]:
-    if new.is_headless and old.is_headless:
+    if has_no_address(new) and has_no_address(old):
         return []
-    return _change_causes(
-        new.spec.cluster_ips,
-        old.spec.cluster_ips,
-        field="spec.clusterIPs",
-        noun="clusterIP",
-        policy=new.spec.ip_family_policy,
-    )
+    values, before = new.spec.cluster_ips, old.spec.cluster_ips
+    field = "spec.clusterIPs"
+    if len(values) == len(before):
+        return [
+            invalid(f"{field}[{place}]", values, _MAY_NOT_CHANGE)
+            for place, (value, was) in enumerate(zip(values, before, strict=True))
+            if value != was
+        ]
+    causes: list[Cause] = []
+    if not values:
+        causes.append(invalid(f"{field}[0]", values, "primary clusterIP can not be unset"))
+    elif before and values[0] != before[0]:
+        causes.append(invalid(f"{field}[0]", values, _MAY_NOT_CHANGE))
+    if len(before) > len(values) == 1:
+        causes += _release_causes(new.spec.ip_family_policy, "clusterIP")
+    return causes
 
 
 def _family_causes(new: Service, old: Service) -> list[Cause]:
     # Headless Services have no address that a family could belong to, so theirs are free.
-    if new.is_headless or old.is_headless:
+    if has_no_address(new) or has_no_address(old):
         return []
-    return _change_causes(
-        new.spec.ip_families,
-        old.spec.ip_families,
-        field="spec.ipFamilies",
-        noun="ipFamily",
-        policy=new.spec.ip_family_policy,
-    )
-
-
-def _change_causes(
-    new: tuple[str, ...], old: tuple[str, ...], *, field: str, noun: str, policy: str | None
-) -> list[Cause]:
-    """Return the causes when a list of at most two, the first of them fixed, was changed."""
-    if len(new) == len(old):
+    values, before = new.spec.ip_families, old.spec.ip_families
+    field = "spec.ipFamilies[0]"
+    if len(values) == len(before):
+        # NB: the first place is named whichever of the two has changed, and clients know it so.
         return [
-            invalid(f"{field}[{index}]", new, _MAY_NOT_CHANGE)
-            for index, (value, before) in enumerate(zip(new, old, strict=True))
-            if value != before
+            invalid(field, values, _MAY_NOT_CHANGE)
+            for value, was in zip(values, before, strict=True)
+            if value != was
         ]
     causes: list[Cause] = []
-    if not new:
-        causes.append(invalid(f"{field}[0]", new, f"primary {noun} can not be unset"))
-    elif old and new[0] != old[0]:
-        causes.append(invalid(f"{field}[0]", new, _MAY_NOT_CHANGE))
-    if len(old) > len(new) == 1 and policy != SINGLE_STACK:
-        detail = f"must be set to 'SingleStack' when releasing the secondary {noun}"
-        causes.append(invalid("spec.ipFamilyPolicy", policy, detail))
+    if len(values) < len(before) and not new.spec.cluster_ips:
+        causes.append(invalid(field, values, "primary ipFamily can not be unset"))
+    if values and before and values[0] != before[0]:
+        # NB: here the addresses are shown, not the families.
+        causes.append(invalid(field, new.spec.cluster_ips, _MAY_NOT_CHANGE))
+    if len(before) > len(values) == 1:
+        causes += _release_causes(new.spec.ip_family_policy, "ipFamily")
     return causes
 
 
+def _release_causes(policy: str | None, noun: str) -> list[Cause]:
+    if policy == SINGLE_STACK:
+        return []
+    detail = f"must be set to 'SingleStack' when releasing the secondary {noun}"
+    return [invalid("spec.ipFamilyPolicy", policy, detail)]
+
+
 def _load_balancer_class_causes(new: Service, old: Service) -> list[Cause]:
-    if not new.spec.type == old.spec.type == "LoadBalancer":
-        return []
     wanted = new.spec.load_balancer_class
-    if wanted == old.spec.load_balancer_class:
-        return []
-    return [invalid("spec.loadBalancerClass", wanted, _MAY_NOT_CHANGE)]
+    causes: list[Cause] = []
+    is_same = wanted == old.spec.load_balancer_class
+    if new.spec.type == old.spec.type == "LoadBalancer" and not is_same:
+        causes.append(invalid("spec.loadBalancerClass", wanted, _MAY_NOT_CHANGE))
+    # NB: the class itself is judged here and once more with the rest.
+    return causes + load_balancer_class_causes(new.spec)
 
 
 def _health_check_causes(new: Service, old: Service) -> list[Cause]:

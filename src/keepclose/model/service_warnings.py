@@ -11,6 +11,7 @@ from ipaddress import IPv4Network, IPv6Network
 from keepclose.model.addresses import ParsedIP, cidr_causes, ip_warnings, parse_lenient
 from keepclose.model.causes import render_value
 from keepclose.model.service import Service, ServiceSpec
+from keepclose.model.service_network_rules import NO_CLUSTER_IP
 from keepclose.model.wellknown import (
     PREFER_CLOSE,
     PREFER_SAME_ZONE,
@@ -28,17 +29,37 @@ def warnings_for(service: Service) -> list[str]:
             f"annotation {TOPOLOGY_HINTS_ANNOTATION} is deprecated, "
             f"please use {TOPOLOGY_MODE_ANNOTATION} instead"
         )
-    warnings += _address_warnings(spec)
-    if service.is_headless:
+    if spec.cluster_ip not in ("", NO_CLUSTER_IP):
+        for index, address in enumerate(spec.cluster_ips):
+            warnings += ip_warnings(f"spec.clusterIPs[{index}]", address)
+    is_headless = spec.type == "ClusterIP" and spec.cluster_ip == NO_CLUSTER_IP
+    if is_headless:
         warnings += _headless_warnings(spec)
-    elif spec.external_ips and spec.type != "ExternalName":
+    for index, address in enumerate(spec.external_ips):
+        warnings += ip_warnings(f"spec.externalIPs[{index}]", address)
+    if spec.external_ips and not is_headless and spec.type != "ExternalName":
         warnings.append(
             "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
         )
+    warnings += ip_warnings("spec.loadBalancerIP", spec.load_balancer_ip)
+    for index, cidr in enumerate(spec.load_balancer_source_ranges):
+        warnings += _cidr_warnings(f"spec.loadBalancerSourceRanges[{index}]", cidr)
+    if spec.type == "ExternalName" and spec.external_ips:
+        warnings.append('spec.externalIPs is ignored when spec.type is "ExternalName"')
+    if spec.type != "ExternalName" and spec.external_name:
+        warnings.append('spec.externalName is ignored when spec.type is not "ExternalName"')
     if spec.traffic_distribution == PREFER_CLOSE:
         warnings.append(
             f'spec.trafficDistribution: "{PREFER_CLOSE}" is deprecated; use "{PREFER_SAME_ZONE}"'
         )
+    return warnings
+
+
+def status_warnings_for(service: Service) -> list[str]:
+    """Return what the writer of a Service's status should hear."""
+    warnings: list[str] = []
+    for index, ingress in enumerate(service.status.load_balancer.ingress):
+        warnings += ip_warnings(f"status.loadBalancer.ingress[{index}]", ingress.ip)
     return warnings
 
 
@@ -50,18 +71,6 @@ def _headless_warnings(spec: ServiceSpec) -> list[str]:
         ("SessionAffinity", spec.session_affinity not in ("", "None")),
     )
     return [f"spec.{name} is ignored for headless services" for name, used in ignored if used]
-
-
-def _address_warnings(spec: ServiceSpec) -> list[str]:
-    warnings: list[str] = []
-    for index, address in enumerate(spec.cluster_ips):
-        warnings += ip_warnings(f"spec.clusterIPs[{index}]", address)
-    for index, address in enumerate(spec.external_ips):
-        warnings += ip_warnings(f"spec.externalIPs[{index}]", address)
-    warnings += ip_warnings("spec.loadBalancerIP", spec.load_balancer_ip)
-    for index, cidr in enumerate(spec.load_balancer_source_ranges):
-        warnings += _cidr_warnings(f"spec.loadBalancerSourceRanges[{index}]", cidr)
-    return warnings
 
 
 def _cidr_warnings(field: str, value: str) -> list[str]:

@@ -25,6 +25,7 @@ LAST_APPLIED_ANNOTATION: Final = "kubectl.kubernetes.io/last-applied-configurati
 LEADER_ANNOTATION: Final = "control-plane.alpha.kubernetes.io/leader"
 TOPOLOGY_MODE_ANNOTATION: Final = "service.kubernetes.io/topology-mode"
 TOPOLOGY_HINTS_ANNOTATION: Final = "service.kubernetes.io/topology-aware-hints"
+SOURCE_RANGES_ANNOTATION: Final = "service.beta.kubernetes.io/load-balancer-source-ranges"
 SUBSETTING_ANNOTATION: Final = "endpointslice.kubernetes.io/subsetting"
 NODE_TOPOLOGY_ANNOTATION: Final = "service.kubernetes.io/node-topology"
 

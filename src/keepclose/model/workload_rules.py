@@ -27,7 +27,7 @@ def validate_node(node: Node) -> list[Cause]:
         node.metadata, namespaced=False, name_check=dns1123_subdomain, field="metadata"
     )
     for resource, amount in sorted(node.status.allocatable.items()):
-        field = f"status.allocatable[{resource}]"
+        field = f"status.allocatable.{resource}"
         causes += quantity_causes(field, amount)
         if (millis(amount) or 0) < 0:
             causes.append(invalid(field, amount, NOT_NEGATIVE))
@@ -83,16 +83,13 @@ def _validate_addresses(status: PodStatus) -> list[Cause]:
     causes: list[Cause] = []
     if status.pod_ip and family_of(status.pod_ip) is None:
         causes.append(invalid("status.podIP", status.pod_ip, MUST_BE_IP))
-    seen: set[str] = set()
-    for index, address in enumerate(status.pod_ips):
-        field = f"status.podIPs[{index}].ip"
-        if family_of(address.ip) is None:
-            causes.append(invalid(field, address.ip, MUST_BE_IP))
-        elif address.ip in seen:
-            causes.append(duplicate(field, address.ip))
-        seen.add(address.ip)
     families = [family_of(address.ip) for address in status.pod_ips]
-    if not causes and len(set(families)) < len(families):
-        shown = [address.ip for address in status.pod_ips]
+    causes += [
+        invalid(f"status.podIPs[{index}]", address.ip, MUST_BE_IP)
+        for index, (address, family) in enumerate(zip(status.pod_ips, families, strict=True))
+        if family is None
+    ]
+    if None not in families and len(set(families)) < len(families):
+        shown = [{"IP": address.ip} for address in status.pod_ips]
         causes.append(invalid("status.podIPs", shown, ONE_PER_FAMILY))
     return causes
