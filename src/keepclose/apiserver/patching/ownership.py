@@ -43,7 +43,7 @@ def record_update(
     type: Type,  # noqa: A002 - the name that callers know
     api_version: str,
     manager: str,
-    now: str,
+    now: str | None,
     subresource: str = "",
     ignored: FieldSet | tuple[str, ...] | None = None,
 ) -> None:
@@ -51,7 +51,8 @@ def record_update(
 
     `old` is None for a create. Entries that the client sent count if they can be read, except on
     a subresource. Nothing is touched, times neither, when nothing changed. Entries are shared
-    with `old`. An object that has no owners gets none by an update.
+    with `old`. An object that has no owners gets none by an update. Without a time an owner's entry
+    has none.
     """
     metadata = new.get("metadata")
     if not isinstance(metadata, dict):
@@ -113,7 +114,7 @@ def compare_writes(
 
 
 def _attribute(
-    entries: list[JsonObject], owner: Owner, changed: FieldSet, gone: FieldSet, now: str
+    entries: list[JsonObject], owner: Owner, changed: FieldSet, gone: FieldSet, now: str | None
 ) -> list[JsonObject]:
     kept: list[JsonObject] = []
     missing = bool(changed)

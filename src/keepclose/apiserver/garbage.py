@@ -1,0 +1,295 @@
+"""The garbage collector: what belongs to a deleted object goes too, and so do namespaces.
+
+It follows the changes of the stores and never looks through all objects but once, at start. An
+object whose owners are all gone is deleted; one that has another owner only loses the reference.
+An owner that is deleted in the foreground waits for those who block it; one that orphans lets its
+objects go first. A namespace on its way out is emptied, and goes when it is empty. Deletions take
+the path of any client, so that finalizers and grace periods hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.lifecycle import Propagation, is_finished
+from keepclose.apiserver.resources import BY_KIND, RESOURCES
+from keepclose.apiserver.storage.entries import DELETED, Change, Entry
+from keepclose.apiserver.storage.errors import Closed, Overflow
+from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.storage.subscriptions import Subscription
+from keepclose.apiserver.strategies.base import Strategy
+from keepclose.apiserver.strategies.metadata import (
+    FOREGROUND_FINALIZER,
+    ORPHAN_FINALIZER,
+    finalizers_of,
+)
+from keepclose.apiserver.strategies.namespaces import FINALIZER as NAMESPACE_FINALIZER
+
+JsonObject = dict[str, Any]
+Key = tuple[str, str, str]
+"""Store, namespace and name."""
+
+NAMESPACES: Final = "namespaces"
+_NAMESPACED_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES if one.namespaced))
+_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES))
+
+log = structlog.get_logger(__name__)
+
+
+class DeletePath(Protocol):
+    """Deletes an object as a client would, if it still has the uid."""
+
+    def __call__(
+        self, store: str, namespace: str, name: str, *, uid: str, propagation: Propagation
+    ) -> None:
+        """Delete the object; raises a Failure when that cannot be."""
+        ...
+
+
+class Collector:
+    """Keeps the store free of what nobody owns any more."""
+
+    def __init__(
+        self, store: Store, strategies: Mapping[str, Strategy], delete: DeletePath
+    ) -> None:
+        """Hold what is needed; nothing happens before `run` or `handle`."""
+        self._store = store
+        self._strategies = strategies
+        self._delete = delete
+        # Owners that wait for their dependents, by uid.
+        self._waiting: dict[str, Key] = {}
+        # Namespaces that are being emptied.
+        self._leaving: set[str] = set()
+
+    async def run(self) -> None:
+        """Follow all stores until the store is closed."""
+        # NB: all subscriptions stand before the first look, so that nothing falls between.
+        followed = {name: self._store.subscribe(name, since=None) for name in _STORES}
+        try:
+            self.resume()
+            async with asyncio.TaskGroup() as group:
+                for name, subscription in followed.items():
+                    group.create_task(self._follow(name, subscription))
+        finally:
+            for subscription in followed.values():
+                subscription.close()
+
+    def resume(self) -> None:
+        """Take up what was left undone when the server ended: one look at everything stored.
+
+        One object that fails does not keep the others; its error is raised at the end.
+        """
+        failure: Exception | None = None
+        for store in _STORES:
+            for entry in self._store.entries(store):
+                try:
+                    self._look_at(store, entry)
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def handle(self, change: Change) -> None:
+        """Do what a change asks for."""
+        entry = change.entry
+        if change.type != DELETED:
+            self._look_at(change.store, entry)
+            lost = () if change.previous is None else change.previous.owners
+            self._advance_owners(uid for uid in lost if uid not in entry.owners)
+            return
+        self._waiting.pop(entry.uid, None)
+        for key in self._store.owned_by(entry.uid):
+            self._consider(key)
+        self._advance_owners(entry.owners)
+        if change.store == NAMESPACES:
+            self._leaving.discard(entry.name)
+        elif entry.namespace in self._leaving:
+            self._empty_namespace(entry.namespace)
+        if change.store == "services":
+            # A new Service of the name must not begin with the addresses of the old one.
+            self._remove(("endpoints", entry.namespace, entry.name), Propagation.BACKGROUND)
+
+    async def _follow(self, store: str, subscription: Subscription) -> None:
+        while True:
+            try:
+                for change in await subscription.next():
+                    self.handle(change)
+            except Overflow:
+                subscription = self._store.subscribe(store, since=None)
+                self.resume()
+            except Closed:
+                return
+
+    def _look_at(self, store: str, entry: Entry) -> None:
+        key = (store, entry.namespace, entry.name)
+        if _is_leaving(entry):
+            self._let_go(key, entry)
+        elif entry.owners:
+            self._consider(key)
+
+    def _let_go(self, key: Key, entry: Entry) -> None:
+        """Do what an object on its way out waits for."""
+        obj: JsonObject = msgspec.json.decode(entry.data)
+        finalizers = finalizers_of(obj)
+        if ORPHAN_FINALIZER in finalizers:
+            for dependent in self._store.owned_by(entry.uid):
+                self._drop_references(dependent, {entry.uid})
+            self._drop_finalizer(key, ORPHAN_FINALIZER)
+        elif FOREGROUND_FINALIZER in finalizers:
+            self._waiting[entry.uid] = key
+            for dependent in self._store.owned_by(entry.uid):
+                self._consider(dependent)
+            self._advance(entry.uid)
+        elif key[0] == NAMESPACES and NAMESPACE_FINALIZER in _holders(obj):
+            self._leaving.add(entry.name)
+            self._empty_namespace(entry.name)
+
+    def _advance_owners(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            if uid in self._waiting:
+                self._advance(uid)
+
+    def _advance(self, uid: str) -> None:
+        """Free an owner that waits, once nobody blocks it."""
+        blocked = any(
+            reference.get("uid") == uid and reference.get("blockOwnerDeletion")
+            for key in self._store.owned_by(uid)
+            for reference in _references(self._read(key))
+        )
+        if not blocked:
+            self._drop_finalizer(self._waiting.pop(uid), FOREGROUND_FINALIZER)
+
+    def _consider(self, key: Key) -> None:
+        """Delete an object whose owners are all gone or going, or drop references to those."""
+        obj = self._read(key)
+        if obj is None:
+            return
+        leaving = bool(obj["metadata"].get("deletionTimestamp"))
+        if leaving and FOREGROUND_FINALIZER not in finalizers_of(obj):
+            return
+        gone: set[str] = set()
+        going: set[str] = set()
+        solid = False
+        for reference in _references(obj):
+            uid = reference.get("uid", "")
+            if uid in self._waiting:
+                going.add(uid)
+            elif self._is_there(reference, key[1]):
+                solid = True
+            else:
+                gone.add(uid)
+        if solid:
+            blocking = going | gone
+            if blocking:
+                self._drop_references(key, blocking)
+        elif (gone or going) and not leaving:
+            self._remove(key, self._propagation(obj, waited_for=bool(going)))
+
+    def _propagation(self, obj: JsonObject, *, waited_for: bool) -> Propagation:
+        if waited_for and self._store.owned_by(obj["metadata"].get("uid", "")):
+            return Propagation.FOREGROUND
+        if ORPHAN_FINALIZER in finalizers_of(obj):
+            return Propagation.ORPHAN
+        return Propagation.BACKGROUND
+
+    def _is_there(self, reference: JsonObject, namespace: str) -> bool:
+        """Return whether an owner exists; one of a kind that is not served is believed to."""
+        resource = BY_KIND.get((reference.get("apiVersion", ""), reference.get("kind", "")))
+        if resource is None:
+            return True
+        place = namespace if resource.namespaced else ""
+        entry = self._store.get(resource.store, place, reference.get("name", ""))
+        return entry is not None and entry.uid == reference.get("uid")
+
+    def _empty_namespace(self, name: str) -> None:
+        """Delete everything in a namespace, and let the namespace go when nothing is left."""
+        left = False
+        for store in _NAMESPACED_STORES:
+            for entry in self._store.entries(store, name):
+                if not _is_leaving(entry):
+                    self._remove((store, name, entry.name), Propagation.BACKGROUND)
+            left = left or bool(self._store.entries(store, name))
+        obj = self._read((NAMESPACES, "", name))
+        if left or obj is None:
+            return
+        self._leaving.discard(name)
+        finalizers = [one for one in _holders(obj) if one != NAMESPACE_FINALIZER]
+        obj["spec"] = {"finalizers": finalizers} if finalizers else {}
+        self._write(NAMESPACES, obj)
+
+    def _drop_references(self, key: Key, uids: set[str]) -> None:
+        def change(obj: JsonObject) -> None:
+            kept = [one for one in _references(obj) if one.get("uid") not in uids]
+            _set_list(obj["metadata"], "ownerReferences", kept)
+
+        self._change(key, change)
+
+    def _drop_finalizer(self, key: Key, finalizer: str) -> None:
+        def change(obj: JsonObject) -> None:
+            kept = [one for one in finalizers_of(obj) if one != finalizer]
+            _set_list(obj["metadata"], "finalizers", kept)
+
+        self._change(key, change)
+
+    def _change(self, key: Key, change: Callable[[JsonObject], None]) -> None:
+        obj = self._read(key)
+        if obj is None:
+            return
+        before = msgspec.json.encode(obj)
+        change(obj)
+        # NB: a write that changes nothing would be a change to look at, and so on for ever.
+        if msgspec.json.encode(obj) != before:
+            self._write(key[0], obj)
+
+    def _write(self, store: str, obj: JsonObject) -> None:
+        metadata = obj["metadata"]
+        if is_finished(obj):
+            self._store.delete(store, metadata.get("namespace", ""), metadata["name"], final=obj)
+            self._strategies[store].remove(obj)
+        else:
+            self._store.update(store, obj)
+
+    def _remove(self, key: Key, propagation: Propagation) -> None:
+        entry = self._store.get(*key)
+        if entry is None:
+            return
+        try:
+            self._delete(*key, uid=entry.uid, propagation=propagation)
+        except Failure as failure:
+            log.warning("not collected", key="/".join(key), why=failure.message)
+
+    def _read(self, key: Key) -> JsonObject | None:
+        entry = self._store.get(*key)
+        return None if entry is None else msgspec.json.decode(entry.data)
+
+
+def _is_leaving(entry: Entry) -> bool:
+    # Most objects are not decoded for this; the words may stand elsewhere in some.
+    if b'"deletionTimestamp"' not in entry.data:
+        return False
+    return bool(msgspec.json.decode(entry.data)["metadata"].get("deletionTimestamp"))
+
+
+def _holders(namespace: JsonObject) -> list[str]:
+    finalizers: list[str] | None = (namespace.get("spec") or {}).get("finalizers")
+    return finalizers or []
+
+
+def _references(obj: JsonObject | None) -> list[JsonObject]:
+    if obj is None:
+        return []
+    references: list[JsonObject] | None = obj["metadata"].get("ownerReferences")
+    return references or []
+
+
+def _set_list(metadata: JsonObject, key: str, values: list[Any]) -> None:
+    if values:
+        metadata[key] = values
+    else:
+        metadata.pop(key, None)

@@ -1,0 +1,80 @@
+"""The strategy of every kind that the server serves, made once at start.
+
+A kind that is served in two groups has one strategy, because it has one store.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+import msgspec
+
+from keepclose.apiserver.resources import BY_KIND, RESOURCES
+from keepclose.apiserver.strategies.allocation.ranges import AddressRange, NodePorts, RangeError
+from keepclose.apiserver.strategies.allocation.reservations import Ranges
+from keepclose.apiserver.strategies.base import Strategy
+from keepclose.apiserver.strategies.configmaps import ConfigMapStrategy
+from keepclose.apiserver.strategies.endpoints import EndpointsStrategy
+from keepclose.apiserver.strategies.endpointslices import EndpointSliceStrategy
+from keepclose.apiserver.strategies.events import EventStrategy
+from keepclose.apiserver.strategies.leases import LeaseStrategy
+from keepclose.apiserver.strategies.namespaces import NamespaceStrategy
+from keepclose.apiserver.strategies.nodes import NodeStrategy
+from keepclose.apiserver.strategies.plain import PlainStrategy
+from keepclose.apiserver.strategies.pods import PodStrategy
+from keepclose.apiserver.strategies.servicecidrs import ServiceCIDRStrategy
+from keepclose.apiserver.strategies.services import ServiceStrategy
+from keepclose.apiserver.strategies.workloads import (
+    DaemonSetStrategy,
+    DeploymentStrategy,
+    ReplicaSetStrategy,
+)
+
+_PLAIN_KINDS: Final[dict[str, type[PlainStrategy]]] = {
+    "Namespace": NamespaceStrategy,
+    "Node": NodeStrategy,
+    "Pod": PodStrategy,
+    "Endpoints": EndpointsStrategy,
+    "Event": EventStrategy,
+    "ConfigMap": ConfigMapStrategy,
+    "Deployment": DeploymentStrategy,
+    "ReplicaSet": ReplicaSetStrategy,
+    "DaemonSet": DaemonSetStrategy,
+    "Lease": LeaseStrategy,
+    "EndpointSlice": EndpointSliceStrategy,
+    "ServiceCIDR": ServiceCIDRStrategy,
+}
+
+
+class AllocationSettings(msgspec.Struct, frozen=True):
+    """What the cluster hands out to Services."""
+
+    # One or two, of different families; the first one is that of the primary family.
+    service_cidrs: tuple[str, ...] = ("10.96.0.0/16",)
+    first_node_port: int = 30000
+    last_node_port: int = 32767
+    # None draws from the system's randomness.
+    seed: int | None = None
+
+
+def make_ranges(settings: AllocationSettings) -> Ranges:
+    """Return the ranges with everything free; raises RangeError for settings that contradict."""
+    random = None if settings.seed is None else Random(settings.seed)  # noqa: S311 (for tests)
+    addresses = tuple(AddressRange(cidr, random=random) for cidr in settings.service_cidrs)
+    if not 1 <= len(addresses) <= 2 or len({one.family for one in addresses}) < len(addresses):
+        raise RangeError("there must be one range of cluster IPs, or one of each family")
+    ports = NodePorts(settings.first_node_port, settings.last_node_port, random=random)
+    return Ranges(addresses, ports)
+
+
+def strategies(settings: AllocationSettings | None = None) -> dict[str, Strategy]:
+    """Return the strategy of every store, by its name; see `Resource.store`."""
+    found: dict[str, Strategy] = {
+        one.store: _PLAIN_KINDS[one.kind](one)
+        for one in RESOURCES
+        if not one.stored_as and one.kind in _PLAIN_KINDS
+    }
+    services = BY_KIND["v1", "Service"]
+    found[services.store] = ServiceStrategy(services, make_ranges(settings or AllocationSettings()))
+    return found

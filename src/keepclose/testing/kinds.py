@@ -1,0 +1,76 @@
+"""A write path over the strategies of the API server, without HTTP and without a store.
+
+It prepares, judges and settles as the server does, and hands back what would be stored.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.resources import BY_KIND
+from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
+from keepclose.apiserver.strategies.metadata import metadata_causes
+from keepclose.apiserver.strategies.registry import AllocationSettings, strategies
+from keepclose.model.gates import FeatureGates
+
+NOW: Final = "2026-01-02T03:04:05Z"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a write led to: the object, or why not."""
+
+    object: JsonObject = {}
+    causes: list[str] = []
+    warnings: list[str] = []
+    failure: str = ""
+
+
+class Kinds:
+    """Writes objects by their kind, and remembers nothing but what strategies do."""
+
+    def __init__(self, *cidrs: str, first_port: int = 30000, last_port: int = 32767) -> None:
+        """Start with everything free; without ranges there is one small one."""
+        settings = AllocationSettings(cidrs or ("10.96.0.0/24",), first_port, last_port, seed=7)
+        self.strategies = strategies(settings)
+
+    def of(self, obj: JsonObject) -> Strategy:
+        """Return the strategy of an object."""
+        return self.strategies[BY_KIND[obj["apiVersion"], obj["kind"]].store]
+
+    def write(
+        self,
+        new: JsonObject,
+        old: JsonObject | None = None,
+        *,
+        gates: FeatureGates | None = None,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Outcome:
+        """Write the object, over the stored one when it is an update."""
+        new, strategy = deepcopy(new), self.of(new)
+        context = Context(gates or FeatureGates(), NOW, dry_run)
+        try:
+            if old is None:
+                strategy.prepare_create(new, context)
+            else:
+                strategy.prepare_update(new, deepcopy(old), context, subresource=subresource)
+        except Failure as failure:
+            return Outcome(failure=f"{failure.code} {failure.message}")
+        causes = metadata_causes(BY_KIND[new["apiVersion"], new["kind"]], new, old)
+        causes += strategy.validate(new, old, context, subresource=subresource)
+        warnings = [] if causes else strategy.warnings(new, old, context)
+        strategy.settle(new, old, stored=not causes and not dry_run)
+        return Outcome(new, [str(cause) for cause in causes], warnings)
+
+
+def raw(kind: str, name: str = "one", **members: Any) -> JsonObject:
+    """Return a raw object of the kind with the given members, in the default namespace."""
+    resource = next(one for (_, found), one in BY_KIND.items() if found == kind)
+    metadata: JsonObject = {"name": name, **members.pop("metadata", {})}
+    if resource.namespaced:
+        metadata.setdefault("namespace", "default")
+    return {"apiVersion": resource.api_version, "kind": kind, "metadata": metadata, **members}
