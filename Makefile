@@ -24,6 +24,8 @@ check: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy tests/apiserver/conftest.py
+	$(VENV)/bin/mypy tests/real/conftest.py
 	$(VENV)/bin/lint-imports
 
 bench: $(READY)
@@ -31,6 +33,9 @@ bench: $(READY)
 	$(VENV)/bin/python bench/simulator.py
 	$(VENV)/bin/python bench/csvfiles.py
 	$(VENV)/bin/python bench/rehints.py
+	$(VENV)/bin/python bench/client.py
+	$(VENV)/bin/python bench/storage.py
+	$(VENV)/bin/python bench/apiserver.py
 
 docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py

@@ -29,7 +29,7 @@ def squeeze(text: str) -> list[str]:
 
 def test_the_reference_is_up_to_date() -> None:
     """What `make docs` would write is what is there."""
-    done = subprocess.run(  # noqa: S603 (our own script)
+    done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "reference.py", "--check"],
         capture_output=True,
         text=True,
@@ -51,7 +51,7 @@ def test_the_example_in_the_readme_is_a_real_run() -> None:
     command, shown = block.split("\n", 1)
     script = Path(sys.executable).parent / "keepclose"
     arguments = command.removeprefix("$ keepclose ").split()
-    done = subprocess.run(  # noqa: S603 (our own command)
+    done = subprocess.run(
         [script, *arguments],
         capture_output=True,
         text=True,
@@ -73,7 +73,7 @@ def test_the_commands_in_the_readme_exist(tmp_path: Path) -> None:
     assert len(calls) == 4
     for call in calls:
         script, *arguments = call.replace("cluster.yaml", str(dump)).split()
-        done = subprocess.run(  # noqa: S603 (our own command)
+        done = subprocess.run(
             [Path(sys.executable).parent / script, *arguments],
             capture_output=True,
             text=True,
@@ -89,7 +89,7 @@ def test_the_simulations_in_the_readme_run(tmp_path: Path) -> None:
     for call in calls:
         script, *arguments = call.split()
         sample = [] if "churn" in arguments else ["--sample", "300"]
-        done = subprocess.run(  # noqa: S603 (our own command)
+        done = subprocess.run(
             [Path(sys.executable).parent / script, *arguments, *sample],
             capture_output=True,
             text=True,

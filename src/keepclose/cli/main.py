@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from keepclose import __version__
+from keepclose.cli.apiserver import apiserver
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
 
@@ -22,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(resolve)
+app.command()(apiserver)
 app.add_typer(simulate)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from io import BytesIO
 from typing import Final
 from urllib.parse import urlencode
 
@@ -28,6 +29,8 @@ CONNECT_S: Final = 10.0
 KEEPALIVE_S: Final = 30.0
 # A watch of a busy cluster is read in pieces of this size rather than line by line.
 BUFFER_BYTES: Final = 1 << 18
+# Over this size aiohttp warns about a body that it would have to send in one piece.
+WHOLE_BYTES: Final = 1 << 20
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -82,6 +85,10 @@ class AioResponse:
 
     async def close(self) -> None:
         """Let go of the connection."""
+        connection = self._response.connection
+        if connection is not None and connection.transport is not None:
+            # NB: taking leave by TLS would need the other side, which may be gone, and time.
+            connection.transport.abort()
         self._response.close()
 
 
@@ -143,6 +150,8 @@ class AioTransport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+            # NB: the sockets of aborted connections are closed at the next turn of the loop.
+            await self._clock.sleep(0)
 
     async def _send_once(self, request: Request, proof: Proof) -> AioResponse:
         headers = dict(request.headers)
@@ -158,7 +167,7 @@ class AioTransport:
                     request.method,
                     url,
                     headers=headers,
-                    data=request.body,
+                    data=_in_pieces(request.body),
                     allow_redirects=False,
                     ssl=context if context is not None else True,
                     server_hostname=self._server.server_name or None,
@@ -203,3 +212,8 @@ class AioTransport:
             )
             self._shown = certificate
         return self._context
+
+
+def _in_pieces(body: bytes | None) -> bytes | BytesIO | None:
+    """Return a body in the form in which it can be sent without holding up the loop."""
+    return BytesIO(body) if body is not None and len(body) > WHOLE_BYTES else body

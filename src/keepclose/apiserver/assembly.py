@@ -1,0 +1,222 @@
+"""The server put together from its parts, started and stopped.
+
+Everything that can go wrong at start is told as one StartError with what to do, before a port is
+opened. On SIGTERM or SIGINT watches end cleanly and the store is closed; being killed instead loses
+nothing that was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import structlog
+import uvloop
+
+from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.garbage import Collector
+from keepclose.apiserver.graces import Graces
+from keepclose.apiserver.resources import BY_KIND, Resource
+from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.security.certificates import Authority, InvalidHostError
+from keepclose.apiserver.security.files import BrokenFileError
+from keepclose.apiserver.security.kubeconfigs import write_kubeconfigs, write_node_kubeconfig
+from keepclose.apiserver.security.tokens import InvalidNodeNameError, Tokens
+from keepclose.apiserver.serving.application import Application
+from keepclose.apiserver.serving.deleting import Deleter
+from keepclose.apiserver.serving.guard import Guard
+from keepclose.apiserver.serving.metrics import Metrics
+from keepclose.apiserver.serving.options import WriteOptions
+from keepclose.apiserver.serving.pages import make_pages
+from keepclose.apiserver.serving.server import Server
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.watching import BOOKMARK_SECONDS
+from keepclose.apiserver.serving.writing import Writer, timestamp
+from keepclose.apiserver.storage.errors import StorageError
+from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.strategies.allocation.ranges import RangeError
+from keepclose.apiserver.strategies.registry import AllocationSettings, strategies
+from keepclose.apiserver.strategies.servicecidrs import DEFAULT_NAME, default_service_cidr
+from keepclose.model.gates import FeatureGates
+
+NAMESPACES: Final = (
+    "default",
+    "kube-node-lease",
+    "kube-public",
+    "kube-system",
+    "keepclose-system",
+)
+_MANAGER: Final = "keepclose-apiserver"
+_RETRY_SECONDS: Final = 1.0
+
+log = structlog.get_logger(__name__)
+
+
+class StartError(Exception):
+    """Why the server cannot start, and what to do."""
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """How to serve."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 6443
+    gates: FeatureGates = FeatureGates()
+    allocation: AllocationSettings = AllocationSettings()
+    synchronous: Literal["normal", "full"] = "normal"
+    # Nodes for which a kubeconfig is written.
+    nodes: tuple[str, ...] = ()
+    bookmark_seconds: float = BOOKMARK_SECONDS
+
+
+class ApiServer:
+    """One server, from its files to its port."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """Open the files and put the parts together; raises StartError."""
+        self.settings = settings
+        directory = settings.data_dir
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # NB: the store first, because its lock keeps us off the files of a running server.
+            self.store = Store.open(directory, synchronous=settings.synchronous)
+        except (OSError, StorageError) as error:
+            raise StartError(_explain(error)) from error
+        try:
+            self._authority = Authority(directory / "pki", now=time.time())
+            self._authority.keep_server_certificate([settings.host])
+            self._tokens = Tokens(directory / "tokens")
+            kinds = strategies(settings.allocation)
+        except (BrokenFileError, InvalidHostError, OSError, RangeError) as error:
+            self.store.close()
+            raise StartError(_explain(error)) from error
+        self.writer = Writer(self.store, kinds, load_types(settings.gates), settings.gates)
+        deleter = Deleter(self.store, kinds)
+        self._collector = Collector(self.store, kinds, deleter.delete_dependent)
+        self._graces = Graces(self.store, deleter.end_grace)
+        self._metrics = Metrics(self.store)
+        self.application = Application(
+            self.writer,
+            deleter,
+            Guard(self._tokens),
+            self._metrics,
+            make_pages(settings.gates, self._metrics),
+            bookmark_seconds=settings.bookmark_seconds,
+        )
+        self._server = Server(self.application.handle, context=self._authority.server_context())
+        self._followers: list[asyncio.Task[None]] = []
+        self.url = ""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.settings.data_dir / "kubeconfig"
+
+    async def start(self) -> None:
+        """Listen, after everything stored has been looked at; raises StartError."""
+        settings = self.settings
+        try:
+            self._restore()
+            self._make_namespaces()
+        except (Failure, StorageError) as error:
+            self.store.close()
+            raise StartError(str(error)) from error
+        try:
+            port = await self._server.start(settings.host, settings.port)
+        except OSError as error:
+            self.store.close()
+            raise StartError(
+                f"cannot listen at {settings.host} port {settings.port}: {error.strerror}; "
+                "choose another with --port, or 0 for any"
+            ) from error
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"https://{host}:{port}"
+        try:
+            self._write_kubeconfigs()
+        except (BrokenFileError, InvalidNodeNameError, OSError) as error:
+            await self.stop()
+            raise StartError(_explain(error)) from error
+        loop = asyncio.get_running_loop()
+        self._followers = [
+            loop.create_task(_keep_running(run)) for run in (self._collector.run, self._graces.run)
+        ]
+
+    async def stop(self) -> None:
+        """End all connections and close the files."""
+        for follower in self._followers:
+            follower.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+        await self._server.stop()
+        self.store.close()
+
+    def _restore(self) -> None:
+        """Let every kind take note of what is stored, such as the addresses in use."""
+        for name, strategy in self.writer.strategies.items():
+            if strategy.restores:
+                for entry in self.store.entries(name):
+                    strategy.restore(msgspec.json.decode(entry.data))
+
+    def _make_namespaces(self) -> None:
+        namespaces = BY_KIND["v1", "Namespace"]
+        for name in NAMESPACES:
+            if self.store.get(namespaces.store, "", name) is None:
+                new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+                self.writer.create(Target(namespaces), new, WriteOptions(), manager=_MANAGER)
+        ranges = BY_KIND["networking.k8s.io/v1", "ServiceCIDR"]
+        if self.store.get(ranges.store, "", DEFAULT_NAME) is None:
+            self._make_ranges(ranges)
+
+    def _make_ranges(self, ranges: Resource) -> None:
+        """Tell which cluster IPs are handed out, and that they are ready to be."""
+        cidrs = self.settings.allocation.service_cidrs
+        new, ready = (default_service_cidr(cidrs, now=timestamp()) for _ in range(2))
+        self.writer.create(Target(ranges), new, WriteOptions(), manager=_MANAGER)
+        status = Target(ranges, name=DEFAULT_NAME, subresource="status")
+        self.writer.update(status, ready, WriteOptions(), manager=_MANAGER)
+
+    def _write_kubeconfigs(self) -> None:
+        directory, ca = self.settings.data_dir, self._authority.pem
+        write_kubeconfigs(directory, self._tokens, server=self.url, ca=ca)
+        for node in self.settings.nodes:
+            write_node_kubeconfig(directory, self._tokens, node, server=self.url, ca=ca)
+
+
+def _explain(error: Exception) -> str:
+    """Return an error as one line; those of files name the file."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}; choose another directory with --data-dir"
+    return str(error)
+
+
+async def _keep_running(follow: Callable[[], Awaitable[None]]) -> None:
+    """Have changes followed until the store is closed, whatever comes up, such as a full disk."""
+    while True:
+        try:
+            return await follow()
+        except Exception:
+            log.exception("following changes failed; all objects are looked at again")
+            await asyncio.sleep(_RETRY_SECONDS)
+
+
+def run(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
+    """Serve until a signal ends it; raises StartError."""
+    server = ApiServer(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(server, on_ready))
+
+
+async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, ended.set)
+    await server.start()
+    on_ready(f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})")
+    await ended.wait()
+    await server.stop()

@@ -1,0 +1,164 @@
+"""Delete one object or a collection: at once, after a grace period, or when finalizers are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from keepclose.apiserver.failures import Failure, bad_request, not_found
+from keepclose.apiserver.lifecycle import (
+    DeleteOptions,
+    Deletion,
+    Preconditions,
+    Propagation,
+    Step,
+    check_options,
+    decide_deletion,
+    refuse_immortal,
+)
+from keepclose.apiserver.resources import BY_STORE, Resource
+from keepclose.apiserver.serving.bodies import JsonObject, media_type_of, read_values
+from keepclose.apiserver.serving.connections import Request
+from keepclose.apiserver.serving.forms import Form, render_entry
+from keepclose.apiserver.serving.options import ListOptions, Query
+from keepclose.apiserver.serving.reading import Listed, read_list
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.writing import timestamp
+from keepclose.apiserver.storage.entries import Entry
+from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.strategies.base import Strategy
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """How a client wants something deleted."""
+
+    options: DeleteOptions = DeleteOptions()
+    dry_run: bool = False
+
+
+class Deleter:
+    """Deletes objects of every kind."""
+
+    def __init__(self, store: Store, strategies: Mapping[str, Strategy]) -> None:
+        """Hold what every deletion needs."""
+        self.store = store
+        self.strategies = strategies
+
+    def delete(self, target: Target, asked: Asked) -> tuple[int, JsonObject]:
+        """Delete the named object; return the code and body of the answer."""
+        resource = target.resource
+        refuse_immortal(resource, target.name)
+        entry = self.store.get(resource.store, target.namespace, target.name)
+        if entry is None:
+            raise not_found(resource.plural, resource.group, target.name)
+        deletion = self._delete_entry(resource, entry, asked)
+        strategy = self.strategies[resource.store]
+        if deletion.step is Step.REMOVE and not strategy.returns_deleted:
+            return 200, _success(resource, entry)
+        shown = self.store.get(resource.store, target.namespace, target.name)
+        if shown is None or asked.dry_run:
+            return 200, deletion.object
+        data: JsonObject = msgspec.json.decode(render_entry(resource, shown, Form()))
+        return 200, data
+
+    def delete_collection(self, target: Target, options: ListOptions, asked: Asked) -> Listed:
+        """Delete what is selected; return what it was."""
+        check_options(asked.options)
+        listed = read_list(self.store, target, options)
+        for entry in listed.entries:
+            current = self.store.get(target.resource.store, entry.namespace, entry.name)
+            if current is not None and current.uid == entry.uid:
+                self._delete_entry(target.resource, current, asked)
+        return listed
+
+    def delete_dependent(
+        self, store: str, namespace: str, name: str, *, uid: str, propagation: Propagation
+    ) -> None:
+        """Delete an object on behalf of the garbage collector; one that is gone already is fine."""
+        entry = self.store.get(store, namespace, name)
+        if entry is None or entry.uid != uid:
+            return
+        options = DeleteOptions(
+            propagation_policy=propagation, preconditions=Preconditions(uid=uid)
+        )
+        self._delete_entry(BY_STORE[store], entry, Asked(options))
+
+    def end_grace(self, store: str, namespace: str, name: str, *, uid: str) -> None:
+        """Delete an object whose grace period is over; one that is gone already is fine."""
+        entry = self.store.get(store, namespace, name)
+        if entry is None or entry.uid != uid:
+            return
+        options = DeleteOptions(grace_period_seconds=0, preconditions=Preconditions(uid=uid))
+        self._delete_entry(BY_STORE[store], entry, Asked(options))
+
+    def _delete_entry(self, resource: Resource, entry: Entry, asked: Asked) -> Deletion:
+        strategy = self.strategies[resource.store]
+        stored: JsonObject = msgspec.json.decode(entry.data)
+        deletion = decide_deletion(resource, stored, strategy, asked.options, now=timestamp())
+        if asked.dry_run:
+            return deletion
+        if deletion.step is Step.REMOVE:
+            self.store.delete(
+                resource.store,
+                entry.namespace,
+                entry.name,
+                expected=entry.version,
+                final=deletion.object,
+            )
+            strategy.remove(stored)
+        elif deletion.step is Step.MARK:
+            self.store.update(resource.store, deletion.object, expected=entry.version)
+        return deletion
+
+
+def read_delete_options(request: Request, query: Query) -> Asked:
+    """Return the options of a delete, from its body or else from its query."""
+    body: JsonObject = {}
+    if request.body:
+        body = read_values(request.body, media_type_of(request.header(b"content-type")))
+        if body.get("kind", "DeleteOptions") != "DeleteOptions":
+            raise bad_request("decoded object cannot be converted to DeleteOptions")
+    else:
+        body = _from_query(query)
+    try:
+        options = msgspec.convert(body, DeleteOptions)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"invalid DeleteOptions: {error}") from None
+    dry_run = body.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
+    if dry_run not in ([], ["All"]):
+        raise _bad_dry_run(dry_run)
+    return Asked(options, dry_run=bool(dry_run))
+
+
+def _from_query(query: Query) -> JsonObject:
+    body: JsonObject = {}
+    if query.get("gracePeriodSeconds"):
+        try:
+            body["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+        except ValueError:
+            raise bad_request("gracePeriodSeconds must be a number") from None
+    if query.get("propagationPolicy"):
+        body["propagationPolicy"] = query["propagationPolicy"]
+    if query.get("orphanDependents"):
+        body["orphanDependents"] = query["orphanDependents"] in ("true", "1")
+    return body
+
+
+def _bad_dry_run(given: Any) -> Failure:
+    return bad_request(f"dryRun: Unsupported value: {given!r}: supported values: All")
+
+
+def _success(resource: Resource, entry: Entry) -> JsonObject:
+    details: dict[str, Any] = {"name": entry.name}
+    if resource.group:
+        details["group"] = resource.group
+    details |= {"kind": resource.plural, "uid": entry.uid}
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    }

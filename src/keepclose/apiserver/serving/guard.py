@@ -1,0 +1,72 @@
+"""The door: finds out who calls and refuses what they may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.security.authentication import TokenSource, authenticate
+from keepclose.apiserver.security.roles import Action, allowed, refusal
+from keepclose.apiserver.security.users import ANONYMOUS, MASTERS, User
+from keepclose.apiserver.serving.connections import Request
+from keepclose.apiserver.serving.targets import Target
+
+_NO_HEADERS: Final[Mapping[str, str]] = {}
+
+
+class Guard:
+    """Admits requests by token or client certificate."""
+
+    def __init__(self, tokens: TokenSource) -> None:
+        """Hold the tokens that count."""
+        self._tokens = tokens
+
+    def admit(self, request: Request, verb: str, target: Target | None) -> None:
+        """Return when the request may go on; raise Failure where it may not."""
+        user = self.user_of(request)
+        if MASTERS in user.groups:
+            return
+        action = _action(request, verb, target)
+        body = _read_body(request) if verb == "create" and user is not ANONYMOUS else None
+        if not allowed(user, action, body).allowed:
+            raise refusal(user, action)
+
+    def user_of(self, request: Request) -> User:
+        """Return who calls."""
+        authorization = request.headers.get(b"authorization")
+        if authorization is None and request.peer is None:
+            return ANONYMOUS
+        headers = (
+            _NO_HEADERS
+            if authorization is None
+            else {"Authorization": authorization.decode("latin-1")}
+        )
+        user = authenticate(headers, request.peer, tokens=self._tokens)
+        if isinstance(user, Failure):
+            raise user
+        return user
+
+
+def _action(request: Request, verb: str, target: Target | None) -> Action:
+    if target is None:
+        return Action(verb, path=request.path)
+    return Action(
+        verb,
+        group=target.resource.group,
+        resource=target.resource.plural,
+        subresource=target.subresource,
+        namespace=target.namespace,
+        name=target.name,
+    )
+
+
+def _read_body(request: Request) -> Mapping[str, Any] | None:
+    """Return the object of a create, for the rules that go by its name."""
+    try:
+        value = msgspec.json.decode(request.body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, dict) else None

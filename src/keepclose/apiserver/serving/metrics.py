@@ -1,0 +1,118 @@
+"""What the server counts, under the names that a kube-apiserver uses.
+
+Labelled children are looked up once and kept: a request costs two additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.storage.store import Store
+
+_BUCKETS: Final = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30,
+    45, 60,
+)  # fmt: skip
+_LABELS: Final = ("verb", "group", "version", "resource", "subresource", "scope")
+_LONG_RUNNING: Final = frozenset({"watch"})
+
+
+_Kind = tuple[str, str, str, bool, bool] | None
+
+
+class Metrics:
+    """The counters of one server, in a registry of their own."""
+
+    def __init__(self, store: Store) -> None:
+        """Register everything."""
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "apiserver_request",
+            "Requests by verb, resource and code.",
+            (*_LABELS, "code"),
+            registry=self.registry,
+        )
+        self._durations = Histogram(
+            "apiserver_request_duration_seconds",
+            "Time to answer, watches left out.",
+            _LABELS,
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._watches = Gauge(
+            "apiserver_longrunning_requests",
+            "Watches that are open.",
+            _LABELS,
+            registry=self.registry,
+        )
+        self.registry.register(_StoredObjects(store))
+        self._children: dict[tuple[str, _Kind, int], tuple[Counter, Histogram | None]] = {}
+
+    def count(self, verb: str, target: Target | None, code: int, seconds: float) -> None:
+        """Take note of an answered request."""
+        # NB: names are no part of the key, or the table would grow with the cluster.
+        key = (verb, _kind_of(target), code)
+        children = self._children.get(key)
+        if children is None:
+            labels = _labels(verb, target)
+            timed = None if verb in _LONG_RUNNING else self._durations.labels(*labels)
+            children = (self._requests.labels(*labels, str(code)), timed)
+            self._children[key] = children
+        children[0].inc()
+        if children[1] is not None:
+            children[1].observe(seconds)
+
+    def watch_started(self, target: Target) -> Callable[[], None]:
+        """Take note of a watch; call what is returned when it ends."""
+        gauge = self._watches.labels(*_labels("watch", target))
+        gauge.inc()
+        return gauge.dec
+
+    def page(self) -> bytes:
+        """Return everything in the text format."""
+        return generate_latest(self.registry)
+
+
+def _kind_of(target: Target | None) -> _Kind:
+    if target is None:
+        return None
+    # NB: hashing a whole Resource for every request would cost more than counting it.
+    resource = target.resource
+    named, scoped = bool(target.name), bool(target.namespace)
+    return (resource.plural, resource.group, target.subresource, named, scoped)
+
+
+def _labels(verb: str, target: Target | None) -> tuple[str, ...]:
+    if target is None:
+        return (verb.upper(), "", "", "", "", "")
+    scope = "resource" if target.name else "namespace" if target.namespace else "cluster"
+    resource = target.resource
+    shown = verb.upper()
+    return (
+        shown, resource.group, resource.version, resource.plural, target.subresource, scope
+    )  # fmt: skip
+
+
+class _StoredObjects(Collector):
+    """Counts stored objects when somebody looks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def collect(self) -> list[Metric]:
+        """Return one gauge by kind."""
+        family = GaugeMetricFamily(
+            "apiserver_resource_objects", "Stored objects by kind.", labels=("group", "resource")
+        )
+        for resource in RESOURCES:
+            if not resource.stored_as:
+                count = self._store.count(resource.store)
+                family.add_metric((resource.group, resource.plural), count)
+        return [family]

@@ -1,0 +1,201 @@
+"""The options that ride in a query string, read strictly where a wrong one would mislead.
+
+Unknown options are passed over, as a real server passes over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from keepclose.apiserver.failures import Failure, bad_request, invalid
+from keepclose.model.causes import Cause, CauseType, forbidden, not_supported
+from keepclose.model.causes import invalid as invalid_value
+from keepclose.model.selectors import (
+    FieldSelector,
+    LabelSelector,
+    SelectorRejected,
+    parse_field_selector,
+    parse_label_selector,
+)
+
+Query = Mapping[str, str]
+EXACT: Final = "Exact"
+NOT_OLDER_THAN: Final = "NotOlderThan"
+_EVERYTHING: Final = LabelSelector()
+_EVERY_FIELD: Final = FieldSelector()
+_TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True", ""})
+_FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+_FIELD_MANAGER_MAX: Final = 128
+_MOST_OPTIONS: Final = 200
+
+
+class ListOptions(msgspec.Struct, frozen=True):
+    """What to list or watch, and from when."""
+
+    labels: LabelSelector = _EVERYTHING
+    fields: FieldSelector = _EVERY_FIELD
+    limit: int = 0
+    continue_token: str = ""
+    resource_version: str = ""
+    match: str = ""
+    bookmarks: bool = False
+    initial_events: bool = False
+    timeout: float | None = None
+
+    @property
+    def selects_all(self) -> bool:
+        """Whether no selector leaves anything out."""
+        return not self.labels.requirements and not self.fields.requirements
+
+
+class WriteOptions(msgspec.Struct, frozen=True):
+    """How to write."""
+
+    dry_run: bool = False
+    field_manager: str = ""
+    field_validation: str = ""
+    force: bool = False
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """Return the options of a query string; of repeated ones the first, as the API takes it."""
+    if not text:
+        return {}
+    found: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_OPTIONS)
+    except ValueError:
+        raise bad_request(f"a query may have {_MOST_OPTIONS} options at most") from None
+    for name, value in pairs:
+        found.setdefault(name, value)
+    return found
+
+
+def wants_watch(query: Query) -> bool:
+    """Return whether a list request asks to watch."""
+    return "watch" in query and query["watch"] in _TRUE
+
+
+def read_list_options(query: Query) -> ListOptions:
+    """Return the options of a list or a watch."""
+    if not query:
+        return _NO_OPTIONS
+    labels = parse_label_selector(query.get("labelSelector", ""))
+    if isinstance(labels, SelectorRejected):
+        raise bad_request(f"unable to parse requirement: {labels.message}")
+    fields = parse_field_selector(query.get("fieldSelector", ""))
+    if isinstance(fields, SelectorRejected):
+        raise bad_request(f"invalid selector: {fields.message}")
+    options = ListOptions(
+        labels=labels,
+        fields=fields,
+        limit=_number(query, "limit"),
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        match=query.get("resourceVersionMatch", ""),
+        bookmarks=_flag(query, "allowWatchBookmarks"),
+        initial_events=_flag(query, "sendInitialEvents"),
+        timeout=_number(query, "timeoutSeconds") if "timeoutSeconds" in query else None,
+    )
+    causes = _list_causes(options, query)
+    if causes:
+        raise invalid("ListOptions", "meta.k8s.io", "", causes)
+    return options
+
+
+def read_write_options(query: Query, *, patch: str = "") -> WriteOptions:
+    """Return the options of a create, an update or a patch of the given type."""
+    if not query:
+        return _PLAIN_WRITE
+    dry_run = query.get("dryRun", "")
+    validation = query.get("fieldValidation", "")
+    manager = query.get("fieldManager", "")
+    causes: list[Cause] = []
+    if dry_run not in ("", "All"):
+        causes.append(not_supported("dryRun", [dry_run], ["All"]))
+    if validation not in ("", "Ignore", "Warn", "Strict"):
+        causes.append(not_supported("fieldValidation", validation, ["Ignore", "Warn", "Strict"]))
+    if len(manager) > _FIELD_MANAGER_MAX:
+        cause = Cause(CauseType.TOO_LONG, "fieldManager", "may not be more than 128 bytes")
+        causes.append(cause)
+    elif not manager.isprintable():
+        causes.append(
+            invalid_value("fieldManager", manager, "should only contain printable characters")
+        )
+    force = "force" in query
+    if force and patch and patch != "application/apply-patch+yaml":
+        causes.append(forbidden("force", "may not be specified for non-apply patch"))
+    if causes:
+        kind = "PatchOptions" if patch else "CreateOptions"
+        raise invalid(kind, "meta.k8s.io", "", causes)
+    return WriteOptions(
+        dry_run=dry_run == "All",
+        field_manager=manager,
+        field_validation=validation,
+        force=_flag(query, "force"),
+    )
+
+
+_NO_OPTIONS: Final = ListOptions()
+_PLAIN_WRITE: Final = WriteOptions()
+
+
+def _number(query: Query, name: str) -> int:
+    text = query.get(name, "")
+    if not text:
+        return 0
+    try:
+        return max(0, int(text))
+    except ValueError:
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+
+
+def _flag(query: Query, name: str) -> bool:
+    text = query.get(name)
+    if text is None or text in _FALSE:
+        return False
+    if text in _TRUE:
+        return True
+    raise bad_request(f'strconv.ParseBool: parsing "{text}": invalid syntax')
+
+
+def _list_causes(options: ListOptions, query: Query) -> list[Cause]:
+    causes: list[Cause] = []
+    watch = wants_watch(query)
+    if watch and options.initial_events:
+        if options.match != NOT_OLDER_THAN:
+            text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            causes.append(forbidden("resourceVersionMatch", text))
+        return causes
+    if "sendInitialEvents" in query and not watch:
+        causes.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+    if not options.match:
+        return causes
+    if watch:
+        text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        causes.append(forbidden("resourceVersionMatch", text))
+    elif not options.resource_version:
+        text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+        causes.append(forbidden("resourceVersionMatch", text))
+    elif options.continue_token:
+        text = "resourceVersionMatch is forbidden when continue is provided"
+        causes.append(forbidden("resourceVersionMatch", text))
+    elif options.match not in (EXACT, NOT_OLDER_THAN):
+        supported = [EXACT, NOT_OLDER_THAN, ""]
+        causes.append(not_supported("resourceVersionMatch", options.match, supported))
+    elif options.match == EXACT and options.resource_version == "0":
+        text = 'resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
+        causes.append(forbidden("resourceVersionMatch", text))
+    return causes
+
+
+def failure_of_version(text: str) -> Failure:
+    """Return the answer to a resourceVersion that is no number."""
+    return bad_request(
+        f'invalid resource version: resourceVersion: Invalid value: "{text}": '
+        f'strconv.ParseUint: parsing "{text}": invalid syntax'
+    )

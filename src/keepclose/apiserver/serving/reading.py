@@ -1,0 +1,158 @@
+"""Get and list: objects as they are now, or as they were at a version that is still known.
+
+A list that is cut by a limit goes on with a token that holds the version of the first part and the
+last name sent, so that all parts together are the state of one moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.failures import Failure, bad_request, expired, not_found
+from keepclose.apiserver.serving.options import EXACT, ListOptions, failure_of_version
+from keepclose.apiserver.serving.selection import Selection
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.storage.entries import Entry
+from keepclose.apiserver.storage.store import Compacted, Store
+
+_VERSION_OF_TOKENS: Final = "meta.k8s.io/v1"
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A list, or a part of one, and the metadata that goes with it."""
+
+    entries: list[Entry]
+    metadata: dict[str, Any]
+
+
+def read_one(store: Store, target: Target) -> Entry:
+    """Return the named object."""
+    resource = target.resource
+    entry = store.get(resource.store, target.namespace, target.name)
+    if entry is None:
+        raise not_found(resource.plural, resource.group, target.name)
+    return entry
+
+
+def read_list(store: Store, target: Target, options: ListOptions) -> Listed:
+    """Return the selected objects, by namespace and name."""
+    resource = target.resource
+    selection = Selection(resource, target.namespace, options)
+    version, after = _starting_point(store, options)
+    if version == store.version:
+        found = _now(store, selection, resource.store)
+    else:
+        try:
+            found = store.entries_at(resource.store, version, target.namespace)
+        except Compacted:
+            raise _too_old(after) from None
+    if after is not None:
+        found = [entry for entry in found if (entry.namespace, entry.name) > after]
+    if not selection.takes_all:
+        found = [entry for entry in found if selection.takes(entry)]
+    metadata: dict[str, Any] = {"resourceVersion": str(version)}
+    if 0 < options.limit < len(found):
+        last = found[options.limit - 1]
+        metadata["continue"] = _make_token(version, last.namespace, last.name)
+        if selection.takes_all:
+            # As in Kubernetes the rest is counted only where no selector thins it out.
+            metadata["remainingItemCount"] = len(found) - options.limit
+        found = found[: options.limit]
+    return Listed(found, metadata)
+
+
+def check_version(text: str) -> int:
+    """Return a resourceVersion as the number that it is."""
+    if not text.isascii() or not text.isdecimal():
+        raise failure_of_version(text)
+    return int(text)
+
+
+def too_large_version(asked: int, current: int) -> Failure:
+    """Return the answer to a version that is not there yet."""
+    return Failure(
+        504,
+        "Timeout",
+        f"Too large resource version: {asked}, current: {current}",
+        details={
+            "causes": [
+                {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+            ]
+        },
+        retry_after=1,
+    )
+
+
+def _now(store: Store, selection: Selection, name: str) -> list[Entry]:
+    single = selection.single_name()
+    if single and selection.namespace:
+        entry = store.get(name, selection.namespace, single)
+        return [] if entry is None else [entry]
+    return store.entries(name, selection.namespace)
+
+
+def _starting_point(store: Store, options: ListOptions) -> tuple[int, tuple[str, str] | None]:
+    """Return the version to list at, and the object after which to go on."""
+    if options.continue_token:
+        if options.resource_version not in ("", "0"):
+            message = "specifying resource version is not allowed when using continue"
+            raise bad_request(message)
+        version, after = _read_token(options.continue_token)
+        return (store.version if version < 0 else version), after
+    if options.resource_version in ("", "0"):
+        return store.version, None
+    asked = check_version(options.resource_version)
+    if asked > store.version:
+        raise too_large_version(asked, store.version)
+    return (asked if options.match == EXACT else store.version), None
+
+
+def _too_old(after: tuple[str, str] | None) -> Failure:
+    if after is None:
+        return expired("The resourceVersion for the provided list is too old.")
+    # The client may go on with the rest as it is now, if it can live with that.
+    message = (
+        "The provided continue parameter is too old to display a consistent list result. You can "
+        "start a new list without the continue parameter, or use the continue token in this "
+        "response to retrieve the remainder of the results. Continuing with the provided token "
+        "results in an inconsistent list - objects that were created, modified, or deleted "
+        "between the time the first chunk was returned and now may show up in the list."
+    )
+    failure = expired(message)
+    failure.metadata = {"continue": _make_token(-1, *after)}
+    return failure
+
+
+def _make_token(version: int, namespace: str, name: str) -> str:
+    value = {"v": _VERSION_OF_TOKENS, "rv": version, "start": f"{namespace}/{name}\0"}
+    return base64.urlsafe_b64encode(msgspec.json.encode(value)).rstrip(b"=").decode()
+
+
+def _read_token(token: str) -> tuple[int, tuple[str, str]]:
+    try:
+        padded = token.encode() + b"=" * (-len(token) % 4)
+        value = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Token)
+    except (binascii.Error, UnicodeEncodeError):
+        raise _bad_token("illegal base64 data at input byte 0") from None
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise _bad_token(str(error)) from None
+    if value.v != _VERSION_OF_TOKENS:
+        raise _bad_token("server does not recognize this encoded version " + f'"{value.v}"')
+    namespace, slash, name = value.start.removesuffix("\0").partition("/")
+    if not slash or not value.rv:
+        raise _bad_token("incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
+    return value.rv, (namespace, name)
+
+
+def _bad_token(why: str) -> Failure:
+    return bad_request(f"invalid continue token: continue key is not valid: {why}")
+
+
+class _Token(msgspec.Struct):
+    v: str
+    rv: int
+    start: str

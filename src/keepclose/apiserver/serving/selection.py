@@ -1,0 +1,88 @@
+"""Which stored objects a request with selectors is about.
+
+Labels are kept beside each entry, so most requests are answered without reading any JSON; fields
+other than name and namespace are read from the object when somebody asks about them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.conversion import from_stored
+from keepclose.apiserver.failures import Failure, bad_request
+from keepclose.apiserver.resources import Resource
+from keepclose.apiserver.serving.options import ListOptions
+from keepclose.apiserver.storage.entries import Entry
+
+_METADATA: Final = frozenset({"metadata.name", "metadata.namespace"})
+_NO_LABELS: Final[dict[str, str]] = {}
+
+
+class Selection:
+    """The namespace and the selectors of one request."""
+
+    def __init__(self, resource: Resource, namespace: str, options: ListOptions) -> None:
+        """Check that every field may be selected by."""
+        self.resource = resource
+        self.namespace = namespace
+        self.labels = options.labels
+        self.fields = options.fields
+        self.takes_all = options.selects_all
+        self._reads_objects = False
+        for one in options.fields.requirements:
+            if one.field in resource.selectable:
+                self._reads_objects = True
+            elif one.field not in _METADATA:
+                raise _unknown_field(resource, one.field)
+
+    def single_name(self) -> str:
+        """Return the one name that the fields allow, or ""."""
+        for one in self.fields.requirements:
+            if one.field == "metadata.name" and not one.negated:
+                return one.value
+        return ""
+
+    def takes(self, entry: Entry | None) -> bool:
+        """Return whether the entry is selected; an absent one is not."""
+        if entry is None or (self.namespace and entry.namespace != self.namespace):
+            return False
+        if self.takes_all:
+            return True
+        if self.labels.requirements and not self.labels.matches(entry.labels or _NO_LABELS):
+            return False
+        if not self.fields.requirements:
+            return True
+        values = {"metadata.name": entry.name, "metadata.namespace": entry.namespace}
+        if self._reads_objects:
+            found = from_stored(self.resource, msgspec.json.decode(entry.data))
+            for one in self.fields.requirements:
+                if one.field not in _METADATA:
+                    values[one.field] = _text_at(found, one.field)
+        return self.fields.matches(values)
+
+
+def _text_at(found: Any, path: str) -> str:
+    """Return the field as text; absent ones as "", booleans as the API writes them."""
+    if path == "source":
+        source = found.get("source") or {}
+        return str(source.get("component") or found.get("reportingComponent") or "")
+    for step in path.split("."):
+        if not isinstance(found, dict):
+            return ""
+        found = found.get(step)
+    if isinstance(found, bool) or (found is None and path in _BOOLEANS):
+        return "true" if found else "false"
+    return "" if found is None else str(found)
+
+
+_BOOLEANS: Final = frozenset({"spec.unschedulable", "spec.hostNetwork"})
+
+
+def _unknown_field(resource: Resource, field: str) -> Failure:
+    if resource.selectable:
+        return bad_request(f"field label not supported: {field}")
+    return bad_request(
+        f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
+    )

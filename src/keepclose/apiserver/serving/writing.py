@@ -1,0 +1,282 @@
+"""Create, update and apply: from what a client sent to what is stored.
+
+Everything between reading the stored object and writing the new one happens without waiting, so no
+other request can come between. Owners of fields are recorded after defaults are set and before the
+kind adds what it allocates, as a real server does. A write that changes nothing is answered with
+what is stored and gets no new version.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from keepclose.apiserver import conversion
+from keepclose.apiserver.failures import Failure, already_exists, conflict, invalid, not_found
+from keepclose.apiserver.lifecycle import is_finished
+from keepclose.apiserver.patching.applying import apply_configuration
+from keepclose.apiserver.patching.entries import restore_times
+from keepclose.apiserver.patching.ownership import record_update
+from keepclose.apiserver.resources import BY_STORE, Resource
+from keepclose.apiserver.schemas.checking import check_object
+from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.schemas.types import Type
+from keepclose.apiserver.serving.bodies import JsonObject
+from keepclose.apiserver.serving.identities import (
+    check_name,
+    check_versions,
+    generate_name,
+    settle_namespace,
+)
+from keepclose.apiserver.serving.options import WriteOptions
+from keepclose.apiserver.serving.reading import read_one
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.storage.entries import Entry
+from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.strategies.base import Context, Strategy
+from keepclose.apiserver.strategies.events import newer_event_causes
+from keepclose.apiserver.strategies.metadata import metadata_causes
+from keepclose.model.gates import FeatureGates, Gate
+
+_SERVICE: Final = "io.k8s.api.core.v1.Service"
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The outcome of a write."""
+
+    object: JsonObject
+    warnings: list[str]
+    created: bool = False
+    # The stored bytes; None for a dry run.
+    entry: Entry | None = None
+
+
+class Writer:
+    """Writes objects of every kind."""
+
+    def __init__(
+        self,
+        store: Store,
+        strategies: Mapping[str, Strategy],
+        types: Mapping[str, Type],
+        gates: FeatureGates,
+    ) -> None:
+        """Hold what every write needs."""
+        self.store = store
+        self.strategies = strategies
+        self.types = types
+        self.gates = gates
+
+    def type_of(self, resource: Resource, target: Target | None = None) -> Type:
+        """Return the type of the resource's objects, or of those that may stand at the target.
+
+        A stored Service that has topologyKeys keeps them with their gate off, so that the gate can
+        be switched on again; to every other one the field is unknown then.
+        """
+        if target is not None and resource.definition == _SERVICE:
+            entry = self.store.get(resource.store, target.namespace, target.name)
+            if entry is not None and b'"topologyKeys"' in entry.data:
+                return load_types(self.gates.with_gates(Gate.SERVICE_TOPOLOGY))[_SERVICE]
+        return self.types[resource.definition]
+
+    def strategy_of(self, resource: Resource) -> Strategy:
+        """Return what the kind does with writes."""
+        return self.strategies[resource.store]
+
+    def current(self, target: Target) -> JsonObject:
+        """Return the object as its clients see it now."""
+        stored: JsonObject = msgspec.json.decode(read_one(self.store, target).data)
+        return conversion.from_stored(target.resource, stored)
+
+    def create(
+        self, target: Target, new: JsonObject, options: WriteOptions, *, manager: str
+    ) -> Written:
+        """Store a new object."""
+        metadata: JsonObject = new["metadata"]
+        if metadata.get("resourceVersion"):
+            message = "resourceVersion should not be set on objects to be created"
+            raise Failure(500, "", message)
+        now = timestamp()
+        self._begin(target, metadata, now)
+        new = self._record(target, None, new, manager=manager, now=now)
+        return self._store_new(target.resource, new, options, now=now)
+
+    def update(
+        self, target: Target, new: JsonObject, options: WriteOptions, *, manager: str
+    ) -> Written:
+        """Store an object in place of the one with its name."""
+        resource = target.resource
+        check_name(target, new["metadata"])
+        entry = self.store.get(resource.store, target.namespace, target.name)
+        if entry is None:
+            if self.strategy_of(resource).allows_create_on_update and not target.subresource:
+                return self.create(target._replace(name=""), new, options, manager=manager)
+            raise not_found(resource.plural, resource.group, target.name)
+        old = msgspec.json.decode(entry.data)
+        check_versions(resource, new["metadata"], old["metadata"], self.strategy_of(resource))
+        now = timestamp()
+        new = self._record(target, old, new, manager=manager, now=now)
+        if target.subresource == "scale":
+            # Who scales owns the number of replicas apart; else it is a change like any other.
+            target = target._replace(subresource="")
+        return self._store_changed(target, new, entry, old, options, now=now)
+
+    def apply(
+        self, target: Target, applied: JsonObject, options: WriteOptions, *, manager: str
+    ) -> Written:
+        """Merge a configuration into the object, or create the object from it."""
+        resource = target.resource
+        metadata: JsonObject = applied["metadata"]
+        metadata.setdefault("name", target.name)
+        check_name(target, metadata)
+        entry = self.store.get(resource.store, target.namespace, target.name)
+        stored = None if entry is None else msgspec.json.decode(entry.data)
+        if stored is None and target.subresource:
+            raise not_found(resource.plural, resource.group, target.name)
+        if stored is None and metadata.get("uid"):
+            why = (
+                f"uid mismatch: the provided object specified uid {metadata['uid']}, and no "
+                "existing object was found"
+            )
+            raise conflict(resource.plural, resource.group, target.name, why)
+        now = timestamp()
+        merged = apply_configuration(
+            None if stored is None else conversion.from_stored(resource, stored),
+            applied,
+            type=self.type_of(resource, target),
+            api_version=resource.api_version,
+            manager=manager,
+            force=options.force,
+            now=now,
+            subresource=target.subresource,
+        )
+        check_object(self.type_of(resource, target), merged)
+        strategy = self.strategy_of(resource)
+        if entry is None or stored is None:
+            self._begin(target, merged["metadata"], now)
+            merged = conversion.to_stored(resource, merged)
+            strategy.set_defaults(merged)
+            return self._store_new(resource, merged, options, now=now)
+        check_versions(resource, merged["metadata"], stored["metadata"], strategy)
+        merged = conversion.to_stored(resource, merged)
+        strategy.set_defaults(merged)
+        return self._store_changed(target, merged, entry, stored, options, now=now)
+
+    def _begin(self, target: Target, metadata: JsonObject, now: str) -> None:
+        """Give a new object what the server gives it."""
+        settle_namespace(self.store, target, metadata)
+        if not metadata.get("name") and metadata.get("generateName"):
+            metadata["name"] = generate_name(self.store, target, str(metadata["generateName"]))
+        for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
+            metadata.pop(name, None)
+        metadata["uid"] = str(uuid.uuid4())
+        metadata["creationTimestamp"] = now
+
+    def _record(
+        self, target: Target, old: JsonObject | None, new: JsonObject, *, manager: str, now: str
+    ) -> JsonObject:
+        """Return the object with defaults and owners, in the form in which it is stored."""
+        resource = target.resource
+        if not resource.stored_as:
+            self.strategy_of(resource).set_defaults(new)
+        record_update(
+            None if old is None else conversion.from_stored(resource, old),
+            new,
+            type=self.type_of(resource, target),
+            api_version=resource.api_version,
+            manager=manager,
+            # Who scales is noted without a time, as a real server does.
+            now=None if target.subresource == "scale" else now,
+            subresource=target.subresource,
+        )
+        return conversion.to_stored(resource, new)
+
+    def _store_new(
+        self, resource: Resource, new: JsonObject, options: WriteOptions, *, now: str
+    ) -> Written:
+        strategy = self.strategy_of(resource)
+        context = Context(self.gates, now, options.dry_run)
+        metadata = new["metadata"]
+        name = str(metadata.get("name") or "")
+        stored = False
+        try:
+            strategy.prepare_create(new, context)
+            causes = metadata_causes(resource, new, None)
+            causes += strategy.validate(new, None, context)
+            if resource.stored_as:
+                causes = newer_event_causes(causes, new, None)
+            if causes:
+                raise invalid(resource.kind, BY_STORE[resource.store].group, name, causes)
+            strategy.on_read(new)
+            warnings = strategy.warnings(new, None, context)
+            if self.store.get(resource.store, metadata.get("namespace", ""), name) is not None:
+                failure = already_exists(resource.plural, resource.group, name)
+                failure.warnings = warnings
+                raise failure
+            entry = None if options.dry_run else self.store.create(resource.store, new)
+            stored = not options.dry_run
+            shown = conversion.from_stored(resource, new)
+            return Written(shown, warnings, created=True, entry=entry)
+        finally:
+            strategy.settle(new, None, stored=stored)
+
+    def _store_changed(
+        self,
+        target: Target,
+        new: JsonObject,
+        entry: Entry,
+        old: JsonObject,
+        options: WriteOptions,
+        *,
+        now: str,
+    ) -> Written:
+        resource = target.resource
+        strategy = self.strategy_of(resource)
+        metadata: JsonObject = new["metadata"]
+        if target.namespace:
+            metadata["namespace"] = target.namespace
+        metadata.pop("selfLink", None)
+        metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
+        context = Context(self.gates, now, options.dry_run)
+        stored = False
+        try:
+            strategy.prepare_update(new, old, context, subresource=target.subresource)
+            causes = metadata_causes(resource, new, old)
+            causes += strategy.validate(new, old, context, subresource=target.subresource)
+            if resource.stored_as:
+                causes = newer_event_causes(causes, new, old)
+            if causes:
+                raise invalid(resource.kind, BY_STORE[resource.store].group, target.name, causes)
+            strategy.on_read(new)
+            if target.subresource:
+                warnings = strategy.status_warnings(new)
+            else:
+                warnings = strategy.warnings(new, old, context)
+            restore_times(old, new)
+            if new == old:
+                return Written(conversion.from_stored(resource, old), warnings, entry=entry)
+            if options.dry_run:
+                return Written(conversion.from_stored(resource, new), warnings)
+            if is_finished(new):
+                entry = self.store.delete(resource.store, target.namespace, target.name, final=new)
+                strategy.remove(old)
+            else:
+                entry = self.store.update(resource.store, new, expected=entry.version)
+                stored = True
+            return Written(conversion.from_stored(resource, new), warnings, entry=entry)
+        finally:
+            strategy.settle(new, old, stored=stored)
+
+
+def timestamp() -> str:
+    """Return the time now as objects carry it."""
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def manager_name(given: str, user_agent: str) -> str:
+    """Return under which name the fields of a write are owned."""
+    return given or user_agent.partition("/")[0][:128] or "unknown"

@@ -1,0 +1,136 @@
+"""`keepclose apiserver`: a Kubernetes API server on this machine."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from keepclose.apiserver.assembly import ServerSettings
+
+
+class Durability(StrEnum):
+    """What a write survives once it is answered."""
+
+    NORMAL = "normal"
+    """The end of the process, in whatever way."""
+    FULL = "full"
+    """Also the end of the machine."""
+
+
+def apiserver(
+    *,
+    data_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Where objects, certificates and kubeconfigs are kept."),
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes any free one.")
+    ] = 6443,
+    bind_address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen at.")
+    ] = "127.0.0.1",
+    feature_gates: Annotated[
+        str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
+    ] = "",
+    service_cluster_ip_range: Annotated[
+        str,
+        typer.Option(metavar="CIDR[,CIDR]", help="Ranges of cluster IPs, one or one a family."),
+    ] = "10.96.0.0/16",
+    service_node_port_range: Annotated[
+        str, typer.Option(metavar="FIRST-LAST", help="Range of node ports.")
+    ] = "30000-32767",
+    durability: Annotated[
+        Durability,
+        typer.Option(
+            help="What an answered write survives: a crash of the process, "
+            "or (full, slower) also of the machine."
+        ),
+    ] = Durability.NORMAL,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Write a kubeconfig for this node; may be repeated."),
+    ] = None,
+) -> None:
+    """Serve the Kubernetes API on this machine, for kubectl and every other client.
+
+    Writes DIR/kubeconfig for the administrator and one file a role beside it, prints one line when
+    it is ready, and runs until it is stopped. Exit codes: 0 stopped, 2 bad input or unusable files.
+    """
+    settings = _read_settings(
+        data_dir=data_dir,
+        port=port,
+        bind_address=bind_address,
+        feature_gates=feature_gates,
+        service_cluster_ip_range=service_cluster_ip_range,
+        service_node_port_range=service_node_port_range,
+        synchronous=durability.value,
+        nodes=tuple(node or ()),
+    )
+    _serve(settings)
+
+
+def _read_settings(
+    *,
+    data_dir: Path,
+    port: int,
+    bind_address: str,
+    feature_gates: str,
+    service_cluster_ip_range: str,
+    service_node_port_range: str,
+    synchronous: str,
+    nodes: tuple[str, ...],
+) -> ServerSettings:
+    try:
+        from keepclose.apiserver.assembly import ServerSettings
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("keepclose"):
+            raise
+        _fail(
+            f"{error.name} is not installed; the API server needs: pip install 'keepclose[server]'"
+        )
+    from keepclose.apiserver.strategies.registry import AllocationSettings
+    from keepclose.model.gates import GateError, parse_gates
+
+    first, dash, last = service_node_port_range.partition("-")
+    if not dash or not first.isdecimal() or not last.isdecimal():
+        _fail(f"--service-node-port-range: {service_node_port_range!r} must be like 30000-32767")
+    allocation = AllocationSettings(
+        service_cidrs=tuple(part.strip() for part in service_cluster_ip_range.split(",")),
+        first_node_port=int(first),
+        last_node_port=int(last),
+    )
+
+    try:
+        return ServerSettings(
+            data_dir=data_dir,
+            host=bind_address,
+            port=port,
+            gates=parse_gates(feature_gates),
+            allocation=allocation,
+            synchronous="full" if synchronous == "full" else "normal",
+            nodes=nodes,
+        )
+    except GateError as error:
+        _fail(f"--feature-gates: {error}")
+
+
+def _serve(settings: ServerSettings) -> None:
+    from keepclose.apiserver.assembly import StartError, run
+    from keepclose.cli.logs import log_to_standard_error
+
+    log_to_standard_error()
+
+    try:
+        run(settings, on_ready=typer.echo)
+    except StartError as error:
+        _fail(str(error))
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(f"error: {text}", err=True)
+    sys.exit(2)

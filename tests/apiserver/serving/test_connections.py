@@ -1,0 +1,276 @@
+"""Connections over real sockets: parsing, order, limits, streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+
+from keepclose.apiserver.serving import connections
+from keepclose.apiserver.serving.connections import Answer, Request, Stream
+from keepclose.apiserver.serving.server import Server
+
+
+class Numbers:
+    """A stream of three frames, the last of which waits to be let go."""
+
+    content_type = b"application/json"
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield the frames."""
+        yield b"one\n"
+        yield b"two\n"
+        await self.go.wait()
+        yield b"three\n"
+
+    def close(self) -> None:
+        """Note the end."""
+        self.closed.set()
+
+
+class Broken:
+    """A stream with a fault after its first frame."""
+
+    content_type = b"application/json"
+    closed = False
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield one frame and fail."""
+        yield b"one\n"
+        raise ValueError("a fault")
+
+    def close(self) -> None:
+        """Note the end."""
+        Broken.closed = True
+
+
+class Echo:
+    """Answers with what it was asked; remembers it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Request] = []
+        self.stream = Numbers()
+
+    def __call__(self, request: Request) -> Answer | Stream:
+        """Answer."""
+        self.seen.append(request)
+        if request.path == "/stream":
+            return self.stream
+        if request.path == "/broken":
+            return Broken()
+        if request.path == "/large":
+            return Answer(200, b"x" * 1_000_000)
+        return Answer(200, f"{request.method} {request.path}".encode(), b"text/plain")
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Echo, int, Server]]:
+    """Serve an echo on a free port."""
+    echo = Echo()
+    server = Server(echo, context=None)
+    port = await server.start("127.0.0.1", 0)
+    yield echo, port, server
+    await server.stop()
+
+
+Served = tuple[Echo, int, Server]
+
+
+async def _exchange(port: int, data: bytes) -> bytes:
+    """Send the bytes and return everything until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_request_is_read_whole(served: Served) -> None:
+    """Method, path, query, headers and body arrive as sent, with escapes in the path undone."""
+    echo, port, _ = served
+    await _exchange(
+        port,
+        b"POST /a%2Fb?x=%20y HTTP/1.1\r\nHost: h\r\nX-Thing: 1\r\nContent-Length: 4\r\n"
+        b"Connection: close\r\n\r\nbody",
+    )
+    (request,) = echo.seen
+    assert (request.method, request.path, request.query) == ("POST", "/a/b", "x=%20y")
+    assert request.header(b"x-thing") == "1"
+    assert request.body == b"body"
+
+
+async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
+    """Several requests in one write get their answers one after the other."""
+    _, port, _ = served
+    head = b" HTTP/1.1\r\nHost: h\r\n"
+    data = b"GET /1" + head + b"\r\nGET /2" + head + b"\r\nGET /3" + head
+    answer = await _exchange(port, data + b"Connection: close\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    assert answer.index(b"GET /1") < answer.index(b"GET /2") < answer.index(b"GET /3")
+
+
+async def test_a_request_in_single_bytes_is_the_same(served: Served) -> None:
+    """How the network cuts a request does not matter."""
+    echo, port, _ = served
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    sent = b"PUT /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    for position in range(len(sent)):
+        writer.write(sent[position : position + 1])
+        await writer.drain()
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert echo.seen[0].body == b"abc"
+    writer.close()
+
+
+async def test_a_head_request_gets_no_body(served: Served) -> None:
+    """HEAD is told the length and sent nothing."""
+    _, port, _ = served
+    answer = await _exchange(port, b"HEAD /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert b"Content-Length: 7\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_a_client_may_ask_before_it_sends_a_body(served: Served) -> None:
+    """Expect: 100-continue is answered before the body is there."""
+    _, port, _ = served
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+    )
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"ok")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        pytest.param(b"NONSENSE\r\n\r\n", b"HTTP/1.1 400 ", id="no HTTP"),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999\r\n\r\n",
+            b"HTTP/1.1 413 ",
+            id="a body that is announced too large",
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"100000\r\n" + b"x" * 0x100000 + b"\r\n" + b"300000\r\n" + b"x" * 0x200001,
+            b"HTTP/1.1 413 ",
+            id="a body that becomes too large",
+        ),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+            b"HTTP/1.1 431 ",
+            id="headers that are too large",
+        ),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            b"HTTP/1.1 400 ",
+            id="an upgrade",
+        ),
+    ],
+)
+async def test_what_is_too_much_is_refused(served: Served, data: bytes, want: bytes) -> None:
+    """A refusal says why and closes; the server goes on."""
+    echo, port, _ = served
+    answer = await _exchange(port, data)
+    assert answer.startswith(want)
+    assert echo.seen == []
+    again = await _exchange(port, b"GET /y HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert again.endswith(b"GET /y")
+
+
+async def test_a_stream_is_sent_as_it_comes(served: Served) -> None:
+    """Frames arrive before the stream ends, and the connection is used again afterwards."""
+    echo, port, _ = served
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\nGET /next HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert b"Transfer-Encoding: chunked" in await reader.readuntil(b"\r\n\r\n")
+    assert await reader.readuntil(b"two\n\r\n") == b"4\r\none\n\r\n4\r\ntwo\n\r\n"
+    assert len(echo.seen) == 1
+    echo.stream.go.set()
+    assert await reader.readuntil(b"0\r\n\r\n") == b"6\r\nthree\n\r\n0\r\n\r\n"
+    assert echo.stream.closed.is_set()
+    assert b"200 OK" in await reader.readuntil(b"/next")
+    writer.close()
+
+
+async def test_a_client_that_leaves_ends_its_stream(served: Served) -> None:
+    """Nothing is kept for a watcher who hung up."""
+    echo, port, _ = served
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
+    await reader.readuntil(b"two\n\r\n")
+    writer.close()
+    async with asyncio.timeout(10):
+        await echo.stream.closed.wait()
+
+
+async def test_a_server_that_stops_ends_streams_cleanly(served: Served) -> None:
+    """Watchers see the end of their stream and not a torn connection."""
+    _, port, server = served
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
+    await reader.readuntil(b"two\n\r\n")
+    await server.stop()
+    async with asyncio.timeout(10):
+        assert await reader.read() == b"0\r\n\r\n"
+    writer.close()
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(served: Served) -> None:
+    """Requests of a client who takes no answers wait in its own buffers, not in ours."""
+    echo, port, _ = served
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(200):
+        writer.write(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
+    await writer.drain()
+    await asyncio.sleep(0.2)
+    assert len(echo.seen) < 200
+    total = 0
+    async with asyncio.timeout(30):
+        while total < 200 * 1_000_000:
+            total += len(await reader.read(1 << 20))
+    assert len(echo.seen) == 200
+    writer.close()
+
+
+async def test_a_request_that_never_ends_is_given_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a request does not hold a connection for ever."""
+    _, port, server = served
+    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /x HTTP/1.1\r\nHost:")
+    await writer.drain()
+    while not server.sweep():  # noqa: ASYNC110 - the kernel tells nobody that bytes arrived
+        await asyncio.sleep(0.01)
+    assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_a_stream_that_fails_is_broken_off(served: Served) -> None:
+    """A fault in a stream ends the connection without the end of the answer, and is logged."""
+    _, port, _ = served
+    with structlog.testing.capture_logs() as logs:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /broken HTTP/1.1\r\nHost: h\r\n\r\n")
+        got = b""
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(10):
+                while data := await reader.read(2**16):
+                    got += data
+        writer.close()
+    assert not got.endswith(b"0\r\n\r\n")
+    assert [one["event"] for one in logs] == ["stream failed"]
+    assert Broken.closed

@@ -1,0 +1,187 @@
+"""Who may do what, over the wire: tokens, certificates, roles."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from keepclose.apiserver.security.certificates import Authority
+from keepclose.testing.apiservers import PATIENCE, Api, Served, connected, serving
+from keepclose.testing.certificates import Authority as Stranger
+
+JsonObject = dict[str, Any]
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+SERVICES = "/api/v1/namespaces/default/services"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+ACKS = "/api/v1/namespaces/keepclose-system/configmaps"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[Served]:
+    """Serve with a token for node n1."""
+    async with serving(tmp_path / "data", nodes=("n1",)) as served:
+        yield served
+
+
+async def test_nobody(secured: Served) -> None:
+    """Without credentials there is health and nothing else, whatever is asked for."""
+    assert (await secured.call("GET", "/healthz", token="")).status == 200
+    for path in ("/api", "/version", "/metrics", CONFIGMAPS, "/nowhere"):
+        assert (await secured.call("GET", path, token="")).status == 403, path
+    reply = await secured.call("POST", CONFIGMAPS, {"metadata": {"name": "one"}}, token="")
+    assert (reply.status, reply.message) == (
+        403,
+        (
+            'configmaps is forbidden: User "system:anonymous" cannot create resource "configmaps" '
+            'in API group "" in the namespace "default"'
+        ),
+    )
+    watch = await secured.call("GET", f"{CONFIGMAPS}?watch=true", token="")
+    assert watch.status == 403
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param("Bearer wrong", id="a wrong token"),
+        pytest.param("Bearer " + "x" * 43, id="a wrong token of the right length"),
+    ],
+)
+async def test_wrong_credentials(secured: Served, header: str) -> None:
+    """Credentials that nobody has are refused everywhere, before anything is looked at."""
+    for path in (CONFIGMAPS, "/healthz"):
+        reply = await secured.call("GET", path, token="", headers={"Authorization": header})
+        assert (reply.status, reply.json["reason"]) == (401, "Unauthorized")
+        assert reply.headers["WWW-Authenticate"] == 'Bearer realm="keepclose"'
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param("Bearer", id="no token"),
+        pytest.param("Basic YWRtaW46YWRtaW4=", id="a password"),
+    ],
+)
+async def test_credentials_of_another_kind(secured: Served, header: str) -> None:
+    """A header that holds no token is as good as none."""
+    headers = {"Authorization": header}
+    assert (await secured.call("GET", "/healthz", token="", headers=headers)).status == 200
+    reply = await secured.call("GET", CONFIGMAPS, token="", headers=headers)
+    assert reply.status == 403
+    assert 'User "system:anonymous" cannot list' in reply.message
+
+
+async def test_viewers(secured: Served) -> None:
+    """A viewer reads everything and writes nothing; verbs that do not exist are not told apart."""
+    token = secured.token_of("viewer")
+    for path in (CONFIGMAPS, "/api/v1/nodes", "/apis/apps/v1/deployments", "/metrics", "/api"):
+        assert (await secured.call("GET", path, token=token)).status == 200, path
+    body = {"metadata": {"name": "one"}}
+    for method, path in (
+        ("POST", CONFIGMAPS),
+        ("PUT", f"{CONFIGMAPS}/one"),
+        ("PATCH", f"{CONFIGMAPS}/one"),
+        ("DELETE", f"{CONFIGMAPS}/one"),
+        ("DELETE", CONFIGMAPS),
+        ("PUT", CONFIGMAPS),
+    ):
+        assert (await secured.call(method, path, body, token=token)).status == 403, (method, path)
+    assert (await secured.get(CONFIGMAPS))["items"] == []
+
+
+async def test_controllers(secured: Served) -> None:
+    """A controller writes slices, events, leases and the status of Services, not Services."""
+    token = secured.token_of("controller")
+    sliced = {"metadata": {"name": "one"}, "addressType": "IPv4"}
+    assert (await secured.call("POST", SLICES, sliced, token=token)).status == 201
+    assert (await secured.call("DELETE", f"{SLICES}/one", token=token)).status == 200
+    service = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 1}]}}
+    refused = await secured.call("POST", SERVICES, service, token=token)
+    assert refused.status == 403
+    created = await secured.create(SERVICES, service)
+    path = f"{SERVICES}/s/status"
+    assert (await secured.call("PUT", path, created, token=token)).status == 200
+    assert (await secured.call("PUT", f"{SERVICES}/s", created, token=token)).status == 403
+    assert (await secured.call("DELETE", SLICES, token=token)).status == 403
+
+
+async def test_nodes(secured: Served) -> None:
+    """A node reads what routing needs and writes about itself alone."""
+    token = secured.token_of("node-n1")
+
+    async def code(method: str, path: str, body: object = None) -> int:
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        return (await secured.call(method, path, body, token=token, type=kind)).status
+
+    for path in (SERVICES, "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/nodes"):
+        assert await code("GET", path) == 200, path
+    assert await code("GET", CONFIGMAPS) == 403
+    assert await code("GET", "/api/v1/pods") == 403
+    assert await code("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}}) == 201
+    assert await code("POST", "/api/v1/nodes", {"metadata": {"name": "n2"}}) == 403
+    assert await code("PATCH", "/api/v1/nodes/n1/status", {}) == 200
+    assert await code("PATCH", "/api/v1/nodes/n2/status", {}) == 403
+    assert await code("POST", LEASES, {"metadata": {"name": "n1"}}) == 201
+    assert await code("POST", LEASES, {"metadata": {"name": "n2"}}) == 403
+    assert await code("POST", LEASES, b"no json") == 403
+    assert await code("POST", ACKS, {"metadata": {"name": "keepclose-ack-n1"}}) == 201
+    assert await code("POST", ACKS, {"metadata": {"name": "keepclose-ack-n2"}}) == 403
+    assert await code("POST", ACKS, {"metadata": {"generateName": "keepclose-ack-n1"}}) == 403
+    assert await code("GET", f"{ACKS}/keepclose-ack-n1") == 200
+    assert await code("DELETE", f"{ACKS}/keepclose-ack-n1") == 403
+
+
+@pytest.mark.parametrize(
+    ("user", "groups", "want"),
+    [
+        pytest.param("root", ("system:masters",), 201, id="an administrator"),
+        pytest.param("someone", (), 403, id="somebody without groups"),
+        pytest.param("v", ("keepclose:viewers",), 403, id="a viewer"),
+    ],
+)
+async def test_client_certificates(
+    secured: Served, tmp_path: Path, user: str, groups: tuple[str, ...], want: int
+) -> None:
+    """A certificate of the server's own CA says who its holder is."""
+    authority = Authority(tmp_path / "data" / "pki", now=time.time())
+    issued = authority.issue_client(user, groups)
+    file = tmp_path / "client.pem"
+    file.write_bytes(issued.certificate + issued.key)
+    async with connected(secured.ca, certificate=file) as session:
+        api = Api(secured.url, token="", ca=secured.ca, session=session)
+        assert (await api.call("GET", "/version")).status == 200
+        reply = await api.call("POST", CONFIGMAPS, {"metadata": {"name": "one"}})
+        assert reply.status == want
+        if want == 403:
+            assert f'User "{user}" cannot create' in reply.message
+
+
+async def test_certificates_of_strangers(secured: Served, tmp_path: Path) -> None:
+    """A certificate of another CA is not even spoken with."""
+    issued = Stranger().issue("root")
+    file = tmp_path / "client.pem"
+    file.write_bytes(issued.certificate + issued.key)
+    async with connected(secured.ca, certificate=file) as session:
+        api = Api(secured.url, token="", ca=secured.ca, session=session)
+        # The moment at which TLS tells of the refusal differs, and so does the error.
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await api.call("GET", "/healthz")
+    assert (await secured.call("GET", "/healthz")).status == 200
+
+
+async def test_a_token_that_is_removed_counts_no_more(secured: Served) -> None:
+    """Tokens are files: one that is removed is refused a second later, without a restart."""
+    token = secured.token_of("viewer")
+    assert (await secured.call("GET", CONFIGMAPS, token=token)).status == 200
+    (secured.server.settings.data_dir / "tokens" / "viewer").unlink()
+    async with asyncio.timeout(PATIENCE):
+        # NB: only the clock and the file system know; there is nothing to wait for.
+        while (await secured.call("GET", CONFIGMAPS, token=token)).status != 401:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
