@@ -1,0 +1,7 @@
+"""Our own API server as a process, as a user starts it."""
+
+from __future__ import annotations
+
+from keepclose.testing.processes import Embedded, embedded_server, start_embedded
+
+__all__ = ["Embedded", "embedded_server", "start_embedded"]
