@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from keepclose.apiserver.serving import connections
-from keepclose.apiserver.serving.connections import Answer, Request, Stream
+from keepclose.apiserver.serving.messages import Answer, Request, Stream
 from keepclose.apiserver.serving.server import Server
 
 

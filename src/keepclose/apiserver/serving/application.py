@@ -8,8 +8,7 @@ server goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -25,7 +24,7 @@ from keepclose.apiserver.patching.merge import apply_merge_patch
 from keepclose.apiserver.patching.operations import apply_json_patch
 from keepclose.apiserver.patching.strategic import apply_strategic_patch
 from keepclose.apiserver.serving import bodies
-from keepclose.apiserver.serving.connections import Answer, Request, Stream
+from keepclose.apiserver.serving.answers import answer_failure, answer_with, answer_written, noting
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
 from keepclose.apiserver.serving.forms import (
     Form,
@@ -33,8 +32,8 @@ from keepclose.apiserver.serving.forms import (
     read_accept,
     render_entry,
     render_list,
-    shape_object,
 )
+from keepclose.apiserver.serving.messages import Answer, Request, Stream
 from keepclose.apiserver.serving.notices import warning_headers
 from keepclose.apiserver.serving.options import (
     WriteOptions,
@@ -46,7 +45,7 @@ from keepclose.apiserver.serving.options import (
 from keepclose.apiserver.serving.reading import read_list, read_one
 from keepclose.apiserver.serving.targets import Target, parse_path, verb_of
 from keepclose.apiserver.serving.watching import Watch
-from keepclose.apiserver.serving.writing import Writer, Written, manager_name
+from keepclose.apiserver.serving.writing import Writer, manager_name
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.strategies.endpoints import DEPRECATED
 from keepclose.apiserver.strategies.scale import scale_of, write_scale
@@ -148,7 +147,7 @@ class Application:
             raise method_not_allowed()
         form = read_accept(request.header(b"accept"))
         deprecated = [DEPRECATED] if target.resource.qualified == "endpoints" else []
-        with _noting(deprecated):
+        with noting(deprecated):
             answer = self._verbs[verb](request, target, query, form)
         if deprecated and isinstance(answer, Answer):
             answer.headers = warning_headers(deprecated) + answer.headers
@@ -171,9 +170,9 @@ class Application:
         entry = read_one(self.store, target)
         if target.subresource == "scale":
             scale = scale_of(target.resource, msgspec.json.decode(entry.data))
-            return _answer(200, encode(scale, form.media_type), form)
+            return answer_with(200, encode(scale, form.media_type), form)
         data = render_entry(target.resource, entry, form, query.get("includeObject", ""))
-        return _answer(200, data, form)
+        return answer_with(200, data, form)
 
     def _list(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
         del request
@@ -181,7 +180,7 @@ class Application:
         data = render_list(
             target.resource, listed.entries, form, listed.metadata, query.get("includeObject", "")
         )
-        return _answer(200, data, form)
+        return answer_with(200, data, form)
 
     def _watch(self, request: Request, target: Target, query: Query, form: Form) -> Stream:
         del request
@@ -206,9 +205,9 @@ class Application:
             self.writer.type_of(resource),
             validation=options.field_validation,
         )
-        with _noting(warnings):
+        with noting(warnings):
             written = self.writer.create(target, new, options, manager=_manager(options, request))
-        return self._written(target, written, warnings, form)
+        return answer_written(target, written, warnings, form)
 
     def _update(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
         resource = target.resource
@@ -226,9 +225,9 @@ class Application:
             self.writer.type_of(resource, target),
             validation=options.field_validation,
         )
-        with _noting(warnings):
+        with noting(warnings):
             written = self.writer.update(target, new, options, manager=manager)
-        return self._written(target, written, warnings, form)
+        return answer_written(target, written, warnings, form)
 
     def _patch(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
         resource = target.resource
@@ -242,7 +241,7 @@ class Application:
             manager = bodies.required_manager(options.field_manager)
             applied = bodies.read_applied(request.body, resource)
             written = self.writer.apply(target, applied, options, manager=manager)
-            return self._written(target, written, [], form)
+            return answer_written(target, written, [], form)
         manager = _manager(options, request)
         current = self.writer.current(target)
         document = scale_of(resource, current) if scaled else current
@@ -259,9 +258,9 @@ class Application:
         warnings = bodies.check_patched(
             patched, resource, shape, validation=options.field_validation
         )
-        with _noting(warnings):
+        with noting(warnings):
             written = self.writer.update(target, patched, options, manager=manager)
-        return self._written(target, written, warnings, form)
+        return answer_written(target, written, warnings, form)
 
     def _scaled(
         self,
@@ -275,12 +274,12 @@ class Application:
         changed = write_scale(target.resource, current, scale)
         written = self.writer.update(target, changed, options, manager=manager)
         shown = scale_of(target.resource, written.object)
-        return _answer(200, encode(shown, form.media_type), form)
+        return answer_with(200, encode(shown, form.media_type), form)
 
     def _delete(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
         options = read_delete_options(request, query)
         code, body = self._deleter.delete(target, options)
-        return _answer(code, encode(body, form.media_type), form)
+        return answer_with(code, encode(body, form.media_type), form)
 
     def _delete_collection(
         self, request: Request, target: Target, query: Query, form: Form
@@ -288,49 +287,8 @@ class Application:
         options = read_delete_options(request, query)
         listed = self._deleter.delete_collection(target, read_list_options(query), options)
         data = render_list(target.resource, listed.entries, form, listed.metadata)
-        return _answer(200, data, form)
-
-    def _written(self, target: Target, written: Written, warnings: list[str], form: Form) -> Answer:
-        code = 201 if written.created else 200
-        shaped = shape_object(target.resource, written.object, form)
-        if form == _PLAIN and written.entry is not None and not target.resource.stored_as:
-            data = written.entry.data
-        else:
-            data = encode(shaped, form.media_type)
-        answer = _answer(code, data, form)
-        answer.headers = warning_headers(warnings + written.warnings)
-        return answer
-
-
-_PLAIN: Final = Form()
-
-
-def answer_failure(failure: Failure) -> Answer:
-    """Return a failure as it is sent."""
-    answer = Answer(failure.code, msgspec.json.encode(failure.status()))
-    if failure.retry_after is not None:
-        answer.headers = ((b"Retry-After", str(failure.retry_after).encode()),)
-    answer.headers += warning_headers(failure.warnings)
-    if failure.code == 401:
-        answer.headers += ((b"WWW-Authenticate", b'Bearer realm="keepclose"'),)
-    return answer
-
-
-def _answer(code: int, data: bytes, form: Form) -> Answer:
-    return Answer(
-        code, data, _JSON if form.media_type == "application/json" else b"application/yaml"
-    )
+        return answer_with(200, data, form)
 
 
 def _manager(options: WriteOptions, request: Request) -> str:
     return manager_name(options.field_manager, request.header(b"user-agent"))
-
-
-@contextmanager
-def _noting(warnings: list[str]) -> Iterator[None]:
-    """Have a refusal tell the warnings too."""
-    try:
-        yield
-    except Failure as failure:
-        failure.warnings = warnings + failure.warnings
-        raise

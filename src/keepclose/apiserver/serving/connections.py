@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import httptools
 import msgspec
 import structlog
+
+from keepclose.apiserver.failures import too_large
+from keepclose.apiserver.serving.messages import Answer, Handler, Request, Stream, encode_head
 
 log = structlog.get_logger(__name__)
 
@@ -28,73 +30,6 @@ REQUEST_SECONDS: Final = 60.0
 # A client that reads nothing of its stream for this long is gone.
 STALLED_SECONDS: Final = 60.0
 LINGER_SECONDS: Final = 1.0
-
-_REASONS: Final = {
-    200: b"OK",
-    201: b"Created",
-    202: b"Accepted",
-    304: b"Not Modified",
-    400: b"Bad Request",
-    401: b"Unauthorized",
-    403: b"Forbidden",
-    404: b"Not Found",
-    405: b"Method Not Allowed",
-    406: b"Not Acceptable",
-    408: b"Request Timeout",
-    409: b"Conflict",
-    410: b"Gone",
-    413: b"Request Entity Too Large",
-    415: b"Unsupported Media Type",
-    422: b"Unprocessable Entity",
-    429: b"Too Many Requests",
-    431: b"Request Header Fields Too Large",
-    500: b"Internal Server Error",
-    503: b"Service Unavailable",
-    504: b"Gateway Timeout",
-}
-
-
-class Request(msgspec.Struct):
-    """A complete request."""
-
-    method: str
-    path: str
-    query: str
-    # By lower-case name.
-    headers: dict[bytes, bytes]
-    body: bytes = b""
-    # What TLS knows of the client, as `ssl.SSLSocket.getpeercert` gives it.
-    peer: dict[str, Any] | None = None
-
-    def header(self, name: bytes) -> str:
-        """Return a header, or ""."""
-        return self.headers.get(name, b"").decode("latin-1")
-
-
-class Answer(msgspec.Struct):
-    """What is sent back at once."""
-
-    status: int
-    body: bytes
-    content_type: bytes = b"application/json"
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-class Stream(Protocol):
-    """What is sent back bit by bit."""
-
-    content_type: bytes
-
-    def frames(self) -> AsyncIterator[bytes]:
-        """Yield what to send."""
-        ...
-
-    def close(self) -> None:
-        """Let go of everything."""
-        ...
-
-
-Handler = Callable[[Request], Answer | Stream]
 
 
 class Connection(asyncio.Protocol):
@@ -260,22 +195,13 @@ class Connection(asyncio.Protocol):
     def _send(
         self, answer: Answer, *, keep: bool, head_only: bool = False, linger: bool = False
     ) -> None:
-        head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (
-            answer.status,
-            _REASONS.get(answer.status, b"-"),
-            answer.content_type,
-            len(answer.body),
-        )
-        extra = b"".join([b"%b: %b\r\n" % pair for pair in answer.headers])
-        rest = b"Cache-Control: no-cache, private\r\n"
-        if not keep:
-            rest += b"Connection: close\r\n"
+        head = encode_head(answer, keep=keep)
         body = b"" if head_only else answer.body
         if len(body) > 65_536:
-            self._transport.write(head + extra + rest + b"\r\n")
+            self._transport.write(head)
             self._transport.write(body)
         else:
-            self._transport.write(b"".join((head, extra, rest, b"\r\n", body)))
+            self._transport.write(head + body)
         if not keep:
             self._closing = True
             if linger:
@@ -332,16 +258,7 @@ class Connection(asyncio.Protocol):
     def _refuse_large(self) -> None:
         if self._closing:
             return
-        message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
-        status = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": message,
-            "reason": "RequestEntityTooLarge",
-            "code": 413,
-        }
+        status = too_large(MAX_BODY_BYTES).status()
         self._send(Answer(413, msgspec.json.encode(status)), keep=False, linger=True)
 
     def _refuse(self, status: int, text: bytes) -> None:

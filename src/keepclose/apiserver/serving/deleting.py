@@ -20,8 +20,8 @@ from keepclose.apiserver.lifecycle import (
 )
 from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.serving.bodies import JsonObject, media_type_of, read_values
-from keepclose.apiserver.serving.connections import Request
 from keepclose.apiserver.serving.forms import Form, render_entry
+from keepclose.apiserver.serving.messages import Request
 from keepclose.apiserver.serving.options import ListOptions, Query
 from keepclose.apiserver.serving.reading import Listed, read_list
 from keepclose.apiserver.serving.targets import Target

@@ -11,7 +11,7 @@ from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.security.authentication import TokenSource, authenticate
 from keepclose.apiserver.security.roles import Action, allowed, refusal
 from keepclose.apiserver.security.users import ANONYMOUS, MASTERS, User
-from keepclose.apiserver.serving.connections import Request
+from keepclose.apiserver.serving.messages import Request
 from keepclose.apiserver.serving.targets import Target
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}

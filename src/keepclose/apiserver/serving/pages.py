@@ -12,7 +12,7 @@ from keepclose.apiserver.failures import no_such_path, not_acceptable
 from keepclose.apiserver.schemas import openapi2, openapi3
 from keepclose.apiserver.schemas.documents import Document
 from keepclose.apiserver.schemas.operations import group_paths
-from keepclose.apiserver.serving.connections import Answer, Request
+from keepclose.apiserver.serving.messages import Answer, Request
 from keepclose.model.gates import FeatureGates
 
 JsonObject = dict[str, Any]

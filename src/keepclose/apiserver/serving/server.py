@@ -10,7 +10,8 @@ import asyncio
 import ssl
 from typing import Final
 
-from keepclose.apiserver.serving.connections import Connection, Handler
+from keepclose.apiserver.serving.connections import Connection
+from keepclose.apiserver.serving.messages import Handler
 
 SWEEP_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 5.0

@@ -1,0 +1,91 @@
+"""Requests as they are read and answers as they are sent, without the connection between.
+
+An answer is sent at once; a stream bit by bit, for as long as somebody listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+_REASONS: Final = {
+    200: b"OK",
+    201: b"Created",
+    202: b"Accepted",
+    304: b"Not Modified",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    406: b"Not Acceptable",
+    408: b"Request Timeout",
+    409: b"Conflict",
+    410: b"Gone",
+    413: b"Request Entity Too Large",
+    415: b"Unsupported Media Type",
+    422: b"Unprocessable Entity",
+    429: b"Too Many Requests",
+    431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error",
+    503: b"Service Unavailable",
+    504: b"Gateway Timeout",
+}
+
+
+class Request(msgspec.Struct):
+    """A complete request."""
+
+    method: str
+    path: str
+    query: str
+    # By lower-case name.
+    headers: dict[bytes, bytes]
+    body: bytes = b""
+    # What TLS knows of the client, as `ssl.SSLSocket.getpeercert` gives it.
+    peer: dict[str, Any] | None = None
+
+    def header(self, name: bytes) -> str:
+        """Return a header, or ""."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+
+class Answer(msgspec.Struct):
+    """What is sent back at once."""
+
+    status: int
+    body: bytes
+    content_type: bytes = b"application/json"
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Stream(Protocol):
+    """What is sent back bit by bit."""
+
+    content_type: bytes
+
+    def frames(self) -> AsyncIterator[bytes]:
+        """Yield what to send."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+Handler = Callable[[Request], Answer | Stream]
+
+
+def encode_head(answer: Answer, *, keep: bool) -> bytes:
+    """Return everything that is sent before the body; `keep` leaves the connection open."""
+    head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (
+        answer.status,
+        _REASONS.get(answer.status, b"-"),
+        answer.content_type,
+        len(answer.body),
+    )
+    extra = b"".join([b"%b: %b\r\n" % pair for pair in answer.headers])
+    close = b"" if keep else b"Connection: close\r\n"
+    return b"".join((head, extra, b"Cache-Control: no-cache, private\r\n", close, b"\r\n"))
