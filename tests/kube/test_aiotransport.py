@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -94,6 +94,20 @@ def server_context(
     return context
 
 
+def count_sockets_to(port: int) -> int:
+    """Return how many sockets of this process are connected to the port."""
+    count = 0
+    for path in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError, IndexError):
+            one = socket.socket(fileno=int(path.name))
+            try:
+                count += one.getpeername()[1] == port
+            finally:
+                # Somebody else owns it.
+                one.detach()
+    return count
+
+
 def plain(port: int, user: User = ANONYMOUS, *, timeout: float = 60.0) -> Client:
     """Return a client of a server without TLS, that tries once."""
     settings = ConnectionSettings(Server(f"http://127.0.0.1:{port}"), user)
@@ -137,6 +151,22 @@ async def test_a_request_arrives_whole() -> None:
         "keepclose/0.1.0",
         "application/merge-patch+json",
     ]
+
+
+async def test_a_large_body_arrives_whole() -> None:
+    """A body of megabytes comes with its length, and nobody is warned of it."""
+    seen: list[tuple[int, str | None]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        size = 0
+        async for chunk in request.content.iter_any():
+            size += len(chunk)
+        seen.append((size, request.headers.get("Content-Length")))
+        return web.json_response({})
+
+    async with serving(handler) as port, plain(port) as client:
+        await client.raw("POST", "/", body=b"x" * (3 << 20))
+    assert seen == [(3 << 20, str(3 << 20))]
 
 
 async def test_an_answer_is_read_as_it_is() -> None:
@@ -498,6 +528,27 @@ async def test_a_server_of_our_authority_is_trusted(tmp_path: Path) -> None:
         for host in ("127.0.0.1", "localhost"):
             async with secure(port, host=host) as client:
                 assert await client.get(NODES, "n1") == node()
+
+
+async def test_a_watch_left_midway_leaves_no_connection(tmp_path: Path) -> None:
+    """A client that is closed right after a watch has no socket left, although the server has."""
+    left = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b" \n")
+        await left.wait()
+        return response
+
+    async with serving(handler, tls=server_context(tmp_path)) as port:
+        client = secure(port)
+        async with client.watch(PODS):
+            pass
+        await client.close()
+        count = count_sockets_to(port)
+        left.set()
+    assert count == 0
 
 
 async def test_whom_we_do_not_trust_we_do_not_ask(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class AioResponse:
         self, response: aiohttp.ClientResponse, *, host: str, clock: Clock, deadline: float | None
     ) -> None:
         self._response = response
+        self._transport = response.connection.transport if response.connection else None
         self._host = host
         self._clock = clock
         self._deadline = deadline
@@ -85,11 +86,10 @@ class AioResponse:
 
     async def close(self) -> None:
         """Let go of the connection."""
-        connection = self._response.connection
-        if connection is not None and connection.transport is not None:
-            # NB: taking leave by TLS would need the other side, which may be gone, and time.
-            connection.transport.abort()
         self._response.close()
+        if self._transport is not None and self._transport.is_closing():
+            # NB: taking leave by TLS would need the other side, which may be gone, and time.
+            self._transport.abort()
 
 
 class _Chunks:
