@@ -36,6 +36,7 @@ bench: $(READY)
 	$(VENV)/bin/python bench/client.py
 	$(VENV)/bin/python bench/storage.py
 	$(VENV)/bin/python bench/apiserver.py
+	$(VENV)/bin/python bench/controller.py
 
 docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py

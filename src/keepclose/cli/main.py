@@ -9,6 +9,7 @@ import typer
 
 from keepclose import __version__
 from keepclose.cli.apiserver import apiserver
+from keepclose.cli.controller import controller
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(resolve)
 app.command()(apiserver)
+app.command()(controller)
 app.add_typer(simulate)
 
 

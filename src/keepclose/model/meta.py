@@ -55,6 +55,7 @@ class ObjectMeta(Frozen, frozen=True):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> NamespacedName:

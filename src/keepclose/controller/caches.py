@@ -1,0 +1,87 @@
+"""What the API server has, as last seen: Services, pods, nodes, slices, and Endpoints to mirror.
+
+Each kind has one reflector and one cache with the indexes that syncs need, so that no question is
+answered by looking at everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from keepclose.kube.cache import Cache, Index
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, NODES, PODS, SERVICES
+from keepclose.kube.reflector import Reflector
+from keepclose.model.endpointslice import Endpoints, EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.model.selectors import matches
+from keepclose.model.service import Service
+from keepclose.model.workload import Node, Pod
+from keepclose.slices.changes import is_managed_by
+
+_LABEL, _NAMESPACE, _NODE, _SERVICE = "label", "namespace", "node", "service"
+
+
+class Caches:
+    """The caches of one controller, and the reflectors that fill them."""
+
+    def __init__(self) -> None:
+        self.services: Cache[Service] = Cache()
+        self.pods: Cache[Pod] = Cache(
+            (
+                Index(_LABEL, _labels_of),
+                Index(_NAMESPACE, lambda pod: (pod.metadata.namespace,)),
+                Index(_NODE, lambda pod: (pod.spec.node_name,)),
+            )
+        )
+        self.nodes: Cache[Node] = Cache()
+        self.slices: Cache[EndpointSlice] = Cache(
+            (Index(_SERVICE, lambda one: (one.service_key,)),)
+        )
+        self.endpoints: Cache[Endpoints] = Cache()
+
+    def reflectors(
+        self, client: Client, *, clock: Clock, mirrors: bool
+    ) -> tuple[Reflector[Any], ...]:
+        """Return the reflectors that keep the caches up to date once they run."""
+        found: list[Reflector[Any]] = [
+            Reflector(client, NODES, self.nodes, clock=clock),
+            Reflector(client, SERVICES, self.services, clock=clock),
+            Reflector(client, PODS, self.pods, clock=clock),
+            Reflector(client, ENDPOINT_SLICES, self.slices, clock=clock),
+        ]
+        if mirrors:
+            found.append(Reflector(client, ENDPOINTS, self.endpoints, clock=clock))
+        return tuple(found)
+
+    def selected(self, service: Service) -> list[Pod]:
+        """Return the pods that the Service selects; none when it has no selector."""
+        selector = service.spec.selector
+        namespace = service.metadata.namespace
+        if selector is None:
+            return []
+        if not selector:
+            return self.pods.by_index(_NAMESPACE, namespace)
+        buckets = [
+            self.pods.by_index(_LABEL, (namespace, key, value)) for key, value in selector.items()
+        ]
+        return [pod for pod in min(buckets, key=len) if matches(selector, pod.metadata.labels)]
+
+    def pods_on(self, node_name: str) -> list[Pod]:
+        """Return the pods that run on a node."""
+        return self.pods.by_index(_NODE, node_name)
+
+    def slices_of(self, service: NamespacedName, managed_by: str) -> list[EndpointSlice]:
+        """Return the slices of a Service that are this controller's and not being deleted."""
+        return [
+            one
+            for one in self.slices.by_index(_SERVICE, service)
+            if is_managed_by(one, managed_by) and one.metadata.deletion_timestamp is None
+        ]
+
+
+def _labels_of(pod: Pod) -> Iterable[tuple[str, str, str]]:
+    meta = pod.metadata
+    return [(meta.namespace, key, value) for key, value in meta.labels.items()]

@@ -1,0 +1,64 @@
+"""Status conditions of Services, written only when they say something new (KEP-4444).
+
+What they say is decided in `routing.conditions`; conditions of others stay as they are, and the
+resource version in the patch keeps a newer status from being overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from keepclose.kube.cache import Cache
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.kinds import SERVICES
+from keepclose.kube.recorder import format_time
+from keepclose.model.meta import Condition
+from keepclose.model.service import Service
+from keepclose.routing.conditions import merge_conditions
+
+
+class ConditionWriter:
+    """Patches the status of Services."""
+
+    def __init__(
+        self, client: Client, cache: Cache[Service], *, clock: Clock, prefix: str = ""
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._clock = clock
+        self._prefix = prefix
+
+    async def write(self, service: Service, wanted: Iterable[Condition]) -> bool:
+        """Make the Service have these conditions of ours; return whether that took a write."""
+        present = service.status.conditions
+        merged = merge_conditions(
+            present, wanted, now=format_time(self._clock.now()), prefix=self._prefix
+        )
+        if merged == present:
+            return False
+        meta = service.metadata
+        patch = {
+            "metadata": {"resourceVersion": meta.resource_version},
+            "status": {"conditions": [_plain(condition) for condition in merged]},
+        }
+        stored = await self._client.patch(
+            SERVICES, meta.name, patch, namespace=meta.namespace, subresource="status"
+        )
+        self._cache.put(stored)
+        return True
+
+
+def _plain(condition: Condition) -> dict[str, Any]:
+    # NB: by hand, because the API wants these fields also where they hold a struct's default.
+    plain: dict[str, Any] = {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": condition.last_transition_time,
+    }
+    if condition.observed_generation is not None:
+        plain["observedGeneration"] = condition.observed_generation
+    return plain

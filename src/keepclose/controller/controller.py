@@ -1,0 +1,185 @@
+"""The controller as a whole: caches fill, then workers sync, until it is told to stop.
+
+Built from parts that know nothing of each other's insides; this module only puts them together and
+runs them. Crash it at any point: whoever starts next reads everything anew and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+import structlog
+
+from keepclose.controller.announcement import Announcer, EventAnnouncer
+from keepclose.controller.caches import Caches
+from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.mirroring import Mirroring
+from keepclose.controller.nodes import NodeView
+from keepclose.controller.observation import Observer, Result, SilentObserver
+from keepclose.controller.reconciler import Reconciler
+from keepclose.controller.settings import ControllerSettings
+from keepclose.controller.states import States
+from keepclose.controller.subscriptions import Subscriptions
+from keepclose.controller.workers import Workers
+from keepclose.controller.writes import SliceWriter
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.workqueue import WorkQueue
+from keepclose.model.meta import NamespacedName
+from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.trackers import SliceTracker
+
+_log = structlog.get_logger(__name__)
+
+
+class Controller:
+    """Keeps the EndpointSlices of a cluster; run it once.
+
+    Give it a client that does not repeat requests by itself: delays are the queue's.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: ControllerSettings,
+        *,
+        clock: Clock,
+        recorder: EventRecorder,
+        observer: Observer | None = None,
+        announcer: Announcer | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._recorder = recorder
+        self._random = random or Random()  # noqa: S311 - spreads load, keeps no secret
+        observer = observer or SilentObserver()
+        announcer = announcer or EventAnnouncer(recorder)
+        self.caches = Caches()
+        self.reflectors = self.caches.reflectors(client, clock=clock, mirrors=settings.mirrors)
+        self.queue: WorkQueue[NamespacedName] = WorkQueue(
+            clock, first_delay_s=settings.retry_delay_s
+        )
+        tracker = SliceTracker()
+        nodes = NodeView(self.caches.nodes)
+        self.states = States(self.caches, settings.plan)
+        self.subscriptions = Subscriptions(
+            self.caches,
+            settings=settings,
+            queue=self.queue,
+            states=self.states,
+            nodes=nodes,
+            tracker=tracker,
+        )
+        self.reconciler = Reconciler(
+            self.caches,
+            settings=settings,
+            states=self.states,
+            nodes=nodes,
+            subscriptions=self.subscriptions,
+            tracker=tracker,
+            writer=SliceWriter(client, self.caches.slices, tracker, on_written=observer.written),
+            conditions=ConditionWriter(
+                client,
+                self.caches.services,
+                clock=clock,
+                prefix=settings.plan.condition_prefix,
+            ),
+            announcer=announcer,
+            observer=observer,
+        )
+        self._crews = [
+            Workers(
+                self.queue,
+                self.reconciler.sync,
+                number=settings.workers,
+                most_retries=settings.most_retries,
+                clock=clock,
+                on_synced=observer.synced,
+            )
+        ]
+        self.subscriptions.subscribe()
+        if settings.mirrors:
+            self.mirroring = Mirroring(
+                client,
+                self.caches,
+                settings=settings,
+                clock=clock,
+                announcer=announcer,
+                observer=observer,
+            )
+            self.mirroring.subscribe()
+            self._crews.append(
+                Workers(
+                    self.mirroring.queue,
+                    self.mirroring.sync,
+                    number=settings.mirroring_workers,
+                    most_retries=settings.most_retries,
+                    clock=clock,
+                    on_synced=_look_away,
+                )
+            )
+        self.synced = asyncio.Event()
+        """Set once all caches have been complete and the workers run."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no key waits, is delayed or is worked on."""
+        queues = [self.queue, *([self.mirroring.queue] if self._settings.mirrors else [])]
+        return not any(one.depth or one.delayed or one.running for one in queues)
+
+    def explain(self, key: NamespacedName) -> ServicePlan | None:
+        """Return the plan of a Service as it would be made now, or None where there is none."""
+        return self.reconciler.explain(key)
+
+    async def run(self) -> None:
+        """Run until cancelled; syncs under way then end first.
+
+        Only settings that cannot work end it by themselves: ConfigError comes through.
+        """
+        background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.reflectors]
+        background += [self._recorder.run(), self._resync(), self._begin()]
+        tasks = [asyncio.create_task(one) for one in background]
+        try:
+            await _first_failure(tasks)
+        finally:
+            try:
+                # NB: reflectors run on meanwhile, so that the last syncs see the present.
+                for crew in self._crews:
+                    await crew.stop(self._settings.grace_s)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _begin(self) -> None:
+        for reflector in self.reflectors:
+            await reflector.synced.wait()
+        for crew in self._crews:
+            crew.start()
+        self.synced.set()
+        _log.info("caches are complete", services=len(self.caches.services))
+
+    async def _resync(self) -> None:
+        """Look at every Service again twice a day or so, whatever may have been missed."""
+        while True:
+            await self._clock.sleep(self._random.uniform(*self._settings.resync_s))
+            for key in self.caches.services:
+                self.queue.add(key)
+
+
+async def _first_failure(tasks: list[asyncio.Task[Any]]) -> None:
+    """Wait for ever, or until a task fails, and raise that."""
+    pending = set(tasks)
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+def _look_away(_key: NamespacedName, _result: Result, _seconds: float) -> None:
+    """Observe nothing."""

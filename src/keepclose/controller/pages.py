@@ -1,0 +1,100 @@
+"""What a running controller shows over HTTP: metrics, health, and why it decided as it did.
+
+Reading only, and meant for loopback or a cluster's own network: there is nothing to log in to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from keepclose.model.meta import NamespacedName
+from keepclose.slices.servicestate import ServicePlan
+
+Explain = Callable[[NamespacedName], ServicePlan | None]
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Pages:
+    """The pages of one controller."""
+
+    def __init__(
+        self,
+        *,
+        metrics: Callable[[], bytes],
+        is_ready: Callable[[], bool],
+        explain: Explain,
+    ) -> None:
+        self._metrics = metrics
+        self._is_ready = is_ready
+        self._explain = explain
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port; raises OSError where that cannot be."""
+        app = web.Application()
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_get("/healthz", self._show_health)
+        app.router.add_get("/readyz", self._show_readiness)
+        app.router.add_get("/debug/services/{namespace}/{name}", self._show_decision)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(body=self._metrics(), headers={"Content-Type": _METRICS})
+
+    async def _show_health(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="ok")
+
+    async def _show_readiness(self, request: web.Request) -> web.Response:
+        del request
+        if self._is_ready():
+            return web.Response(text="ok")
+        return web.Response(status=503, text="the caches are not complete yet")
+
+    async def _show_decision(self, request: web.Request) -> web.Response:
+        key = NamespacedName(request.match_info["namespace"], request.match_info["name"])
+        plan = self._explain(key)
+        if plan is None:
+            text = f"Service {key} is not known, or has no selector"
+            return web.Response(status=404, text=text)
+        body = msgspec.json.format(msgspec.json.encode(describe(plan)), indent=2)
+        return web.Response(body=body, content_type="application/json")
+
+
+def describe(plan: ServicePlan) -> dict[str, Any]:
+    """Return a plan and its reasons as plain values."""
+    return {
+        "strategy": {"name": plan.strategy.label, "source": plan.strategy.source},
+        "reasons": [
+            {"code": reason.code.value, "message": reason.message, "fix": reason.fix}
+            for reason in (*plan.strategy.reasons, *plan.reasons)
+        ],
+        "conditions": msgspec.to_builtins(plan.conditions),
+        "zones": plan.totals,
+        "writes": {
+            address_type: {
+                "create": len(one.create),
+                "update": len(one.update),
+                "delete": len(one.delete),
+                "unchanged": len(one.unchanged),
+            }
+            for address_type, one in plan.plans.items()
+        },
+        "endpoints": sum(len(one.endpoints) for one in plan.slices),
+        "errors": list(plan.errors),
+    }

@@ -1,0 +1,128 @@
+"""The controller as a process: a connection, perhaps a lease, and signals that end it.
+
+With leader election only the holder of the lease works; it gives the lease back once its last
+syncs have ended, so that the next one need not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+from keepclose.controller.controller import Controller
+from keepclose.controller.metrics import Metrics
+from keepclose.controller.pages import Pages
+from keepclose.controller.settings import COMPONENT, ControllerSettings
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock, SystemClock
+from keepclose.kube.connection import ConnectionSettings, connect
+from keepclose.kube.leases import LeaderElector
+from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.retries import Retries
+
+LEASE_NAMESPACE: Final = "kube-system"
+LEASE_NAME: Final = "keepclose-controller"
+_ONCE: Final = Retries(max_elapsed=0.0)
+
+
+def _ignore(_text: str) -> None:
+    """Tell nobody."""
+
+
+class Listening(NamedTuple):
+    """Where the pages of a controller are served; port 0 takes any free one."""
+
+    host: str
+    port: int
+
+
+def run_controller(
+    settings: ControllerSettings,
+    connection: ConnectionSettings,
+    *,
+    leader_elect: bool,
+    listening: Listening | None = None,
+    on_ready: Callable[[str], None] = _ignore,
+) -> None:
+    """Run a controller until SIGTERM or SIGINT; `on_ready` is told once where its pages are.
+
+    Raise ConfigError when the cluster cannot be asked with these settings, LeadershipLost when
+    somebody else may lead by now, and OSError when the pages cannot be served.
+    """
+    asyncio.run(_run_until_signal(settings, connection, leader_elect, listening, on_ready))
+
+
+async def serve(
+    settings: ControllerSettings,
+    connection: ConnectionSettings,
+    *,
+    leader_elect: bool,
+    clock: Clock,
+    listening: Listening | None = None,
+    on_ready: Callable[[str], None] = _ignore,
+) -> None:
+    """Run a controller until cancelled, as the leader if that is asked for."""
+    metrics = Metrics(max_endpoints=settings.plan.max_endpoints)
+    async with connect(connection, clock=clock, retries=_ONCE) as client:
+        recorder = EventRecorder(
+            client, component=COMPONENT, clock=clock, host=socket.gethostname()
+        )
+        controller = Controller(client, settings, clock=clock, recorder=recorder, observer=metrics)
+        pages = Pages(
+            metrics=metrics.page, is_ready=controller.synced.is_set, explain=controller.explain
+        )
+        if listening is None:
+            on_ready("keepclose controller runs")
+        else:
+            port = await pages.start(*listening)
+            on_ready(f"keepclose controller runs, pages at http://{listening.host}:{port}")
+        try:
+            await _lead(controller, client, clock=clock, leader_elect=leader_elect)
+        finally:
+            await pages.stop()
+
+
+async def _lead(
+    controller: Controller, client: Client, *, clock: Clock, leader_elect: bool
+) -> None:
+    if not leader_elect:
+        await controller.run()
+        return
+    elector = LeaderElector(
+        client,
+        namespace=LEASE_NAMESPACE,
+        name=LEASE_NAME,
+        identity=f"{socket.gethostname()}_{os.getpid()}_{uuid4()}",
+        clock=clock,
+    )
+    await elector.run(controller.run)
+
+
+async def _run_until_signal(
+    settings: ControllerSettings,
+    connection: ConnectionSettings,
+    leader_elect: bool,
+    listening: Listening | None,
+    on_ready: Callable[[str], None],
+) -> None:
+    task = asyncio.ensure_future(
+        serve(
+            settings,
+            connection,
+            leader_elect=leader_elect,
+            clock=SystemClock(),
+            listening=listening,
+            on_ready=on_ready,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    with suppress(asyncio.CancelledError):
+        await task

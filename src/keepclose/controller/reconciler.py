@@ -1,0 +1,184 @@
+"""The sync of one Service: read the caches, plan, write, tell.
+
+Level-based: a key says only which Service, and everything else is read anew, so that a lost or
+repeated key does no harm. Nothing is planned from a cache that lags behind our own writes.
+"""
+
+from __future__ import annotations
+
+from keepclose.controller.announcement import Announcer
+from keepclose.controller.caches import Caches
+from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.nodes import NodeView, depends_on_shares
+from keepclose.controller.observation import Observer, Result
+from keepclose.controller.settings import ControllerSettings
+from keepclose.controller.states import Refreshed, States, is_same_wish
+from keepclose.controller.subscriptions import Subscriptions
+from keepclose.controller.writes import Outcome, SliceWriter
+from keepclose.kube.errors import Conflict, KubeError, NotFound
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.model.service import Service
+from keepclose.routing.conditions import service_conditions
+from keepclose.routing.hints import SliceSet
+from keepclose.slices.servicestate import ServicePlan, plan_service
+from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker
+
+
+class Reconciler:
+    """Syncs Services one key at a time; never the same key twice at once."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        *,
+        settings: ControllerSettings,
+        states: States,
+        nodes: NodeView,
+        subscriptions: Subscriptions,
+        tracker: SliceTracker,
+        writer: SliceWriter,
+        conditions: ConditionWriter,
+        announcer: Announcer,
+        observer: Observer,
+    ) -> None:
+        self._caches = caches
+        self._settings = settings
+        self._states = states
+        self._nodes = nodes
+        self._subscriptions = subscriptions
+        self._tracker = tracker
+        self._triggers = TriggerTimeTracker()
+        self._writer = writer
+        self._conditions = conditions
+        self._announcer = announcer
+        self._observer = observer
+
+    def explain(self, key: NamespacedName) -> ServicePlan | None:
+        """Return the plan as it would be made now; None for a Service that is none of ours."""
+        service = self._caches.services.get(key)
+        if service is None or service.spec.type == "ExternalName" or service.spec.selector is None:
+            return None
+        # NB: from nothing, so that looking does not take changes away from the next sync.
+        return plan_service(
+            service,
+            pods=self._caches.selected(service),
+            slices=self._caches.slices_of(key, self._settings.plan.managed_by),
+            cluster=self._nodes.cluster,
+            settings=self._settings.plan,
+        )
+
+    async def sync(self, key: NamespacedName) -> Result:
+        """Bring the slices of a Service to where they should be, as far as that is possible now.
+
+        A Service that is gone is forgotten; the garbage collector takes its slices. One without a
+        selector, or of the type ExternalName, is left alone.
+        """
+        service = self._caches.services.get(key)
+        if service is None:
+            self._forget(key)
+            return Result.SUCCESS
+        if service.spec.type == "ExternalName" or service.spec.selector is None:
+            self._states.drop(key)
+            self._subscriptions.by_shares.discard(key)
+            return Result.SUCCESS
+        present = self._caches.slices_of(key, self._settings.plan.managed_by)
+        if self._tracker.is_stale(key, present):
+            self._subscriptions.awaiting.add(key)
+            return Result.STALE
+        try:
+            return await self._reconcile(service, present)
+        except Exception:
+            # Whatever a state has come to, the caches make a good one of it.
+            self._states.drop(key)
+            raise
+
+    async def _reconcile(self, service: Service, present: list[EndpointSlice]) -> Result:
+        plan = self._plan(service)
+        outcome = Outcome()
+        if not plan.is_empty:
+            self._subscriptions.news.begin_writes(service.key)
+            try:
+                await self._write(service, plan, present, outcome)
+            finally:
+                self._subscriptions.end_writes(service.key)
+        self._announcer.announce(service, plan)
+        if self._settings.writes_conditions:
+            await self._write_conditions(service, plan, outcome)
+        errors = [*plan.errors, *outcome.errors]
+        if errors:
+            self._announcer.fail(
+                service,
+                "FailedToUpdateEndpointSlices",
+                f"Error updating Endpoint Slices for Service {service.key}: {_join(errors)}",
+            )
+            return Result.ERROR
+        if outcome.is_stale:
+            self._subscriptions.awaiting.add(service.key)
+            return Result.STALE
+        return Result.SUCCESS
+
+    def _plan(self, service: Service) -> ServicePlan:
+        refreshed = self._states.refresh(service, self._nodes.cluster)
+        plan = refreshed.state.plan(trigger_time=self._trigger_time(service, refreshed))
+        if depends_on_shares(
+            plan.strategy, service.metadata.annotations, settings=self._settings.plan
+        ):
+            self._subscriptions.by_shares.add(service.key)
+        else:
+            self._subscriptions.by_shares.discard(service.key)
+        self._observer.planned(service.key, plan)
+        return plan
+
+    async def _write(
+        self, service: Service, plan: ServicePlan, present: list[EndpointSlice], outcome: Outcome
+    ) -> None:
+        owner = f"Service {service.key}"
+        for one in plan.plans.values():
+            if not one.is_empty:
+                await self._writer.write(owner, one, present=present, outcome=outcome)
+        if plan.stray:
+            await self._writer.delete(owner, plan.stray, outcome=outcome)
+
+    def _trigger_time(self, service: Service, refreshed: Refreshed) -> str:
+        if refreshed.is_new:
+            return self._triggers.compute(service, refreshed.changed)
+        return self._triggers.compute_changed(
+            service, changed=refreshed.changed, gone=refreshed.gone
+        )
+
+    async def _write_conditions(
+        self, service: Service, plan: ServicePlan, outcome: Outcome
+    ) -> None:
+        current = self._caches.services.get(service.key)
+        if current is None or not is_same_wish(current, service):
+            # Its next sync stands in the queue already.
+            return
+        wanted = plan.conditions
+        if not outcome.is_good:
+            prefix = self._settings.plan.condition_prefix
+            wanted = service_conditions(
+                plan.strategy,
+                SliceSet(unchanged=plan.slices),
+                prefix=prefix,
+                write_failed=_join(outcome.errors) or "somebody else wrote the slices first",
+            )
+        try:
+            await self._conditions.write(current, wanted)
+        except (Conflict, NotFound):
+            outcome.is_stale = True
+        except KubeError as error:
+            outcome.errors.append(f"failed to update the status of Service {service.key}: {error}")
+
+    def _forget(self, key: NamespacedName) -> None:
+        self._states.drop(key)
+        self._tracker.delete_service(key)
+        self._triggers.delete_service(key)
+        self._subscriptions.by_shares.discard(key)
+        self._subscriptions.awaiting.discard(key)
+        self._announcer.forget(key)
+        self._observer.forgotten(key)
+
+
+def _join(errors: list[str]) -> str:
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""

@@ -1,0 +1,80 @@
+"""Which news of slices is news: our own writes come back as events and concern nobody.
+
+What concerns whom is said by `slices.changes`. Here two things are added that only a running
+controller meets: an event can be faster than the answer to the write that caused it, and a slice
+can leave us without being deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from keepclose.kube.cache import Cache
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.slices.changes import (
+    is_managed_by,
+    services_for_added_slice,
+    services_for_changed_slice,
+    services_for_deleted_slice,
+)
+from keepclose.slices.trackers import SliceTracker
+
+
+class SliceNews:
+    """Judges events of the slices that one controller manages."""
+
+    def __init__(
+        self, cache: Cache[EndpointSlice], tracker: SliceTracker, *, managed_by: str
+    ) -> None:
+        self._cache = cache
+        self._tracker = tracker
+        self._managed_by = managed_by
+        self._put_off: dict[NamespacedName, set[NamespacedName]] = {}
+
+    def services(
+        self, old: EndpointSlice | None, new: EndpointSlice | None
+    ) -> Iterable[NamespacedName]:
+        """Return the Services to sync after a slice came, changed or went."""
+        tracker, managed_by = self._tracker, self._managed_by
+        if new is None:
+            if old is None:
+                return ()
+            return services_for_deleted_slice(old, tracker=tracker, managed_by=managed_by)
+        if old is not None and self._is_leaving(old, new):
+            # NB: else the tracker would wait for ever for a slice that will not come back.
+            if is_managed_by(old, managed_by):
+                tracker.handle_deletion(old)
+            return services_for_changed_slice(old, new, tracker=tracker, managed_by=managed_by)
+        put_off = self._put_off.get(new.service_key)
+        if put_off is not None:
+            put_off.add(new.metadata.key)
+            return ()
+        if old is None:
+            return services_for_added_slice(new, tracker=tracker, managed_by=managed_by)
+        return services_for_changed_slice(old, new, tracker=tracker, managed_by=managed_by)
+
+    def begin_writes(self, service: NamespacedName) -> None:
+        """Put off the judgement of this Service's slices until its writes are answered."""
+        self._put_off[service] = set()
+
+    def end_writes(self, service: NamespacedName) -> bool:
+        """Return whether somebody else wrote slices of the Service meanwhile."""
+        found = [self._cache.get(key) for key in self._put_off.pop(service, ())]
+        return any(
+            bool(
+                services_for_added_slice(piece, tracker=self._tracker, managed_by=self._managed_by)
+            )
+            for piece in found
+            if piece is not None
+        )
+
+    def _is_leaving(self, old: EndpointSlice, new: EndpointSlice) -> bool:
+        return (
+            is_managed_by(old, self._managed_by) != is_managed_by(new, self._managed_by)
+            or old.service_key != new.service_key
+            or (
+                old.metadata.deletion_timestamp is None
+                and new.metadata.deletion_timestamp is not None
+            )
+        )

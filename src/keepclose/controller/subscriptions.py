@@ -1,0 +1,138 @@
+"""From changes in the caches to keys in the queue.
+
+Which Services a change concerns is said by `slices.changes` and `nodes`; this module only finds the
+candidates, notes for each state what to look at again, and queues. A change that queues nothing is
+noted all the same, so that the next sync sees the present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from keepclose.controller.caches import Caches
+from keepclose.controller.matching import Matching
+from keepclose.controller.nodes import NodeView, node_change
+from keepclose.controller.settings import ControllerSettings
+from keepclose.controller.slicenews import SliceNews
+from keepclose.controller.states import States, is_same_wish
+from keepclose.kube.workqueue import WorkQueue
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.model.service import Service
+from keepclose.model.workload import Node, Pod
+from keepclose.slices.changes import (
+    is_managed_by,
+    service_of,
+    services_for_pod_change,
+)
+from keepclose.slices.trackers import SliceTracker
+
+_log = structlog.get_logger(__name__)
+
+
+class Subscriptions:
+    """Listens to the caches of one controller."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        *,
+        settings: ControllerSettings,
+        queue: WorkQueue[NamespacedName],
+        states: States,
+        nodes: NodeView,
+        tracker: SliceTracker,
+    ) -> None:
+        self._caches = caches
+        self._settings = settings
+        self._managed_by = settings.plan.managed_by
+        self._queue = queue
+        self._states = states
+        self._nodes = nodes
+        self.news = SliceNews(caches.slices, tracker, managed_by=self._managed_by)
+        self.matching = Matching()
+        self.by_shares: set[NamespacedName] = set()
+        """Services to sync when the shares of the traffic change; syncs keep this up to date."""
+        self.awaiting: set[NamespacedName] = set()
+        """Services whose sync waits for the cache of slices to catch up."""
+
+    def subscribe(self) -> None:
+        """Hear of every change from now on, and of all that is in the caches already."""
+        self._caches.services.subscribe(self.hear_service)
+        self._caches.pods.subscribe(self.hear_pod)
+        self._caches.nodes.subscribe(self.hear_node)
+        self._caches.slices.subscribe(self.hear_slice)
+
+    def hear_service(self, old: Service | None, new: Service | None) -> None:
+        """Queue a Service, unless only parts of its status changed that are none of ours."""
+        if old is not None and new is not None and is_same_wish(old, new):
+            if self._settings.writes_conditions and old.status.conditions != new.status.conditions:
+                self._queue.add(new.key)
+            # NB: the candidates found later must be the present version all the same.
+            self.matching.change(old, new)
+            return
+        self.matching.change(old, new)
+        one = old if new is None else new
+        if one is not None:
+            self._queue.add(one.key)
+
+    def hear_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """Queue the Services that gain, lose or show the pod."""
+        candidates: dict[NamespacedName, Service] = {}
+        labels: dict[str, str] | None = None
+        for pod in (old, new):
+            if pod is not None and pod.metadata.labels != labels:
+                labels = pod.metadata.labels
+                for one in self.matching.services(pod.metadata.namespace, labels):
+                    candidates[one.key] = one
+        if not candidates:
+            return
+        pod = old if new is None else new
+        if pod is not None:
+            for key in candidates:
+                self._states.note_pod(key, pod.key)
+        self._queue_all(
+            services_for_pod_change(candidates.values(), old=old, new=new), self._settings.batch_s
+        )
+
+    def hear_node(self, old: Node | None, new: Node | None) -> None:
+        """Queue the Services with pods on a node that moved, and those that depend on shares."""
+        node = old if new is None else new
+        change = node_change(old, new)
+        if node is None or change.is_nothing:
+            return
+        self._nodes.invalidate()
+        if change.moved:
+            keys: set[NamespacedName] = set()
+            for pod in self._caches.pods_on(node.name):
+                meta = pod.metadata
+                found = self.matching.services(meta.namespace, meta.labels)
+                keys.update(one.key for one in found)
+            self._queue_all(keys, 0.0)
+        if change.shares:
+            self._queue_all(self.by_shares, 0.0)
+
+    def hear_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Queue the Services of a slice that somebody else wrote."""
+        for piece in (old, new):
+            if piece is not None and is_managed_by(piece, self._managed_by):
+                key = service_of(piece)
+                if key is None:
+                    _log.warning("slice without a Service", slice=str(piece.metadata.key))
+                    continue
+                self._states.note_slice(key, piece.metadata.name)
+                if key in self.awaiting:
+                    self.awaiting.discard(key)
+                    self._queue.add(key)
+        self._queue_all(self.news.services(old, new), self._settings.slice_batch_s)
+
+    def end_writes(self, key: NamespacedName) -> None:
+        """Note that the writes of a Service are answered; queue it if others wrote meanwhile."""
+        if self.news.end_writes(key):
+            self._queue.add_after(key, self._settings.slice_batch_s)
+
+    def _queue_all(self, keys: Iterable[NamespacedName], delay_s: float) -> None:
+        for key in keys:
+            self._queue.add_after(key, delay_s)

@@ -1,0 +1,85 @@
+"""Workers that take keys from a queue until they are told to stop.
+
+A failed key comes back after a growing delay, a limited number of times; then it waits for the next
+change. One key that breaks the program is one failed key, nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from keepclose.controller.observation import Result
+from keepclose.kube.clock import Clock
+from keepclose.kube.workqueue import WorkQueue
+from keepclose.model.meta import NamespacedName
+
+_log = structlog.get_logger(__name__)
+Sync = Callable[[NamespacedName], Awaitable[Result]]
+
+
+class Workers:
+    """A number of workers for one queue."""
+
+    def __init__(
+        self,
+        queue: WorkQueue[NamespacedName],
+        sync: Sync,
+        *,
+        number: int,
+        most_retries: int,
+        clock: Clock,
+        on_synced: Callable[[NamespacedName, Result, float], None],
+    ) -> None:
+        self._queue = queue
+        self._sync = sync
+        self._number = number
+        self._most_retries = most_retries
+        self._clock = clock
+        self._on_synced = on_synced
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(self._number)]
+
+    async def stop(self, grace_s: float) -> None:
+        """Let syncs under way end, for so long, and begin no other."""
+        self._is_stopping = True
+        self._queue.shut_down()
+        if self._tasks:
+            try:
+                await self._clock.wait_for(asyncio.gather(*self._tasks), grace_s)
+            except TimeoutError:
+                _log.warning("syncs were cut off", after_s=grace_s)
+        self._tasks = []
+
+    async def _work(self) -> None:
+        while not self._is_stopping:
+            key = await self._queue.get()
+            if key is None:
+                return
+            try:
+                if not self._is_stopping:
+                    await self._visit(key)
+            finally:
+                self._queue.done(key)
+
+    async def _visit(self, key: NamespacedName) -> None:
+        started = self._clock.monotonic()
+        try:
+            result = await self._sync(key)
+        except Exception:  # noqa: BLE001 - whatever it is, it is told, and the key comes back
+            _log.exception("sync failed", key=str(key))
+            result = Result.ERROR
+        self._on_synced(key, result, self._clock.monotonic() - started)
+        if result is Result.SUCCESS:
+            self._queue.forget(key)
+        elif self._queue.failures(key) < self._most_retries:
+            self._queue.retry(key)
+        else:
+            _log.warning("given up until the next change", key=str(key))
+            self._queue.forget(key)

@@ -1,0 +1,135 @@
+"""Writing slices, in an order that loses no endpoint, and telling trackers and caches at once.
+
+Slices are replaced whole under their resource version: the struct holds every field that a slice
+may have but the managed fields, which the server keeps. Deletes name the uid, so that a newer slice
+of the same name is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from keepclose.controller.succession import Operation, Succession, Write
+from keepclose.kube.cache import Cache
+from keepclose.kube.client import Client
+from keepclose.kube.errors import ApiError, Conflict, Forbidden, KubeError, NotFound
+from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.slices.packing import SlicePlan
+from keepclose.slices.trackers import SliceTracker
+
+_log = structlog.get_logger(__name__)
+
+
+class Outcome:
+    """How the writes of a sync went, all of them together."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        """What failed, in the words for users."""
+        self.is_stale = False
+        """Whether somebody else wrote first, so that a new plan is needed."""
+        self.written = 0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether everything is written."""
+        return not self.errors and not self.is_stale
+
+
+class SliceWriter:
+    """Writes the slices of one controller."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache[EndpointSlice],
+        tracker: SliceTracker,
+        *,
+        on_written: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._tracker = tracker
+        self._on_written = on_written
+
+    async def write(
+        self,
+        owner: str,
+        plan: SlicePlan,
+        *,
+        present: Iterable[EndpointSlice],
+        outcome: Outcome,
+    ) -> None:
+        """Do the writes of a plan; `owner` names the Service in messages, as in "Service a/b".
+
+        After a failure the writes that cannot take an endpoint away still happen. A namespace that
+        is being terminated ends the writes without a word.
+        """
+        succession = Succession(plan, {one.metadata.name: one for one in present})
+        while (write := succession.next()) is not None:
+            try:
+                stored = await self._do(write)
+            except KubeError as error:
+                if _is_terminating(error):
+                    return
+                succession.note_failed()
+                self._note_failure(owner, write, error, outcome)
+            else:
+                outcome.written += 1
+                succession.note_done(write, stored)
+                self._on_written(str(write.operation))
+
+    async def delete(self, owner: str, stray: Iterable[EndpointSlice], *, outcome: Outcome) -> None:
+        """Delete slices that have no place in any plan."""
+        await self.write(owner, SlicePlan(delete=tuple(stray)), present=(), outcome=outcome)
+
+    async def _do(self, write: Write) -> EndpointSlice | None:
+        piece = write.piece
+        if write.operation is Operation.DELETE:
+            await self._delete(piece)
+            return None
+        if write.operation is Operation.CREATE:
+            stored = await self._client.create(ENDPOINT_SLICES, piece)
+        else:
+            stored = await self._client.update(ENDPOINT_SLICES, piece)
+        # NB: the tracker first, so that the news from the cache is known to be our own.
+        self._tracker.update(stored)
+        self._cache.put(stored)
+        return stored
+
+    async def _delete(self, piece: EndpointSlice) -> None:
+        meta = piece.metadata
+        # NB: before the request, because the watch may tell of the end before the answer does.
+        self._tracker.expect_deletion(piece)
+        try:
+            await self._client.delete(
+                ENDPOINT_SLICES, meta.name, namespace=meta.namespace, uid=meta.uid
+            )
+        except NotFound:
+            return
+        except BaseException:
+            # NB: not when it is gone meanwhile: nothing would ever end the wait for it.
+            if self._cache.get(NamespacedName(meta.namespace, meta.name)) is not None:
+                self._tracker.update(piece)
+            raise
+
+    def _note_failure(self, owner: str, write: Write, error: KubeError, outcome: Outcome) -> None:
+        name = write.piece.metadata.name
+        if isinstance(error, Conflict | NotFound):
+            outcome.is_stale = True
+            _log.info("slice changed meanwhile", owner=owner, slice=name, error=str(error))
+            return
+        what = f"{write.operation} {name} EndpointSlice" if name else "create EndpointSlice"
+        outcome.errors.append(f"failed to {what} for {owner}: {error}")
+
+
+def _is_terminating(error: KubeError) -> bool:
+    return isinstance(error, Forbidden) and _has_cause(error, "NamespaceTerminating")
+
+
+def _has_cause(error: ApiError, reason: str) -> bool:
+    return any(cause.reason == reason for cause in error.causes)
