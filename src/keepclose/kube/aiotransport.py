@@ -7,7 +7,10 @@ not followed: they would take our credentials elsewhere.
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Mapping
 from io import BytesIO
 from typing import Final
@@ -27,6 +30,9 @@ from keepclose.kube.transport import Request
 CONNECTIONS: Final = 100
 CONNECT_S: Final = 10.0
 KEEPALIVE_S: Final = 30.0
+# How long closing waits for the last sockets: so many turns of so many seconds.
+LEAVE_TURNS: Final = 50
+LEAVE_S: Final = 0.01
 # A watch of a busy cluster is read in pieces of this size rather than line by line.
 BUFFER_BYTES: Final = 1 << 18
 # Over this size aiohttp warns about a body that it would have to send in one piece.
@@ -132,6 +138,7 @@ class AioTransport:
         self._context: ssl.SSLContext | None = None
         self._shown: ClientCertificate | None = None
         self._is_closed = False
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     async def send(self, request: Request) -> AioResponse:
         """Return the answer as soon as its headers are there.
@@ -150,8 +157,29 @@ class AioTransport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-            # NB: the sockets of aborted connections are closed at the next turn of the loop.
-            await self._clock.sleep(0)
+            await self._see_sockets_close()
+
+    async def _see_sockets_close(self) -> None:
+        """Wait until no socket of ours is open, for a moment at most.
+
+        NB: aiohttp forgets connections that broke while they were taking leave by TLS, and the loop
+        closes their sockets in its own time; a program that ends meanwhile would leave them open.
+        """
+        for _ in range(LEAVE_TURNS):
+            if all(one.fileno() < 0 for one in self._sockets):
+                return
+            await self._clock.sleep(LEAVE_S)
+        for one in tuple(self._sockets):
+            # Nothing was heard from the other side: it will not take leave any more.
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        await self._clock.sleep(LEAVE_S)
+
+    def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        opened = socket.socket(family, kind, protocol)
+        self._sockets.add(opened)
+        return opened
 
     async def _send_once(self, request: Request, proof: Proof) -> AioResponse:
         headers = dict(request.headers)
@@ -184,7 +212,11 @@ class AioTransport:
             raise ConnectionLost(self._host, "the client is closed", sent=False)
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=KEEPALIVE_S),
+                connector=aiohttp.TCPConnector(
+                    limit=CONNECTIONS,
+                    keepalive_timeout=KEEPALIVE_S,
+                    socket_factory=self._open_socket,
+                ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=BUFFER_BYTES,
