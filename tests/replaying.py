@@ -1,0 +1,234 @@
+"""Recorded clusters played again as live changes, through a running controller on a running server.
+
+Nodes are created once. Each step is written as its difference from the step before: pods come, get
+another status, are asked to end and go; Services are patched. What is compared is what the API
+server has once the controller has seen every write and rests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from keepclose.controller.controller import Controller
+from keepclose.controller.settings import COMPONENT, ControllerSettings
+from keepclose.kube.cache import Cache
+from keepclose.kube.client import Client
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.connection import connect
+from keepclose.kube.incluster import load_settings
+from keepclose.kube.kinds import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, Kind
+from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.retries import Retries
+from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from recordings import (
+    Raw,
+    check_slices,
+    largest_group,
+    node_manifest,
+    pod_manifest,
+    service_manifest,
+)
+
+CLOCK: Final = SystemClock()
+SETTINGS: Final = ControllerSettings(slice_delay_s=0.01, retry_delay_s=0.01)
+SERVICE_RANGES: Final = ("10.96.0.0/16", "fd00:96::/112")
+"""What the recorded cluster IPs are from."""
+PATIENCE: Final = 120.0
+AT_ONCE: Final = 8
+LONG_GRACE_S: Final = 36_000
+"""So long that no pod ends by itself while a test runs."""
+_RAW_SLICES: Final[Kind[Raw]] = Kind(
+    "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, dict
+)
+
+
+@asynccontextmanager
+async def controlling(
+    kubeconfig: Path, settings: ControllerSettings = SETTINGS
+) -> AsyncIterator[Controller]:
+    """Run a controller for the time of the block."""
+    connection = load_settings(kubeconfig, env={})
+    async with connect(connection, clock=CLOCK, retries=Retries(max_elapsed=0.0)) as client:
+        recorder = EventRecorder(client, component=COMPONENT, clock=CLOCK)
+        controller = Controller(client, settings, clock=CLOCK, recorder=recorder)
+        task = asyncio.create_task(controller.run())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await controller.synced.wait()
+            yield controller
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.result()
+
+
+class Replay:
+    """One recorded cluster on a server, at one of its steps."""
+
+    def __init__(self, client: Client, cluster: Raw) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._pods: dict[str, dict[str, Raw]] = {}
+        self._services: dict[str, Raw] = {}
+
+    @property
+    def rounds(self) -> int:
+        """How many steps the Service with the most of them has."""
+        return max(len(one["steps"]) for one in self._cluster["services"])
+
+    async def prepare(self) -> None:
+        """Create the nodes and the namespaces."""
+        for node in self._cluster["nodes"]:
+            await self._client.create(NODES, node_manifest(node))
+        for service in self._cluster["services"]:
+            name = service["service"]["metadata"]["namespace"]
+            await self._client.create(NAMESPACES, {"metadata": {"name": name}})
+
+    def present(self, index: int) -> list[tuple[Raw, Raw, str]]:
+        """Return each Service that has such a step, with the step and the namespace."""
+        return [
+            (service, service["steps"][index], service["service"]["metadata"]["namespace"])
+            for service in self._cluster["services"]
+            if index < len(service["steps"])
+        ]
+
+    async def take(self, index: int) -> None:
+        """Write what this step changes, the Services beside their pods."""
+        work: list[Coroutine[Any, Any, None]] = []
+        for service, step, namespace in self.present(index):
+            work.append(self._write_service(service_manifest(service, step), namespace))
+            old = self._pods.get(namespace, {})
+            new = {pod["name"]: pod for pod in step["pods"]}
+            work += [self._end_pod(namespace, name, grace=0) for name in old.keys() - new.keys()]
+            work += [
+                self._write_pod(namespace, old.get(name), pod)
+                for name, pod in new.items()
+                if old.get(name) != pod
+            ]
+            self._pods[namespace] = new
+        await do_all(work)
+
+    async def settle(self, controller: Controller) -> None:
+        """Return when the controller has seen everything and has nothing left to do."""
+        async with asyncio.timeout(PATIENCE):
+            # NB: no event tells that nothing more will happen.
+            while not (controller.is_idle and await self._has_seen_all(controller)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def check(self, index: int) -> int:
+        """Compare every Service with the recorded step; return how many there were."""
+        page = await self._client.list_all(_RAW_SLICES)
+        for service, step, namespace in self.present(index):
+            slices = [
+                one
+                for one in page.items
+                if one["metadata"]["namespace"] == namespace
+                and one["metadata"]["labels"][SERVICE_NAME_LABEL] == "web"
+            ]
+            try:
+                check_slices(step, slices, largest=largest_group(service, index))
+            except AssertionError as error:
+                error.add_note(f"{service['name']}, step {index}: {step['op']}")
+                raise
+        return len(self.present(index))
+
+    async def _write_service(self, manifest: Raw, namespace: str) -> None:
+        old = self._services.get(namespace)
+        self._services[namespace] = manifest
+        if old is None:
+            await self._client.create(SERVICES, manifest, namespace=namespace)
+        elif old != manifest:
+            patch = {
+                "metadata": {"annotations": _changes(old, manifest, "metadata", "annotations")},
+                "spec": _changes(old, manifest, "spec"),
+            }
+            await self._client.patch(SERVICES, "web", patch, namespace=namespace)
+
+    async def _write_pod(self, namespace: str, old: Raw | None, new: Raw) -> None:
+        manifest = pod_manifest({**new, "terminating": False}, namespace)
+        if old is None:
+            await self._client.create(PODS, _startable(manifest), namespace=namespace)
+        assert old is None or all(old[key] == new[key] for key in ("node", "ips", "labels"))
+        if old is None or old["ready"] != new["ready"]:
+            patch = {"status": manifest["status"]}
+            await self._client.patch(
+                PODS, new["name"], patch, namespace=namespace, subresource="status"
+            )
+        if new["terminating"] and not (old and old["terminating"]):
+            await self._end_pod(namespace, new["name"], grace=LONG_GRACE_S)
+
+    async def _end_pod(self, namespace: str, name: str, *, grace: int) -> None:
+        await self._client.delete(PODS, name, namespace=namespace, grace_period=grace)
+
+    async def _has_seen_all(self, controller: Controller) -> bool:
+        caches = controller.caches
+        pairs: tuple[tuple[Kind[Any], Cache[Any]], ...] = (
+            (NODES, caches.nodes),
+            (SERVICES, caches.services),
+            (PODS, caches.pods),
+            (ENDPOINT_SLICES, caches.slices),
+        )
+        for kind, cache in pairs:
+            page = await self._client.list_all(kind)
+            there = {one.metadata.key: one.metadata.resource_version for one in page.items}
+            here = {key: one.metadata.resource_version for key, one in cache.snapshot().items()}
+            if there != here:
+                return False
+        return controller.is_idle
+
+
+async def replay(
+    client: Client, kubeconfig: Path, cluster: Raw, *, starts_anew: bool = False
+) -> int:
+    """Play a whole cluster and compare after each step; return how many steps agreed.
+
+    The controller runs all the time, or is started for each step after the writes and goes on from
+    what it finds.
+    """
+    live = Replay(client, cluster)
+    await live.prepare()
+    agreed = 0
+    async with AsyncExitStack() as stack:
+        if not starts_anew:
+            controller = await stack.enter_async_context(controlling(kubeconfig))
+        for index in range(live.rounds):
+            await live.take(index)
+            if starts_anew:
+                await stack.aclose()
+                controller = await stack.enter_async_context(controlling(kubeconfig))
+            await live.settle(controller)
+            agreed += await live.check(index)
+    return agreed
+
+
+def _changes(old: Raw, new: Raw, *path: str) -> Raw:
+    """Return what a merge patch says there, one level deep."""
+    for name in path:
+        old, new = old.get(name) or {}, new.get(name) or {}
+    changed = {key: value for key, value in new.items() if old.get(key) != value}
+    return {**changed, **{key: None for key in old if key not in new}}
+
+
+def _startable(manifest: Raw) -> Raw:
+    """Return a pod as it is created: with an image, and nothing known of how it runs."""
+    (container,) = manifest["spec"]["containers"]
+    spec = {**manifest["spec"], "containers": [{**container, "image": "example.dev/web"}]}
+    return {"metadata": manifest["metadata"], "spec": spec}
+
+
+async def do_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it, a few at once, begun in the order given."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def do(one: Coroutine[Any, Any, None]) -> None:
+        async with slots:
+            await one
+
+    async with asyncio.TaskGroup() as group:
+        for one in work:
+            group.create_task(do(one))
