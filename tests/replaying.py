@@ -39,6 +39,8 @@ SERVICE_RANGES: Final = ("10.96.0.0/16", "fd00:96::/112")
 """What the recorded cluster IPs are from."""
 PATIENCE: Final = 120.0
 AT_ONCE: Final = 8
+FIRST_HEALTH_PORT: Final = 30_000
+"""The lowest node ports are given to nobody who does not ask for them."""
 LONG_GRACE_S: Final = 36_000
 """So long that no pod ends by itself while a test runs."""
 _RAW_SLICES: Final[Kind[Raw]] = Kind(
@@ -101,7 +103,9 @@ class Replay:
         """Write what this step changes, the Services beside their pods."""
         work: list[Coroutine[Any, Any, None]] = []
         for service, step, namespace in self.present(index):
-            work.append(self._write_service(service_manifest(service, step), namespace))
+            number = FIRST_HEALTH_PORT + self._cluster["services"].index(service)
+            manifest = _with_health_port(service_manifest(service, step), number)
+            work.append(self._write_service(manifest, namespace))
             old = self._pods.get(namespace, {})
             new = {pod["name"]: pod for pod in step["pods"]}
             work += [self._end_pod(namespace, name, grace=0) for name in old.keys() - new.keys()]
@@ -214,6 +218,17 @@ def _changes(old: Raw, new: Raw, *path: str) -> Raw:
     return {**changed, **{key: None for key in old if key not in new}}
 
 
+def _with_health_port(manifest: Raw, number: int) -> Raw:
+    """Return the Service asking for this health check port if it needs one at all.
+
+    Left to the server it may be a port that another Service was recorded with.
+    """
+    spec = manifest["spec"]
+    if (spec.get("type"), spec.get("externalTrafficPolicy")) != ("LoadBalancer", "Local"):
+        return manifest
+    return {**manifest, "spec": {**spec, "healthCheckNodePort": number}}
+
+
 def _startable(manifest: Raw) -> Raw:
     """Return a pod as it is created: with an image, and nothing known of how it runs."""
     (container,) = manifest["spec"]["containers"]
@@ -229,6 +244,11 @@ async def do_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         async with slots:
             await one
 
-    async with asyncio.TaskGroup() as group:
-        for one in work:
-            group.create_task(do(one))
+    begun = list(work)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in begun:
+                group.create_task(do(one))
+    finally:
+        for one in begun:  # What was never started would be a warning in some later test.
+            one.close()
