@@ -137,7 +137,9 @@ async def test_one_name_in_one_namespace(api: Served) -> None:
         assert found["items"] == want
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/livez/ping", "/readyz/x"])
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/livez", "/readyz", "/livez/ping", "/readyz/storage"]
+)
 async def test_health(api: Served, path: str) -> None:
     """Everybody may ask whether the server is well, in one word or in some detail."""
     reply = await api.call("GET", path, token="")
@@ -149,6 +151,11 @@ async def test_health(api: Served, path: str) -> None:
     head = await api.call("HEAD", path, token="")
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", "2")
     assert (await api.call("POST", path)).status == 405
+
+
+async def test_unknown_check(api: Served) -> None:
+    """Nothing is said to be well that is not looked at."""
+    assert (await api.call("GET", "/livez/nonsense")).status == 404
 
 
 async def test_version_and_paths(api: Served) -> None:

@@ -157,8 +157,6 @@ class Application:
         self._guard.admit(request, request.method.lower(), None)
         path = request.path.rstrip("/") or "/"
         page = self._pages.get(path)
-        if page is None and path.startswith(("/livez/", "/readyz/", "/healthz/")):
-            page = self._pages["/livez"]
         if page is None:
             raise no_such_path()
         if request.method not in ("GET", "HEAD"):

@@ -18,6 +18,7 @@ from keepclose.model.gates import FeatureGates
 JsonObject = dict[str, Any]
 Query = dict[str, str]
 Page = Callable[[Request, Query], Answer]
+_CHECKS: Final = ("ping", "storage")
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _DISCOVERY: Final = "APIGroupDiscoveryList"
@@ -44,6 +45,8 @@ def make_pages(gates: FeatureGates, metrics: Measured) -> dict[str, Page]:
     }
     for path in ("/healthz", "/livez", "/readyz"):
         pages[path] = _health
+        for check in _CHECKS:
+            pages[f"{path}/{check}"] = _health
     for path, resources in group_paths().items():
         group, version = resources[0].group, resources[0].version
         if group:
@@ -59,7 +62,8 @@ def _health(request: Request, query: Query) -> Answer:
     if "verbose" not in query:
         return Answer(200, b"ok", _TEXT)
     name = request.path.strip("/").partition("/")[0]
-    text = f"[+]ping ok\n[+]storage ok\n{name} check passed\n"
+    passed = "".join(f"[+]{check} ok\n" for check in _CHECKS)
+    text = f"{passed}{name} check passed\n"
     return Answer(200, text.encode(), _TEXT)
 
 
