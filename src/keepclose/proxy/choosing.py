@@ -1,0 +1,135 @@
+"""Which writer a proxy uses: libnftables where it works, else the nft program; never neither.
+
+The choice is made once, at start, and logged with its reason. Whatever is missing is said in one
+error, so that a person need not find out one thing at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import structlog
+
+from keepclose.kube.clock import Clock
+from keepclose.proxy.libnftables import LIBRARY, LibnftablesWriter
+from keepclose.proxy.nftcommand import PROGRAM, NftCommandWriter
+from keepclose.proxy.requirements import find_missing, find_obstacles, judge_nft
+from keepclose.proxy.writers import DEFAULT_LIMIT, Failure, Family, NftError, NftWriter
+
+WriterName = Literal["auto", "libnftables", "nft"]
+SKIP_KERNEL_VERSION: Final = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
+BOTH: Final[tuple[Family, ...]] = ("ip", "ip6")
+
+_log = structlog.get_logger(__name__)
+
+
+class CannotProgramError(Exception):
+    """Rules cannot be written here; `problems` says each reason."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("nftables cannot be used here: " + "; ".join(problems))
+        self.problems = problems
+
+
+class Chosen(NamedTuple):
+    """A writer that works, and why it was taken."""
+
+    writer: NftWriter
+    name: str
+    reason: str
+
+
+class WriterSettings(NamedTuple):
+    """What a proxy may use to write rules."""
+
+    prefer: WriterName = "auto"
+    families: tuple[Family, ...] = BOTH
+    namespace: Path | None = None
+    library: str = LIBRARY
+    program: str = PROGRAM
+    limit: float = DEFAULT_LIMIT
+
+
+async def choose_writer(
+    settings: WriterSettings | None = None,
+    *,
+    clock: Clock | None = None,
+    obstacles: Callable[[], list[str]] | None = None,
+) -> Chosen:
+    """Return the best writer that works here; raises CannotProgramError.
+
+    `obstacles` looks at kernel and rights; the default looks at this machine.
+    """
+    settings = settings or WriterSettings()
+    look = obstacles or _look
+    problems = look()
+    if problems:
+        raise CannotProgramError(problems)
+    reason = "asked for by the settings"
+    if settings.prefer != "nft":
+        found = await _try_library(settings, clock)
+        if not isinstance(found, str):
+            return _told(Chosen(found, "libnftables", "it works in process"))
+        problems.append(found)
+        reason = found
+        if settings.prefer == "libnftables":
+            raise CannotProgramError(problems)
+    found = await _try_program(settings, clock)
+    if isinstance(found, str):
+        # Both often meet the same obstacle, which is said once.
+        raise CannotProgramError(list(dict.fromkeys([*problems, found])))
+    return _told(Chosen(found, "nft", reason))
+
+
+def _look() -> list[str]:
+    return find_obstacles(skip_kernel_version=SKIP_KERNEL_VERSION in os.environ)
+
+
+async def _try_library(settings: WriterSettings, clock: Clock | None) -> NftWriter | str:
+    writer = LibnftablesWriter(
+        namespace=settings.namespace, library=settings.library, limit=settings.limit, clock=clock
+    )
+    return await _judge(writer, settings)
+
+
+async def _try_program(settings: WriterSettings, clock: Clock | None) -> NftWriter | str:
+    if shutil.which(settings.program) is None:
+        return f"{settings.program} is not installed; install the package nftables"
+    writer = NftCommandWriter(
+        namespace=settings.namespace, program=settings.program, limit=settings.limit, clock=clock
+    )
+    try:
+        wrong = judge_nft(await writer.read_version())
+    except NftError as error:
+        wrong = str(error)
+    if wrong:
+        await writer.close()
+        return wrong
+    return await _judge(writer, settings)
+
+
+async def _judge(writer: NftWriter, settings: WriterSettings) -> NftWriter | str:
+    """Return the writer if the kernel accepts through it all that rules need, else why not."""
+    try:
+        missing = await find_missing(writer, settings.families)
+    except NftError as error:
+        missing = [_explain(error)]
+    if not missing:
+        return writer
+    await writer.close()
+    return "; ".join(missing)
+
+
+def _explain(error: NftError) -> str:
+    if error.failure is Failure.FORBIDDEN:
+        return f"the kernel refuses: {error.message}; CAP_NET_ADMIN is needed in this namespace"
+    return str(error)
+
+
+def _told(chosen: Chosen) -> Chosen:
+    _log.info("nftables writer chosen", writer=chosen.name, reason=chosen.reason)
+    return chosen

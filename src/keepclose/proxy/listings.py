@@ -1,0 +1,188 @@
+"""What the kernel holds in a table, as plain values: what a restarted proxy starts from.
+
+Names of chains, sets and maps, elements with their verdicts, and counters. Rules are never
+compared: nft lists them in other words than they were written in. An entry that cannot be read
+is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from keepclose.proxy.writers import ElementsOf, Failure, Family, NftError, NftWriter
+
+JsonObject = dict[str, Any]
+
+
+class ListedElement(NamedTuple):
+    """An element of a set or map."""
+
+    key: tuple[str, ...]
+    """The parts of the key, as nft writes them between dots."""
+    value: str = ""
+    """A verdict such as "goto reject-chain" or "drop", or data; "" in a set."""
+    comment: str = ""
+
+
+class ListedSet(NamedTuple):
+    """A set or map; terse listings have no elements."""
+
+    name: str
+    types: tuple[str, ...]
+    elements: tuple[ListedElement, ...] = ()
+    flags: tuple[str, ...] = ()
+    timeout: int = 0
+    """In seconds; 0 for elements that stay."""
+
+
+class ListedCounter(NamedTuple):
+    """How often a rule or a named counter was met."""
+
+    packets: int
+    bytes: int
+
+
+class RuleCounter(NamedTuple):
+    """The counter of one rule."""
+
+    chain: str
+    handle: int
+    comment: str
+    counter: ListedCounter
+
+
+class Listing(NamedTuple):
+    """One table; everything is empty when it does not exist."""
+
+    exists: bool = False
+    chains: tuple[str, ...] = ()
+    sets: dict[str, ListedSet] = {}
+    maps: dict[str, ListedSet] = {}
+    counters: dict[str, ListedCounter] = {}
+    rule_counters: tuple[RuleCounter, ...] = ()
+
+
+async def read_table(
+    writer: NftWriter, family: Family, table: str, *, terse: bool = False
+) -> Listing:
+    """Return what a table holds; raises NftError, but not for a table that does not exist."""
+    try:
+        return parse_listing(await writer.list_table(family, table, terse=terse))
+    except NftError as error:
+        if error.failure is Failure.NOT_FOUND:
+            return Listing()
+        raise
+
+
+async def read_elements(
+    writer: NftWriter, kind: ElementsOf, family: Family, table: str, *, name: str
+) -> tuple[ListedElement, ...]:
+    """Return the elements of a set or map; none when it does not exist. Raises NftError."""
+    try:
+        raw = await writer.list_elements(kind, family, table, name=name)
+    except NftError as error:
+        if error.failure is Failure.NOT_FOUND:
+            return ()
+        raise
+    listing = parse_listing(raw)
+    found = (listing.sets if kind == "set" else listing.maps).get(name)
+    return found.elements if found else ()
+
+
+def parse_listing(raw: bytes) -> Listing:
+    """Return the objects of a JSON listing; raises NftError when it is none."""
+    try:
+        document = msgspec.json.decode(raw)
+        objects = document["nftables"]
+        entries = [one for one in objects if isinstance(one, dict)]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        raise NftError(
+            f"the listing is no JSON of nftables: {raw[:80]!r}", failure=Failure.UNUSABLE
+        ) from None
+    exists = False
+    chains: list[str] = []
+    sets: dict[str, ListedSet] = {}
+    maps: dict[str, ListedSet] = {}
+    counters: dict[str, ListedCounter] = {}
+    rules: list[RuleCounter] = []
+    for entry in entries:
+        for kind, body in entry.items():
+            if kind == "table":
+                exists = True
+            elif kind == "chain":
+                chains.append(body["name"])
+            elif kind == "set":
+                sets[body["name"]] = _set_of(body)
+            elif kind == "map":
+                maps[body["name"]] = _set_of(body)
+            elif kind == "counter":
+                counters[body["name"]] = ListedCounter(body["packets"], body["bytes"])
+            elif kind == "rule":
+                rules.extend(_counters_of(body))
+    # A listing of one set has no table in it, and yet the table is there.
+    exists = exists or bool(chains or sets or maps)
+    return Listing(exists, tuple(chains), sets, maps, counters, tuple(rules))
+
+
+def _set_of(body: JsonObject) -> ListedSet:
+    types = body.get("type", "")
+    flags = body.get("flags", ())
+    return ListedSet(
+        body["name"],
+        tuple(types) if isinstance(types, list) else (str(types),),
+        tuple(_elements_of(body.get("elem", ()), is_map="map" in body)),
+        (flags,) if isinstance(flags, str) else tuple(flags),
+        int(body.get("timeout", 0)),
+    )
+
+
+def _elements_of(elements: Iterable[Any], *, is_map: bool) -> Iterable[ListedElement]:
+    for element in elements:
+        key, value = element if is_map else (element, None)
+        comment = ""
+        # Comments, timeouts and counters wrap the key.
+        if isinstance(key, dict) and "elem" in key:
+            wrapped = key["elem"]
+            key, comment = wrapped["val"], wrapped.get("comment", "")
+        parts = key["concat"] if isinstance(key, dict) and "concat" in key else [key]
+        text = "" if value is None else _value_of(value)
+        yield ListedElement(tuple(_part(part) for part in parts), text, comment)
+
+
+def _part(value: Any) -> str:
+    if isinstance(value, dict):
+        if "prefix" in value:
+            return f"{_part(value['prefix']['addr'])}/{value['prefix']['len']}"
+        if "range" in value:
+            first, last = value["range"]
+            return f"{_part(first)}-{_part(last)}"
+    return str(value)
+
+
+def _value_of(value: Any) -> str:
+    if isinstance(value, dict):
+        if "concat" in value:
+            return " . ".join(_part(part) for part in value["concat"])
+        if len(value) == 1:
+            [(verdict, more)] = value.items()
+            if more is None:
+                return str(verdict)
+            if isinstance(more, dict) and "target" in more:
+                return f"{verdict} {more['target']}"
+    return _part(value)
+
+
+def _counters_of(rule: JsonObject) -> Iterable[RuleCounter]:
+    for expression in rule.get("expr", ()):
+        counter = expression.get("counter") if isinstance(expression, dict) else None
+        # A rule that refers to a named counter only says its name.
+        if isinstance(counter, dict):
+            yield RuleCounter(
+                rule["chain"],
+                rule.get("handle", 0),
+                rule.get("comment", ""),
+                ListedCounter(counter["packets"], counter["bytes"]),
+            )

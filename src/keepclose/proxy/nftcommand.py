@@ -1,0 +1,131 @@
+"""nftables through the nft program: a process per transaction, for machines without the library.
+
+Slower, since every process reads the table's chains anew, but a crash of nft harms nobody else. The
+process is started from a thread inside the namespace and inherits it; one that takes too long is
+killed together with its children.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from keepclose.kube.clock import Clock
+from keepclose.proxy.workthread import StuckError, WorkThread
+from keepclose.proxy.writers import (
+    DEFAULT_LIMIT,
+    ElementsOf,
+    Failure,
+    Family,
+    NftError,
+    encode_transaction,
+    error_from,
+    list_counters_command,
+    list_elements_command,
+    list_table_command,
+)
+
+T = TypeVar("T")
+PROGRAM: Final = "nft"
+_MARGIN: Final = 10.0
+
+
+class NftCommandWriter:
+    """Runs nft for every call."""
+
+    def __init__(
+        self,
+        *,
+        program: str = PROGRAM,
+        namespace: Path | None = None,
+        limit: float = DEFAULT_LIMIT,
+        clock: Clock | None = None,
+    ) -> None:
+        self._thread = WorkThread("nft", namespace=namespace, clock=clock)
+        self._program = program
+        self._limit = limit
+
+    async def apply(self, text: str) -> None:
+        """Apply a transaction; raises NftError."""
+        await self._transact(text, "-f", "-")
+
+    async def check(self, text: str) -> None:
+        """Let the kernel judge a transaction; raises NftError."""
+        await self._transact(text, "--check", "-f", "-")
+
+    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+        """Return a table as JSON; raises NftError."""
+        flags = ("--json", "--terse") if terse else ("--json",)
+        return await self._list(list_table_command(family, table), *flags)
+
+    async def list_elements(
+        self, kind: ElementsOf, family: Family, table: str, *, name: str
+    ) -> bytes:
+        """Return a set or map as JSON; raises NftError."""
+        return await self._list(list_elements_command(kind, family, table, name=name), "--json")
+
+    async def list_counters(self, family: Family, table: str) -> bytes:
+        """Return the named counters of a table as JSON; raises NftError."""
+        return await self._list(list_counters_command(family, table), "--json")
+
+    async def read_version(self) -> str:
+        """Return what the program says about its version; raises NftError."""
+        said = await self._off_loop(lambda: self._run(b"", "", "--version"), "--version")
+        return said.decode(errors="replace").strip()
+
+    async def close(self) -> None:
+        """Start no more processes."""
+        self._thread.stop()
+
+    async def _transact(self, text: str, *flags: str) -> None:
+        data = encode_transaction(text)
+        if data.strip():
+            await self._off_loop(lambda: self._run(data, text, *flags), "a transaction")
+
+    async def _list(self, command: str, *flags: str) -> bytes:
+        return await self._off_loop(lambda: self._run(b"", command, *flags, command), command)
+
+    async def _off_loop(self, work: Callable[[], T], what: str) -> T:
+        try:
+            # The process has a limit of its own, which ends it; this one only guards that.
+            limit = self._limit + _MARGIN
+            return await self._thread.run(work, limit=limit, what=f"{self._program}: {what}")
+        except StuckError as error:
+            raise NftError(str(error), failure=Failure.TIMEOUT) from None
+        except OSError as error:
+            raise NftError(f"{self._program}: {error}", failure=Failure.UNUSABLE) from None
+
+    def _run(self, data: bytes, text: str, *arguments: str) -> bytes:
+        process = subprocess.Popen(  # noqa: S603 - no shell; the program is the operator's choice
+            [self._program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                output, said = process.communicate(data, timeout=self._limit)
+            except subprocess.TimeoutExpired:
+                # NB: children of a wrapper script would hold the pipes open after its own end.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise NftError(
+                    f"{self._program} did not end within {self._limit:g} s and was killed",
+                    failure=Failure.TIMEOUT,
+                ) from None
+        if process.returncode != 0:
+            fallback = f"{self._program} ended with code {process.returncode}"
+            words = said.decode(errors="replace")
+            raise error_from(words, text, fallback=_last_line(words) or fallback)
+        return output
+
+
+def _last_line(words: str) -> str:
+    lines = [line for line in words.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
