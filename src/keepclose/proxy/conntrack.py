@@ -1,0 +1,123 @@
+"""Flows that go to endpoints which serve no more: found by what Services offer now, and forgotten.
+
+A UDP flow has no end, so a client that goes on sending stays with its first endpoint for ever. As
+kube-proxy does, a flow is stale when its original destination is a Service's address and whoever
+answers is none of the Service's serving endpoints, whatever topology and policies say: a change of
+those never cuts a flow. TCP flows end by themselves and are never touched.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from keepclose.kube.clock import Clock, SystemClock
+from keepclose.proxy.ctnetlink import UDP, Flow, FlowListing, FlowTable
+from keepclose.proxy.workthread import StuckError, WorkThread
+from keepclose.proxy.writers import Family
+
+AddressPort = tuple[str, int]
+DEFAULT_LIMIT: Final = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Frontends(NamedTuple):
+    """Where clients send to, and the endpoints that may answer there, of one protocol.
+
+    Addresses are in their canonical form.
+    """
+
+    addresses: Mapping[AddressPort, frozenset[AddressPort]] = {}
+    """By cluster IP, load-balancer IP or external IP and port; also those without an endpoint."""
+    node_ports: Mapping[int, frozenset[AddressPort]] = {}
+    """By node port; only those with an endpoint, since a port alone may belong to others."""
+
+
+class CleanUp(NamedTuple):
+    """What a clean-up did."""
+
+    examined: int = 0
+    deleted: int = 0
+    complete: bool = True
+    """False when the kernel's table changed too fast to be read whole."""
+    seconds: float = 0.0
+
+
+class ConntrackError(Exception):
+    """The kernel's table of flows could not be read or changed."""
+
+
+def select_stale(flows: Iterable[Flow], frontends: Frontends) -> list[Flow]:
+    """Return the flows to a Service whose endpoint serves no more; flows elsewhere never."""
+    stale = []
+    for flow in flows:
+        answering = (flow.reply_source, flow.reply_source_port)
+        serving = frontends.addresses.get((flow.destination, flow.destination_port))
+        if serving is not None and answering not in serving:
+            stale.append(flow)
+            continue
+        serving = frontends.node_ports.get(flow.destination_port)
+        if serving is not None and answering not in serving:
+            stale.append(flow)
+    return stale
+
+
+class Conntrack:
+    """The flows of one family in one network namespace."""
+
+    def __init__(
+        self,
+        family: Family,
+        *,
+        namespace: Path | None = None,
+        limit: float = DEFAULT_LIMIT,
+        clock: Clock | None = None,
+    ) -> None:
+        self._family = socket.AF_INET if family == "ip" else socket.AF_INET6
+        self._clock = clock or SystemClock()
+        self._thread = WorkThread("conntrack", namespace=namespace, clock=clock)
+        self._limit = limit
+
+    async def clean(self, frontends: Frontends, *, protocol: int = UDP) -> CleanUp:
+        """Delete the stale flows of a protocol; raises ConntrackError.
+
+        Nothing is read when no Service is given.
+        """
+        if not frontends.addresses and not frontends.node_ports:
+            return CleanUp()
+        started = self._clock.monotonic()
+        done = await self._run(lambda: self._clean(frontends, protocol))
+        done = done._replace(seconds=self._clock.monotonic() - started)
+        if done.deleted or not done.complete:
+            _log.info(
+                "stale flows forgotten",
+                protocol=protocol,
+                examined=done.examined,
+                deleted=done.deleted,
+                complete=done.complete,
+            )
+        return done
+
+    async def close(self) -> None:
+        """Let go of the thread."""
+        self._thread.stop()
+
+    def _clean(self, frontends: Frontends, protocol: int) -> CleanUp:
+        table = FlowTable(self._family, seconds=self._limit)
+        try:
+            listing: FlowListing = table.list_flows(protocol)
+            deleted = table.delete(select_stale(listing.flows, frontends))
+        finally:
+            table.close()
+        return CleanUp(len(listing.flows), deleted, listing.complete)
+
+    async def _run(self, work: Callable[[], CleanUp]) -> CleanUp:
+        try:
+            return await self._thread.run(work, limit=self._limit, what="the clean-up of flows")
+        except (OSError, StuckError) as error:
+            raise ConntrackError(str(error)) from None
