@@ -49,7 +49,6 @@ NAMESPACES: Final = (
     "kube-node-lease",
     "kube-public",
     "kube-system",
-    "keepclose-system",
 )
 _MANAGER: Final = "keepclose-apiserver"
 _RETRY_SECONDS: Final = 1.0

@@ -106,7 +106,7 @@ def test_roles_may_do_what_they_are_for(action: Action, want_users: str) -> None
     assert found == want_users.split()
 
 
-OWN_ACK: Final = {"namespace": "keepclose-system", "name": ACK}
+OWN_ACK: Final = {"namespace": "kube-system", "name": ACK}
 OWN_LEASE: Final = {"group": LEASES, "namespace": "kube-node-lease", "name": "n1"}
 
 
@@ -119,13 +119,13 @@ OWN_LEASE: Final = {"group": LEASES, "namespace": "kube-node-lease", "name": "n1
         (on("delete", "configmaps", **OWN_ACK), None, False),
         (on("watch", "configmaps", **OWN_ACK), None, False),
         (on("update", "configmaps", namespace="shop", name=ACK), None, False),
-        (on("patch", "configmaps", namespace="keepclose-system", name=f"{ACK}0"), None, False),
-        (on("create", "configmaps", namespace="keepclose-system"), named(ACK), True),
-        (on("create", "configmaps", namespace="keepclose-system"), named(f"{ACK}0"), False),
+        (on("patch", "configmaps", namespace="kube-system", name=f"{ACK}0"), None, False),
+        (on("create", "configmaps", namespace="kube-system"), named(ACK), True),
+        (on("create", "configmaps", namespace="kube-system"), named(f"{ACK}0"), False),
         (on("create", "configmaps", **OWN_ACK), named("keepclose-ack-n2"), False),
-        (on("create", "configmaps", namespace="keepclose-system"), None, False),
-        (on("create", "configmaps", namespace="keepclose-system"), {"metadata": 3}, False),
-        (on("create", "configmaps", namespace="keepclose-system"), {"metadata": {}}, False),
+        (on("create", "configmaps", namespace="kube-system"), None, False),
+        (on("create", "configmaps", namespace="kube-system"), {"metadata": 3}, False),
+        (on("create", "configmaps", namespace="kube-system"), {"metadata": {}}, False),
         (on("create", "configmaps", namespace="shop"), named(ACK), False),
         (on("get", "leases", **OWN_LEASE), None, True),
         (on("update", "leases", **OWN_LEASE), None, True),
@@ -144,7 +144,7 @@ OWN_LEASE: Final = {"group": LEASES, "namespace": "kube-node-lease", "name": "n1
         (on("get", "nodes/status", name="n1"), None, True),
         (on("update", "nodes/status", name="n2"), None, False),
         (on("update", "nodes/proxy", name="n1"), None, False),
-        (on("update", "configmaps", namespace="keepclose-system"), named(ACK), False),
+        (on("update", "configmaps", namespace="kube-system"), named(ACK), False),
     ],
 )
 def test_a_node_writes_about_itself_alone(

@@ -19,7 +19,7 @@ JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 SERVICES = "/api/v1/namespaces/default/services"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-ACKS = "/api/v1/namespaces/keepclose-system/configmaps"
+ACKS = "/api/v1/namespaces/kube-system/configmaps"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 

@@ -21,9 +21,9 @@ from keepclose.apiserver.security.users import (
     VIEWERS,
     User,
 )
+from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, acknowledgement_name
 from keepclose.model.causes import render_value
 
-ACKNOWLEDGEMENT_NAMESPACE: Final = "keepclose-system"
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 
 _READ: Final = frozenset(("get", "list", "watch"))
@@ -82,11 +82,6 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 REFUSED: Final = Decision(False)
-
-
-def acknowledgement_name(node_name: str) -> str:
-    """Return the name of the ConfigMap in which a node says what it has put into effect."""
-    return f"keepclose-ack-{node_name}"
 
 
 def allowed(user: User, action: Action, body: Mapping[str, Any] | None = None) -> Decision:

@@ -1,0 +1,101 @@
+"""What a node says about the hints it has: one small ConfigMap per node, written now and then.
+
+The proxy of a node says up to which version it has programmed the slices of hinted Services, and
+for which Services it does not use the hints all the same. Both sides, the proxy that renders and
+the controller that parses, share this module. KEP-4444 leaves open how a data plane answers; one
+object per node costs one write per node and change, and never one per Service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from keepclose.model.configuration import ConfigMap
+from keepclose.model.meta import NamespacedName, ObjectMeta, OwnerReference
+
+ACKNOWLEDGEMENT_NAMESPACE: Final = "kube-system"
+ACKNOWLEDGEMENT_LABEL: Final = "keepclose.dev/acknowledgement"
+ACKNOWLEDGEMENT_SELECTOR: Final = f"{ACKNOWLEDGEMENT_LABEL}=true"
+_PREFIX: Final = "keepclose-ack-"
+_VERSION: Final = "version"
+_EXCEPTIONS: Final = "exceptions"
+# Versions are numbers of 64 bits.
+_MOST_DIGITS: Final = 20
+
+
+class NodeAcknowledgement(msgspec.Struct, frozen=True):
+    """What one node has put into effect.
+
+    `version` is the highest resource version of a slice of a hinted Service up to which everything
+    is programmed; 0 says nothing. `exceptions` are Services whose hints the node has and does not
+    use, and one word why.
+    """
+
+    node: str
+    version: int = 0
+    exceptions: dict[NamespacedName, str] = {}
+
+
+def acknowledgement_name(node: str) -> str:
+    """Return the name of the ConfigMap in which a node answers."""
+    return f"{_PREFIX}{node}"
+
+
+def parse_acknowledgement(config_map: ConfigMap) -> NodeAcknowledgement | None:
+    """Return what a node says; None for an object that is no acknowledgement.
+
+    One that cannot be read counts as if the node had not answered: version 0.
+    """
+    meta = config_map.metadata
+    node = meta.name.removeprefix(_PREFIX)
+    if not meta.name.startswith(_PREFIX) or not node:
+        return None
+    version = parse_version(config_map.data.get(_VERSION, ""))
+    exceptions = _parse_exceptions(config_map.data.get(_EXCEPTIONS, ""))
+    if version is None or exceptions is None:
+        return NodeAcknowledgement(node)
+    return NodeAcknowledgement(node, version, exceptions)
+
+
+def render_acknowledgement(
+    acknowledgement: NodeAcknowledgement, *, owner: OwnerReference | None = None
+) -> ConfigMap:
+    """Return the ConfigMap to write; `owner` is the Node, with which it then goes."""
+    return ConfigMap(
+        metadata=ObjectMeta(
+            name=acknowledgement_name(acknowledgement.node),
+            namespace=ACKNOWLEDGEMENT_NAMESPACE,
+            labels={ACKNOWLEDGEMENT_LABEL: "true"},
+            owner_references=() if owner is None else (owner,),
+        ),
+        data=render_data(acknowledgement.version, acknowledgement.exceptions),
+    )
+
+
+def render_data(version: int, exceptions: Mapping[NamespacedName, str]) -> dict[str, str]:
+    """Return the data alone, for a patch; the same for the same, whatever the order."""
+    lines = [f"{key} {reason}\n" for key, reason in sorted(exceptions.items())]
+    return {_VERSION: str(version), _EXCEPTIONS: "".join(lines)}
+
+
+def parse_version(text: str) -> int | None:
+    """Return a resource version as a number; None where it is none and cannot be compared."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(text) if is_number else None
+
+
+def _parse_exceptions(text: str) -> dict[NamespacedName, str] | None:
+    """Return the Services and reasons; None when a line is not of the form `a/b reason`."""
+    found: dict[NamespacedName, str] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        service, _, reason = line.strip().partition(" ")
+        namespace, slash, name = service.partition("/")
+        if not (namespace and slash and name) or "/" in name or not reason.strip():
+            return None
+        found[NamespacedName(namespace, name)] = reason.strip()
+    return found

@@ -1,0 +1,117 @@
+"""What nodes say about the hints they have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keepclose.model.acknowledgements import (
+    NodeAcknowledgement,
+    acknowledgement_name,
+    parse_acknowledgement,
+    parse_version,
+    render_acknowledgement,
+)
+from keepclose.model.configuration import ConfigMap
+from keepclose.model.meta import NamespacedName, ObjectMeta, OwnerReference
+
+WEB = NamespacedName("shop", "web")
+
+
+def written(**data: str) -> ConfigMap:
+    """Return an acknowledgement of n1 with these data."""
+    return ConfigMap(metadata=ObjectMeta(name="keepclose-ack-n1"), data=data)
+
+
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        pytest.param({"version": "7"}, NodeAcknowledgement("n1", 7), id="a version alone"),
+        pytest.param(
+            {"version": "7", "exceptions": "shop/web NoZone\n\n a/b  Because of this \n"},
+            NodeAcknowledgement(
+                "n1", 7, {WEB: "NoZone", NamespacedName("a", "b"): "Because of this"}
+            ),
+            id="exceptions, with blanks",
+        ),
+        pytest.param({}, NodeAcknowledgement("n1"), id="nothing"),
+        pytest.param({"version": "-7"}, NodeAcknowledgement("n1"), id="a negative version"),
+        pytest.param({"version": "7x"}, NodeAcknowledgement("n1"), id="no number"),
+        pytest.param({"version": "\u0667"}, NodeAcknowledgement("n1"), id="a foreign digit"),
+        pytest.param({"version": "9" * 5000}, NodeAcknowledgement("n1"), id="a number too long"),
+        pytest.param(
+            {"version": "7", "exceptions": "shop/web"},
+            NodeAcknowledgement("n1"),
+            id="an exception without a reason",
+        ),
+        pytest.param(
+            {"version": "7", "exceptions": "web NoZone"},
+            NodeAcknowledgement("n1"),
+            id="an exception without a namespace",
+        ),
+        pytest.param(
+            {"version": "7", "exceptions": "a/b/c NoZone"},
+            NodeAcknowledgement("n1"),
+            id="an exception with a part too many",
+        ),
+    ],
+)
+def test_what_cannot_be_read_says_nothing(data: dict[str, str], want: NodeAcknowledgement) -> None:
+    """Parsing never fails; a node whose words make no sense has not answered."""
+    assert parse_acknowledgement(written(**data)) == want
+
+
+@pytest.mark.parametrize("name", ["keepclose-ack-", "kube-root-ca.crt", "ack-n1"])
+def test_other_objects_are_no_acknowledgements(name: str) -> None:
+    """The name says whose words they are."""
+    assert parse_acknowledgement(ConfigMap(metadata=ObjectMeta(name=name))) is None
+
+
+def test_an_acknowledgement_as_written() -> None:
+    """Name, namespace, label, owner and data are what the controller looks for."""
+    node = OwnerReference(api_version="v1", kind="Node", name="n1", uid="u1")
+    answer = NodeAcknowledgement("n1", 12, {WEB: "NoZone", NamespacedName("a", "b"): "Local"})
+    assert render_acknowledgement(answer, owner=node) == ConfigMap(
+        metadata=ObjectMeta(
+            name="keepclose-ack-n1",
+            namespace="kube-system",
+            labels={"keepclose.dev/acknowledgement": "true"},
+            owner_references=(node,),
+        ),
+        data={"version": "12", "exceptions": "a/b Local\nshop/web NoZone\n"},
+    )
+    assert render_acknowledgement(answer).metadata.owner_references == ()
+    assert acknowledgement_name("n1") == "keepclose-ack-n1"
+
+
+NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=True)
+
+
+@given(
+    NAMES,
+    st.integers(0, 2**64 - 1),
+    st.dictionaries(st.builds(NamespacedName, NAMES, NAMES), NAMES, max_size=5),
+)
+@settings(deadline=None, max_examples=100)
+def test_what_is_rendered_is_parsed(
+    node: str, version: int, exceptions: dict[NamespacedName, str]
+) -> None:
+    """Proxy and controller understand each other."""
+    answer = NodeAcknowledgement(node, version, exceptions)
+    assert parse_acknowledgement(render_acknowledgement(answer)) == answer
+
+
+@given(st.dictionaries(st.sampled_from(["version", "exceptions"]), st.text()))
+@settings(deadline=None, max_examples=200)
+def test_parsing_is_total(data: dict[str, str]) -> None:
+    """Any text gives an answer of that node."""
+    got = parse_acknowledgement(written(**data))
+    assert got is not None
+    assert got.node == "n1"
+
+
+@pytest.mark.parametrize(("text", "want"), [("", None), ("0", 0), ("42", 42), ("4.2", None)])
+def test_versions_are_numbers(text: str, want: int | None) -> None:
+    """Only decimal numbers can be compared."""
+    assert parse_version(text) == want
