@@ -46,8 +46,9 @@ def test_paths_are_those_of_the_api(
 def test_every_kind_agrees_with_its_struct() -> None:
     """What a kind writes into objects is what its struct holds by default."""
     constants = [value for value in vars(kinds).values() if isinstance(value, Kind)]
-    assert len(constants) == 9
-    for kind in constants:
+    typed = [kind for kind in constants if kind.struct is not dict]
+    assert (len(constants), len(typed)) == (11, 9)
+    for kind in typed:
         empty = kind.struct()
         assert (empty.api_version, empty.kind) == (kind.api_version, kind.kind)
 

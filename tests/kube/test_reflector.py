@@ -737,6 +737,21 @@ async def test_a_streamed_list_that_breaks_is_followed_by_pages() -> None:
         assert bench.told == [("a", "-", "3"), ("a", "3", "-"), ("b", "-", "9")]
 
 
+@pytest.mark.parametrize(
+    "refusing",
+    [
+        pytest.param(failure(500, "InternalError"), id="as an answer"),
+        pytest.param(stream(error_event(500, "InternalError")), id="as an event"),
+    ],
+)
+async def test_a_server_with_an_old_etcd_is_asked_for_pages_at_once(refusing: Answer) -> None:
+    """It finds out only when it is asked that it cannot stream; nobody has to wait for that."""
+    bench = Bench(refusing, page([at("a", "3")], version="7"), streams=True)
+    async with running(bench):
+        assert bench.asked() == ["stream@", "list@/500", "watch@7"]
+        assert bench.told == [("a", "-", "3")]
+
+
 async def test_unreadable_objects_of_a_streamed_list_are_skipped() -> None:
     """A broken object among the initial ones hides no other."""
     broken = {"metadata": {"name": "b", "namespace": "default", "resourceVersion": "4"}, "spec": 5}

@@ -13,8 +13,10 @@ import msgspec
 
 from keepclose.kube import requests
 from keepclose.kube.kinds import Kind
+from keepclose.kube.pages import PARTIAL
 from keepclose.kube.reader import USER_AGENT, Reader
-from keepclose.kube.requests import APPLY, Body, PatchType
+from keepclose.kube.requests import APPLY, TERSE, Body, PatchType
+from keepclose.model.meta import ObjectMeta
 
 T = TypeVar("T")
 
@@ -49,6 +51,19 @@ class Client(Reader):
             kind, obj, subresource=subresource, field_manager=field_manager
         )
         return await self._fetch_object(kind, request)
+
+    async def write(self, kind: Kind[T], obj: msgspec.Struct) -> ObjectMeta:
+        """Replace an object, or create one that has no name yet; return its metadata as stored.
+
+        For those who know what they sent: servers spare themselves and us the rest of the answer.
+        NB: as with `update`, fields that the struct does not have are erased on the server.
+        """
+        if requests.identity(obj).name:
+            request = requests.replace_request(kind, obj)
+        else:
+            request = requests.create_request(kind, obj)
+        request.headers["Accept"] = TERSE
+        return (await self._fetch_object(PARTIAL, request)).metadata
 
     async def update_raw(
         self,

@@ -55,5 +55,7 @@ class SystemClock:
 
     async def wait_for(self, awaitable: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109
         """Wait on the running event loop."""
+        if timeout is None:
+            return await awaitable
         async with asyncio.timeout(timeout):
             return await awaitable

@@ -6,6 +6,7 @@ when the message changes, or after it had worked in between.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -18,6 +19,10 @@ _MOST_REMEMBERED: Final = 1000
 _log = structlog.get_logger(__name__)
 
 
+def _tell_nobody() -> None:
+    """Do nothing."""
+
+
 class Complaints:
     """The complaints about one kind."""
 
@@ -25,6 +30,8 @@ class Complaints:
         self._kind = kind
         self._failure = ""
         self._unreadable: dict[str, str] = {}
+        self.on_recovery: Callable[[], None] = _tell_nobody
+        """Called when the server answers again after it had not."""
 
     def note_failure(self, doing: str, error: KubeError) -> None:
         """Log a failed request unless the last one failed for the same reason."""
@@ -37,6 +44,7 @@ class Complaints:
         if self._failure:
             self._failure = ""
             _log.info("request succeeded again", kind=self._kind)
+            self.on_recovery()
 
     def note_unreadable(self, name: str, cause: Cause) -> None:
         """Log an object that cannot be read, unless that was said before."""

@@ -7,7 +7,7 @@ kinds it has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from keepclose.model.configuration import ConfigMap, Namespace
@@ -65,3 +65,13 @@ ENDPOINT_SLICES: Final = Kind(
     "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, EndpointSlice
 )
 LEASES: Final = Kind("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
+# Read untyped: what is written back must be whole.
+SECRETS: Final[Kind[dict[str, Any]]] = Kind("", "v1", "secrets", "Secret", True, dict)
+MUTATING_WEBHOOKS: Final[Kind[dict[str, Any]]] = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    False,
+    dict,
+)

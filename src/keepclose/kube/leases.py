@@ -53,7 +53,12 @@ class LeaderElector:
         lease_duration_s: int = 15,
         renew_deadline_s: float = 10.0,
         retry_period_s: float = 2.0,
+        seek_period_s: float | None = None,
     ) -> None:
+        """Compete under these terms; those who seek look at the lease after `seek_period_s`.
+
+        That is the retry period unless told otherwise, and how long a hand-over takes at least.
+        """
         if not identity:
             raise ConfigError("a leader needs an identity", field="identity")
         if not lease_duration_s > renew_deadline_s > retry_period_s > 0:
@@ -66,6 +71,7 @@ class LeaderElector:
         self._lease_duration_s = lease_duration_s
         self._renew_deadline_s = renew_deadline_s
         self._retry_period_s = retry_period_s
+        self._seek_period_s = retry_period_s if seek_period_s is None else seek_period_s
         self._lease: Lease | None = None
         self._seen_spec: LeaseSpec | None = None
         self._seen_at = 0.0
@@ -124,7 +130,7 @@ class LeaderElector:
             except (KubeError, TimeoutError) as error:
                 _log.warning("cannot ask for the lease", lease=self._name, error=repr(error))
             spread = 1.0 + _SEEK_JITTER * self._random.random()
-            await self._clock.sleep(self._retry_period_s * spread)
+            await self._clock.sleep(self._seek_period_s * spread)
 
     async def _renew(self) -> None:
         """Renew until that fails for too long; raise what then stood in the way."""

@@ -7,7 +7,7 @@ aside with the cause, so that one bad object never hides the others.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from keepclose.kube.errors import BrokenStream, UnreadableObject
 from keepclose.kube.kinds import Kind
 from keepclose.model.causes import Cause, invalid
 from keepclose.model.decoding import WHOLE, Rejected, convert_as
+from keepclose.model.meta import ObjectMeta
 
 T = TypeVar("T")
 
@@ -32,6 +33,15 @@ class Page(msgspec.Struct, Generic[T]):
     continue_token: str = ""
     remaining: int | None = None
     rejected: list[tuple[str, Cause]] = []
+
+
+class PartialObject(msgspec.Struct, frozen=True):
+    """An object of any kind, of which only the metadata is read."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+PARTIAL: Final = Kind("meta.k8s.io", "v1", "", "PartialObjectMetadata", True, PartialObject)
 
 
 class _ListMeta(msgspec.Struct):

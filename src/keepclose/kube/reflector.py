@@ -60,6 +60,8 @@ _NOT_ASKED: Final = (ConnectionRefused, TooManyRequests, Unauthorized, Forbidden
 _MAY_PASS: Final = (TooManyRequests, Unauthorized, Forbidden, ServerError)
 # How servers that do not know how to stream a list say so.
 _NOT_STREAMED: Final = frozenset({400, 405, 406, 415, 422, 501})
+# So does a server whose etcd is too old, which a plain list need not wait for.
+_NOT_THIS_TIME: Final = 500
 
 
 class Reflector(Generic[T]):
@@ -91,7 +93,7 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(clock, random=self._random)
         self._idle_s = idle_s
         self._watchdog = Watchdog(clock)
-        self._complaints = Complaints(str(kind))
+        self.complaints = Complaints(str(kind))
         self._is_initial = False
         self._has_news = False
         self._fruitless = 0
@@ -172,6 +174,9 @@ class Reflector(Generic[T]):
         try:
             delay_s = await self._follow("")
         except ApiError as error:
+            if self._is_initial and error.code == _NOT_THIS_TIME:
+                self._is_initial, self._reads_pages = False, True
+                return 0.0
             if not self._is_initial or error.code not in _NOT_STREAMED:
                 raise
             delay_s = 0.0
@@ -223,7 +228,7 @@ class Reflector(Generic[T]):
                 self.events += 1
                 if not self._has_news:
                     self._has_news = True
-                    self._complaints.note_success()
+                    self.complaints.note_success()
                 if not self._is_initial:
                     self._apply(event)
                 elif event.initial_events_end:
@@ -262,13 +267,13 @@ class Reflector(Generic[T]):
         self.last_sync = self._clock.now()
         self._reads_pages = False
         self._fruitless = 0
-        self._complaints.note_success()
+        self.complaints.note_success()
         self.synced.set()
 
     def _note_failure(self, error: KubeError, *, is_list: bool) -> float:
         self.errors += 1
         self._is_initial = False
-        self._complaints.note_failure("list" if is_list else "watch", error)
+        self.complaints.note_failure("list" if is_list else "watch", error)
         if is_list:
             self._reads_pages = self._reads_pages or not isinstance(error, _NOT_ASKED)
         elif isinstance(error, Expired):
@@ -295,6 +300,6 @@ class Reflector(Generic[T]):
     def _reject(self, name: str, cause: Cause) -> NamespacedName:
         """Say once what cannot be read, and return its key."""
         self.rejected += 1
-        self._complaints.note_unreadable(name, cause)
+        self.complaints.note_unreadable(name, cause)
         namespace, _, bare_name = name.rpartition("/")
         return NamespacedName(namespace, bare_name)

@@ -24,6 +24,8 @@ Body = msgspec.Struct | Mapping[str, Any] | Sequence[Any] | bytes
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
+# Metadata alone from servers that know how to leave out the rest, else the whole object.
+TERSE: Final = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 
 class PatchType(StrEnum):

@@ -81,15 +81,20 @@ class WorkQueue(Generic[K]):
     @property
     def longest_running_s(self) -> float:
         """For how long the slowest worker has been at its key; 0 when all are idle."""
-        return self._clock.monotonic() - min(
-            self._running.values(), default=self._clock.monotonic()
-        )
+        now = self._clock.monotonic()
+        return now - min(self._running.values(), default=now)
 
     @property
     def unfinished_s(self) -> float:
         """The time that all keys now worked on have taken together."""
         now = self._clock.monotonic()
         return sum(now - started for started in self._running.values())
+
+    def observe(
+        self, *, on_latency: Callable[[float], None], on_work: Callable[[float], None]
+    ) -> None:
+        """Tell from now on how long keys stood in line, and how long their work took."""
+        self._on_latency, self._on_work = on_latency, on_work
 
     def add(self, key: K) -> None:
         """Put the key in line, unless it stands there already."""
@@ -116,17 +121,17 @@ class WorkQueue(Generic[K]):
         # One of those who wait must learn that it may have to wake earlier.
         self._wake_one()
 
-    def retry(self, key: K) -> float:
+    def retry(self, key: K, *, at_least_s: float = 0.0) -> float:
         """Put a key back whose work failed; return after how many seconds it comes.
 
-        That is the larger of the key's own delay, doubled by each failure until `forget`, and of
-        what the overall rate allows.
+        That is the largest of the key's own delay, doubled by each failure until `forget`, of what
+        the overall rate allows, and of what the caller was asked to wait.
         """
         self.retries += not self._is_shut_down
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         doubled = self._first_delay_s * 2.0 ** min(failures, _MOST_DOUBLINGS)
-        delay_s = max(min(self._cap_delay_s, doubled), self._bucket.reserve())
+        delay_s = max(min(self._cap_delay_s, doubled), self._bucket.reserve(), at_least_s)
         self.add_after(key, delay_s)
         return delay_s
 

@@ -41,6 +41,8 @@ _KINDS: Final = {
         kinds.EVENTS,
         kinds.ENDPOINT_SLICES,
         kinds.LEASES,
+        kinds.SECRETS,
+        kinds.MUTATING_WEBHOOKS,
     )
 }
 _JSON: Final = {"Content-Type": "application/json"}
