@@ -129,7 +129,7 @@ def test_mirrored_slices_go(source: Endpoints | None, owner: Service | None) -> 
     """Without a reason to mirror, what was mirrored is deleted."""
     other = endpoint_slice(name="b")
     got = mirror(source, owner, existing=(other, EXISTING))
-    assert got == Mirrored(SlicePlan(delete=(EXISTING, other)))
+    assert got == Mirrored(SlicePlan(delete=(EXISTING, other)), is_mirroring=False)
 
 
 @pytest.mark.parametrize(

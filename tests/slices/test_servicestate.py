@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service import Service
@@ -21,6 +21,8 @@ from keepclose.routing.nodelevel import NodeLevelMode
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import Approach, SubsetOptions
+from keepclose.slices.endpoints import EndpointId, endpoint_id
+from keepclose.slices.labels import is_owned_by
 from keepclose.slices.servicestate import ServicePlan, ServiceState, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.applying import apply_plan
@@ -96,14 +98,40 @@ class World:
         plan = self.state.plan()
         assert plan == self.fresh()
         before = {one.metadata.name for one in self.slices}
+        seats = self._seats()
         for per_family in plan.plans.values():
             self.slices = apply_plan(self.slices, per_family)
         self.slices = [one for one in self.slices if one not in plan.stray]
+        self._check_counts(plan, seats)
         for one in self.slices:
             self.state.observe(one)
         for name in before - {one.metadata.name for one in self.slices}:
             self.state.forget(name)
         return plan
+
+    def _seats(self) -> dict[tuple[str, EndpointId], tuple[str, EndpointHints | None]]:
+        """Return zone label and hints of every endpoint that is in a slice of the Service."""
+        return {
+            (piece.address_type, endpoint_id(one)): (
+                piece.metadata.labels.get(FOR_ZONE_LABEL, ""),
+                one.hints,
+            )
+            for piece in self.slices
+            if is_owned_by(piece, self.service)
+            for one in piece.endpoints
+        }
+
+    def _check_counts(
+        self,
+        plan: ServicePlan,
+        before: dict[tuple[str, EndpointId], tuple[str, EndpointHints | None]],
+    ) -> None:
+        """Compare what a plan says about endpoints with what became of each of them."""
+        after = self._seats()
+        for family, one in plan.plans.items():
+            both = [key for key in before if key in after and key[0] == family]
+            assert one.reallocated == sum(before[key][0] != after[key][0] for key in both)
+            assert one.rehinted == sum(before[key][1] != after[key][1] for key in both)
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -333,6 +361,38 @@ def test_leaving_subsetting_removes_labels_in_the_same_sync() -> None:
     world.sync()
     assert set(world.groups()) == {""}
     assert world.hints() == {(z, z, ""): 4 for z in ("zone-a", "zone-b", "zone-c")}
+
+
+def test_endpoints_that_come_to_another_subset_are_counted() -> None:
+    """A zone that loses pods takes endpoints from others; what comes or goes is not moved."""
+    made = service(annotations={SUBSETTING: "Prefer"})
+    world = World(made, ZONES, Settings(gates=ALL))
+    world.add(*pods_on(n1=8, n2=8, n3=8))
+    assert world.sync().plans["IPv4"].reallocated == 0
+    world.drop(*(f"p{number:02}" for number in range(8)))
+    plan = world.sync().plans["IPv4"]
+    moved = sum(
+        one.zone != piece.metadata.labels.get(FOR_ZONE_LABEL)
+        for piece in world.slices
+        for one in piece.endpoints
+    )
+    assert (plan.reallocated, plan.removed, moved > 0) == (moved, 8 + moved, True)
+    world.change(service())
+    plan = world.sync().plans["IPv4"]
+    assert plan.reallocated == 16
+
+
+def test_endpoints_that_get_other_hints_are_counted() -> None:
+    """New endpoints are not, nor those whose hints stay."""
+    world = World(service(traffic_distribution="PreferSameZone"), ZONES)
+    world.add(*pods_on(n1=2, n2=2, n3=2))
+    assert world.sync().plans["IPv4"].rehinted == 0
+    world.add(pod("p90", "n1", ip="10.0.9.1"))
+    assert world.sync().plans["IPv4"].rehinted == 0
+    world.relabel([node("n1", "zone-b"), *ZONES[1:]])
+    assert world.sync().plans["IPv4"].rehinted == 3
+    world.change(service())
+    assert world.sync().plans["IPv4"].rehinted == 7
 
 
 def test_padding_keeps_the_mode_while_pods_come_and_go() -> None:

@@ -125,6 +125,8 @@ def without(
     slices: Sequence[EndpointSlice], taken: Sequence[EndpointSlice]
 ) -> tuple[EndpointSlice, ...]:
     """Return the slices that were not taken, by identity: two slices may have equal content."""
+    if not taken:
+        return tuple(slices)
     gone = {id(one) for one in taken}
     return tuple(one for one in slices if id(one) not in gone)
 
@@ -136,6 +138,8 @@ def _rewrite(endpoint_slice: EndpointSlice, endpoints: Sequence[Endpoint]) -> En
 
 
 def _bare(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    if not [e for e in endpoint_slice.endpoints if e.hints is not None]:
+        return endpoint_slice
     return _rewrite(endpoint_slice, [with_hints(e, None) for e in endpoint_slice.endpoints])
 
 

@@ -43,13 +43,15 @@ def finish(plan: SlicePlan, service: Service, *, trigger_time: str = "") -> Slic
     slices: the garbage collector would race with them.
     """
     create, update, delete = _recycle(plan, service)
+    withheld = 0
     if service.metadata.deletion_timestamp is not None:
-        create = ()
+        create, withheld = (), len(create)
     return replace(
         plan,
         create=tuple([with_trigger_time(piece, trigger_time) for piece in create]),
         update=tuple([with_trigger_time(piece, trigger_time) for piece in update]),
         delete=delete,
+        withheld=withheld,
     )
 
 

@@ -59,10 +59,21 @@ class Verdict(NamedTuple):
 class Held:
     """A slice as it was last observed, and what was worked out about it since.
 
-    `verdict` and `labels` are None until somebody works them out anew.
+    `verdict` and `labels` are None until somebody works them out anew. `kept` and `differing` are
+    what a verdict was made from; it holds but for the endpoints in `doubts`.
     """
 
-    __slots__ = ("entries", "group", "labels", "owned", "piece", "verdict")
+    __slots__ = (
+        "differing",
+        "doubts",
+        "entries",
+        "group",
+        "kept",
+        "labels",
+        "owned",
+        "piece",
+        "verdict",
+    )
 
     def __init__(self, piece: EndpointSlice, group: Group, *, owned: bool) -> None:
         self.piece = piece
@@ -72,8 +83,39 @@ class Held:
         self.entries: dict[EndpointId, Endpoint] = {}
         for endpoint in piece.endpoints:
             self.entries.setdefault(endpoint_id(endpoint), endpoint)
+        self.kept: dict[EndpointId, Endpoint] = {}
+        self.differing: set[EndpointId] = set()
+        self.doubts: set[EndpointId] = set()
         self.verdict: Verdict | None = None
         self.labels: tuple[dict[str, str], bool] | None = None
+
+    def become(self, piece: EndpointSlice) -> list[EndpointId] | None:
+        """Take another version of the slice; return the endpoints that look different.
+
+        None, and nothing done, when more than their looks has changed.
+        """
+        old = self.piece
+        meta, new_meta = old.metadata, piece.metadata
+        count = len(piece.endpoints)
+        if (
+            len(old.endpoints) != count
+            or len(self.entries) != count
+            or old.ports != piece.ports
+            or meta.labels != new_meta.labels
+            or meta.owner_references != new_meta.owner_references
+        ):
+            return None
+        changed: dict[EndpointId, Endpoint] = {}
+        for identity, before, after in zip(
+            self.entries, old.endpoints, piece.endpoints, strict=True
+        ):
+            if before is not after and before != after:
+                if endpoint_id(after) != identity:
+                    return None
+                changed[identity] = after
+        self.piece = piece
+        self.entries.update(changed)
+        return list(changed)
 
 
 class Holdings:
@@ -127,6 +169,16 @@ class Holdings:
             if held.group is group and held.owned and (keeper is None or name < keeper):
                 keeper = name
         return keeper
+
+    def present(self, identity: EndpointId) -> Endpoint | None:
+        """Return the endpoint as it was last written to a slice of the Service, or None."""
+        names = [name for name in self._seats.get(identity, ()) if self.by_name[name].owned]
+        return self.by_name[min(names)].entries[identity] if names else None
+
+    def is_elsewhere(self, identity: EndpointId, zone: str) -> bool:
+        """Return whether slices hold the endpoint, and none of them is meant for the zone."""
+        owned = [held for name in self.seats(identity) if (held := self.by_name[name]).owned]
+        return bool(owned) and all(held.group.zone != zone for held in owned)
 
     def zone_of(self, identity: EndpointId) -> str:
         """Return the zone that the slice holding the endpoint is meant for; "" if none holds it."""

@@ -42,6 +42,8 @@ class Mirrored(msgspec.Struct, frozen=True):
     events: tuple[MirrorEvent, ...] = ()
     skipped: int = 0
     updated: int = 0
+    is_mirroring: bool = True
+    """Whether there is something to mirror at all."""
 
 
 class _Bundle(msgspec.Struct):
@@ -89,7 +91,7 @@ def mirror(
         or service.spec.selector is not None
         or not should_mirror(endpoints)
     ):
-        return Mirrored(SlicePlan(delete=tuple(slices)))
+        return Mirrored(SlicePlan(delete=tuple(slices)), is_mirroring=False)
     collected = _collect(endpoints, max_per_subset)
     plan, updated = _plan(endpoints, collected.bundles, slices)
     return Mirrored(plan, _events(collected, max_per_subset), collected.skipped, updated)

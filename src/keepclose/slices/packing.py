@@ -20,7 +20,8 @@ class SlicePlan(msgspec.Struct, frozen=True):
     """The writes for one Service and address type, and the slices that stay as they are.
 
     Slices to create have no name yet. `added` and `removed` count endpoints; those in slices whose
-    ports nobody wants any more do not count as removed.
+    ports nobody wants any more do not count as removed. The other counts say what becomes of
+    endpoints that are in slices already.
     """
 
     create: tuple[EndpointSlice, ...] = ()
@@ -29,6 +30,12 @@ class SlicePlan(msgspec.Struct, frozen=True):
     unchanged: tuple[EndpointSlice, ...] = ()
     added: int = 0
     removed: int = 0
+    reallocated: int = 0
+    """Endpoints that come to slices meant for another zone, or for all, or from such."""
+    rehinted: int = 0
+    """Endpoints that get other hints than were written."""
+    withheld: int = 0
+    """Slices that are not created because their Service is being deleted."""
 
     @property
     def is_empty(self) -> bool:

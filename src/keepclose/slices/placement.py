@@ -21,8 +21,9 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER, FOR_ZONE_LABEL
 from keepclose.routing.facts import with_hints
+from keepclose.routing.hints import SliceSet
 from keepclose.slices.demand import Demand, Wanted
-from keepclose.slices.endpoints import Desired, EndpointId, same_beyond_id
+from keepclose.slices.endpoints import Desired, EndpointId, endpoint_id, same_beyond_id
 from keepclose.slices.holdings import Group, GroupTable, Held, Holdings, Verdict
 from keepclose.slices.labels import is_owned_by, new_slice, slice_labels
 from keepclose.slices.packing import SlicePlan, pack
@@ -67,6 +68,11 @@ class Placement:
         if old is not None:
             if old.piece is piece:
                 return
+            if piece.metadata.deletion_timestamp is None:
+                changed = old.become(piece)
+                if changed is not None:
+                    self._touch(changed)
+                    return
             self.forget(name)
         if piece.metadata.deletion_timestamp is None:
             self._touch(self._holdings.add(piece, owned=is_owned_by(piece, self._service)))
@@ -134,19 +140,22 @@ class Placement:
                 delete.append(held.piece)
                 continue
             verdict = held.verdict
-            if verdict is None:
+            if verdict is None or held.doubts:
                 verdict = held.verdict = self._judge(name, held)
             removed += verdict.removed
             if verdict.changed and not verdict.kept:
                 delete.append(held.piece)
-            elif verdict.changed or self._labels(held)[1]:
+            elif verdict.changed or (held.labels or self._labels(held))[1]:
                 updating[name] = verdict.kept
             else:
                 unchanged[name] = verdict.kept
-        added = 0
+        added = reallocated = 0
         create: list[EndpointSlice] = []
         for group, identities in self._leftovers():
             added += len(identities)
+            reallocated += sum(
+                [self._holdings.is_elsewhere(identity, group.zone) for identity in identities]
+            )
             start = 0
             for name, count in pack(
                 len(identities),
@@ -170,7 +179,29 @@ class Placement:
             unchanged=tuple([self._slices[name].piece for name in unchanged]),
             added=added,
             removed=removed,
+            reallocated=reallocated,
         )
+
+    def count_rehinted(self, hinted: SliceSet) -> int:
+        """Return how many endpoints of the last plan get other hints than were written.
+
+        New endpoints do not count.
+        """
+        if not self._slices:
+            return 0
+        number = 0
+        for piece in (*hinted.update, *hinted.create):
+            held = self._slices.get(piece.metadata.name)
+            # NB: what stays in a slice stands first, in its order, with the hints it had.
+            kept = () if held is None or held.verdict is None else held.verdict.kept
+            for old, new in zip(kept, piece.endpoints, strict=False):
+                if old.hints is not new.hints and old.hints != new.hints:
+                    number += 1
+            for new in piece.endpoints[len(kept) :]:
+                present = self._holdings.present(endpoint_id(new))
+                if present is not None and present.hints != new.hints:
+                    number += 1
+        return number
 
     def _touch(self, identities: Iterable[EndpointId]) -> None:
         """Have the next plan look at these endpoints and at every slice that holds one."""
@@ -178,37 +209,56 @@ class Placement:
             if identity in self._wanted:
                 self._unsettled.add(identity)
             for name in self._holdings.seats(identity):
-                self._slices[name].verdict = None
+                self._slices[name].doubts.add(identity)
 
     def _judge(self, name: str, held: Held) -> Verdict:
-        kept: list[Endpoint] = []
-        changed = False
-        group = held.group
+        if held.verdict is None or not self._amend(name, held):
+            held.kept = {}
+            held.differing = set()
+            for identity in held.entries:
+                endpoint = self._staying(name, held, identity)
+                if endpoint is not None:
+                    held.kept[identity] = endpoint
+        held.doubts.clear()
+        removed = len(held.piece.endpoints) - len(held.kept)
+        return Verdict(tuple(held.kept.values()), removed, bool(held.differing) or removed > 0)
+
+    def _amend(self, name: str, held: Held) -> bool:
+        """Judge the endpoints in doubt; return False when that changes who stays at all."""
+        for identity in held.doubts:
+            endpoint = self._staying(name, held, identity)
+            if (endpoint is None) == (identity in held.kept):
+                return False
+            if endpoint is not None:
+                held.kept[identity] = endpoint
+        return True
+
+    def _staying(self, name: str, held: Held, identity: EndpointId) -> Endpoint | None:
+        """Return an endpoint of a slice as it should be, or None when it has to go."""
+        held.differing.discard(identity)
+        wanted = self._wanted.get(identity)
+        if wanted is None or wanted.group is not held.group:
+            return None
         holdings = self._holdings
-        for identity, present in held.entries.items():
-            wanted = self._wanted.get(identity)
-            if wanted is None or wanted.group is not group:
-                continue
-            if len(holdings.seats(identity)) > 1 and holdings.keeper(identity, group) != name:
-                continue
-            fresh = wanted.endpoint
-            # Present hints travel along: heuristics change as few of them as they can.
-            kept.append(with_hints(fresh, present.hints))
-            changed = changed or not same_beyond_id(fresh, present)
-        removed = len(held.piece.endpoints) - len(kept)
-        return Verdict(tuple(kept), removed, changed or removed > 0)
+        if len(holdings.seats(identity)) > 1 and holdings.keeper(identity, held.group) != name:
+            return None
+        present, fresh = held.entries[identity], wanted.endpoint
+        if not same_beyond_id(fresh, present):
+            held.differing.add(identity)
+        # Present hints travel along: heuristics change as few of them as they can.
+        return with_hints(fresh, present.hints)
 
     def _leftovers(self) -> list[tuple[Group, list[EndpointId]]]:
         """Return the wanted endpoints without a slice, by group, each in order of identity."""
         homeless: dict[Group, list[EndpointId]] = {}
-        settled: list[EndpointId] = []
+        unsettled: set[EndpointId] = set()
         for identity in self._unsettled:
             wanted = self._wanted.get(identity)
-            if wanted is None or self._holdings.keeper(identity, wanted.group):
-                settled.append(identity)
-            else:
+            if wanted is not None and not self._holdings.keeper(identity, wanted.group):
                 homeless.setdefault(wanted.group, []).append(identity)
-        self._unsettled.difference_update(settled)
+                unsettled.add(identity)
+        # NB: a set that was large once stays slow to go through, so it is made anew.
+        self._unsettled = unsettled
         for identities in homeless.values():
             identities.sort()
         return sorted(homeless.items(), key=lambda item: (item[0].port_key, item[0].zone))

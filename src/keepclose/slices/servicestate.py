@@ -8,7 +8,7 @@ plan from nothing is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -17,33 +17,26 @@ from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.gates import Gate
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
-from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.facts import SliceFacts, slice_facts
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.nodelevel import NodeLevelDecision, node_overlay
-from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.strategy import (
-    Strategy,
-    StrategyName,
-    Verdict,
-    annotation_path,
-    choose_strategy,
-    topology_annotation,
-)
+from keepclose.routing.nodelevel import NodeLevelDecision
+from keepclose.routing.reasons import Reason
+from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 from keepclose.slices.division import Division
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.families import address_types, slices_of_other_types
 from keepclose.slices.finishing import add_placeholder, finish
-from keepclose.slices.hinting import Hinting, hint_slices, may_overlay
+from keepclose.slices.hinting import Hinting, hint_slices
 from keepclose.slices.hosts import Hosts
+from keepclose.slices.nodeoverlay import decide_overlay, lay_over
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.placement import Placement
 from keepclose.slices.settings import Cluster, Settings
 
-DETECTION = "detection"
+_SPARE_FACTS = 4
 
 
 class ServicePlan(msgspec.Struct, frozen=True):
@@ -95,9 +88,11 @@ class _Family:
             known = self._facts[id(one)] = (one, slice_facts(one))
         return known[1]
 
-    def keep_facts(self, slices: Iterable[EndpointSlice]) -> None:
-        """Forget the facts of all slices but these."""
-        self._facts = {id(one): self._facts[id(one)] for one in slices if id(one) in self._facts}
+    def keep_facts(self, slices: Sequence[EndpointSlice]) -> None:
+        """Forget the facts of slices that are gone, once there are some of them."""
+        if len(self._facts) > len(slices) + len(slices) // 4 + _SPARE_FACTS:
+            known = self._facts
+            self._facts = {id(one): known[id(one)] for one in slices if id(one) in known}
 
 
 class ServiceState:
@@ -193,8 +188,7 @@ class ServiceState:
             heuristics=settings.heuristics,
         )
         overlay = self._overlay(strategy)
-        if overlay is not None and overlay.on and strategy.name is StrategyName.NONE:
-            strategy = _node_level(strategy, overlay)
+        strategy = lay_over(strategy, overlay)
         reasons: dict[Reason, None] = dict.fromkeys(() if overlay is None else overlay.reasons)
         plans: dict[str, SlicePlan] = {}
         events: list[TopologyEvent] = []
@@ -223,6 +217,7 @@ class ServiceState:
                     create=hinting.slices.create,
                     update=hinting.slices.update,
                     unchanged=hinting.slices.unchanged,
+                    rehinted=family.placement.count_rehinted(hinting.slices),
                 ),
                 self._service,
                 trigger_time=trigger_time,
@@ -278,7 +273,10 @@ class ServiceState:
         populated: bool | None,
     ) -> Hinting:
         if populated is None:
-            populated = any(family.facts(one).zone_hinted > 0 for one in family.placement.slices)
+            # Nobody else asks.
+            populated = strategy.name is StrategyName.AUTO and any(
+                family.facts(one).zone_hinted > 0 for one in family.placement.slices
+            )
         return hint_slices(
             strategy,
             SliceSet(plan.create, plan.update, plan.unchanged),
@@ -291,21 +289,17 @@ class ServiceState:
         )
 
     def _overlay(self, strategy: Strategy) -> NodeLevelDecision | None:
-        if not may_overlay(strategy, self._settings) or not self._families:
-            return None
-        wish = strategy.distribution is not Verdict.ABSENT
-        return node_overlay(
-            annotation=self._service.metadata.annotations.get(NODE_TOPOLOGY_ANNOTATION),
-            mode=self._settings.node_level_mode,
-            explicit=wish or topology_annotation(self._service)[1] is not None,
-            nodes=self._cluster.nodes.values(),
-            endpoints=self._hosts.pairs(),
-            previously_on=any(
+        return decide_overlay(
+            self._service,
+            strategy,
+            cluster=self._cluster,
+            settings=self._settings,
+            endpoints=self._hosts.pairs,
+            previously_on=lambda: any(
                 family.facts(one).node_hinted > 0
                 for family in self._families
                 for one in family.placement.slices
             ),
-            options=self._settings.node_level,
         )
 
     def _forget_node(self, source: NamespacedName) -> None:
@@ -342,15 +336,3 @@ def _pods_in(one: EndpointSlice) -> list[NamespacedName]:
         for endpoint in one.endpoints
         if endpoint.target_ref is not None
     ]
-
-
-def _node_level(strategy: Strategy, overlay: NodeLevelDecision) -> Strategy:
-    asked = any(reason.code is ReasonCode.NODE_HINTS_ADDED for reason in overlay.reasons)
-    message = "node-level topology was found to suit the Service"
-    found = () if asked else (Reason(ReasonCode.NODE_LEVEL_DETECTED, message),)
-    return replace(
-        strategy,
-        name=StrategyName.NODE_LEVEL,
-        source=annotation_path(NODE_TOPOLOGY_ANNOTATION) if asked else DETECTION,
-        reasons=(*strategy.reasons, *found),
-    )
