@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from keepclose.controller.metrics import PREFIX, Metrics, desired_slices
+from keepclose.controller.metrics import PREFIX, Metrics
+from keepclose.controller.mirroringmetrics import MIRRORING_PREFIX
 from keepclose.controller.observation import Result
+from keepclose.controller.servicegauges import desired_slices
+from keepclose.kube.workqueue import WorkQueue
+from keepclose.model.endpointslice import (
+    EndpointAddress,
+    Endpoints,
+    EndpointsPort,
+    EndpointSubset,
+)
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.meta import NamespacedName
+from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.slices.mirroring import mirror
 from keepclose.slices.servicestate import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.builders import node, pod, service
+from keepclose.testing.fakeclock import FakeClock
 
 KEY = NamespacedName("default", "web")
 NODES = [node(f"n{number}", f"zone-{number % 3}") for number in range(6)]
@@ -21,9 +33,13 @@ def _plan(
     pods: int = 6,
     distribution: str | None = "PreferSameZone",
     annotations: dict[str, str] | None = None,
+    deleted: bool = False,
 ) -> ServicePlan:
     """Return the plan of a new Service with so many pods."""
     wanted = service("web", traffic_distribution=distribution, annotations=annotations or {})
+    if deleted:
+        stamp = "2026-01-01T00:00:00Z"
+        wanted = replace(wanted, metadata=replace(wanted.metadata, deletion_timestamp=stamp))
     made = [
         pod(f"p{number}", f"n{number % 6}", ip=f"10.0.0.{number + 1}") for number in range(pods)
     ]
@@ -108,6 +124,103 @@ def test_subsets_are_counted_by_their_approach() -> None:
     count = _value(metrics, "changes_endpointslices_per_sync_count", approach=approach)
     assert count == 1
     assert _value(metrics, "reallocated_endpoints_per_sync_sum") == 0
+    moved = {"IPv4": replace(plan.plans["IPv4"], reallocated=3)}
+    metrics.planned(KEY, replace(plan, plans=moved))
+    metrics.synced(KEY, Result.SUCCESS, 0.0)
+    assert _value(metrics, "reallocated_endpoints_per_sync_sum") == 3
+
+
+def test_churn_of_hints_is_counted_once_written() -> None:
+    """Endpoints that get other hints count by mechanism; what was not written does not."""
+    metrics = Metrics(max_endpoints=100)
+    plan = _plan()
+    again = replace(plan, plans={"IPv4": replace(plan.plans["IPv4"], rehinted=4)})
+    for result in (Result.ERROR, Result.SUCCESS, Result.SUCCESS):
+        metrics.planned(KEY, again)
+        metrics.synced(KEY, result, 0.0)
+    labels = {"strategy": "PreferSameZone"}
+    assert metrics.registry.get_sample_value("keepclose_hint_changes_total", labels) == 8
+
+
+def test_slices_that_a_dying_service_does_not_get_count_as_changed() -> None:
+    """As in Kubernetes, what was not created because the Service goes is counted all the same."""
+    metrics = Metrics(max_endpoints=100)
+    plan = _plan(deleted=True)
+    assert (plan.plans["IPv4"].create, plan.plans["IPv4"].withheld) == ((), 1)
+    metrics.planned(KEY, plan)
+    metrics.synced(KEY, Result.SUCCESS, 0.0)
+    labels = {"topology": "Disabled", "traffic_distribution": "PreferSameZone"}
+    assert _value(metrics, "endpointslices_changed_per_sync_sum", **labels) == 1
+
+
+def test_gauges_do_not_wait_for_somebody_to_look() -> None:
+    """Plans of many Services are worked off although nobody reads the page."""
+    metrics = Metrics(max_endpoints=100)
+    plan = _plan(pods=3)
+    for number in range(100):
+        metrics.planned(NamespacedName("default", f"s{number}"), plan)
+    assert len(metrics._gauges._waiting) < 40
+    metrics.forgotten(NamespacedName("default", "s99"))
+    metrics.forgotten(NamespacedName("default", "s0"))
+    assert _value(metrics, "endpoints_desired") == 3 * 98
+
+
+async def test_queues_are_shown_by_name() -> None:
+    """Each queue shows what waits, what runs, and how long that took."""
+    metrics, clock = Metrics(max_endpoints=100), FakeClock()
+    queue: WorkQueue[NamespacedName] = WorkQueue(clock)
+    metrics.watch_queue("endpoint_slice", queue)
+
+    def shown(name: str) -> float | None:
+        labels = {"name": "endpoint_slice"}
+        return metrics.registry.get_sample_value(f"workqueue_{name}", labels)
+
+    queue.add(KEY)
+    queue.add(NamespacedName("default", "api"))
+    assert (shown("depth"), shown("adds_total"), shown("retries_total")) == (2, 2, 0)
+    await clock.advance(0.25)
+    assert await queue.get() == KEY
+    await clock.advance(0.5)
+    assert shown("depth") == 1
+    assert shown("unfinished_work_seconds") == 0.5
+    assert shown("longest_running_processor_seconds") == 0.5
+    queue.done(KEY)
+    queue.retry(KEY)
+    assert (shown("queue_duration_seconds_sum"), shown("queue_duration_seconds_count")) == (0.25, 1)
+    assert (shown("work_duration_seconds_sum"), shown("work_duration_seconds_count")) == (0.5, 1)
+    assert (shown("retries_total"), shown("unfinished_work_seconds")) == (1, 0)
+
+
+def test_mirroring_counts_under_its_own_names() -> None:
+    """What is mirrored now is in the gauges; what is not mirrored any more is not."""
+    metrics = Metrics(max_endpoints=100, max_per_subset=3)
+
+    def shown(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(MIRRORING_PREFIX + name, labels)
+
+    source = Endpoints(
+        metadata=ObjectMeta(name="web", namespace="default"),
+        subsets=(
+            EndpointSubset(
+                addresses=tuple(EndpointAddress(ip=f"192.0.2.{n}") for n in range(5)),
+                ports=(EndpointsPort(port=80),),
+            ),
+        ),
+    )
+    found = mirror(source, service("web", selector=None), existing=(), max_per_subset=3)
+    metrics.mirroring.mirrored(KEY, found)
+    metrics.mirroring.written("create")
+    metrics.mirroring.synced(KEY, Result.SUCCESS, 0.25)
+    assert shown("endpoints_added_per_sync_sum") == 3
+    assert shown("addresses_skipped_per_sync_sum") == 2
+    assert shown("endpoints_sync_duration_sum") == 0.25
+    assert shown("changes_total", operation="create") == 1
+    gauges = ("endpoints_desired", "num_endpoint_slices", "desired_endpoint_slices")
+    assert [shown(name) for name in gauges] == [3, 1, 1]
+    metrics.mirroring.mirrored(KEY, mirror(None, None, existing=found.plan.create))
+    assert [shown(name) for name in gauges] == [0, 0, 0]
+    assert shown("endpoints_added_per_sync_count") == 1
+    assert _value(metrics, "changes_total", operation="create") is None
 
 
 def test_decisions_are_counted_by_reason() -> None:
@@ -118,23 +231,6 @@ def test_decisions_are_counted_by_reason() -> None:
     for reason in plan.reasons:
         labels = {"strategy": "PreferSameZone", "reason": reason.code.value}
         assert metrics.registry.get_sample_value("keepclose_decisions_total", labels) == 1
-
-
-def test_the_page_has_the_upstream_names() -> None:
-    """Dashboards that read kube-controller-manager read this too."""
-    page = Metrics(max_endpoints=100).page().decode()
-    for name in (
-        "endpoints_added_per_sync",
-        "endpoints_removed_per_sync",
-        "endpoints_desired",
-        "num_endpoint_slices",
-        "desired_endpoint_slices",
-        "changes",
-        "endpointslices_changed_per_sync",
-        "syncs",
-        "services_count_by_traffic_distribution",
-    ):
-        assert f"# HELP {PREFIX}{name}" in page
 
 
 def test_perfect_packing() -> None:

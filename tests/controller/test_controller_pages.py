@@ -112,7 +112,7 @@ async def test_a_whole_controller_tells_of_itself(tmp_path: Path) -> None:
         )
         state = Running()
         state.url = (await told.get()).rpartition(" ")[2]
-        success = 'endpoint_slice_controller_syncs_total{result="success"} 1.0'
+        success = 'endpoint_slice_controller_syncs{result="success"} 1\n'
         async with asyncio.timeout(20):
             while success not in (await _get(state, "/metrics"))[1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

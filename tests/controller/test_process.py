@@ -50,7 +50,7 @@ async def test_the_command_works_until_it_is_told_to_stop(tmp_path: Path) -> Non
             "controller",
             "--kubeconfig",
             str(tmp_path / "controller.kubeconfig"),
-            "--no-leader-elect",
+            "--leader-elect=false",
             "--metrics-address",
             "127.0.0.1:0",
             stderr=asyncio.subprocess.PIPE,

@@ -37,10 +37,15 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-async def events_of(cluster: World) -> list[tuple[str, str, str, int]]:
-    """Return type, reason, message and count of all events, oldest first."""
+MIRRORING = "endpoint-slice-mirroring-controller"
+
+
+async def events_of(
+    cluster: World, component: str = "endpoint-slice-controller"
+) -> list[tuple[str, str, str, int]]:
+    """Return type, reason, message and count of all events of a component, oldest first."""
     page = await cluster.client.list_all(EVENTS, namespace="default")
-    found = [one for one in page.items if one.source.component == "endpoint-slice-controller"]
+    found = [one for one in page.items if one.source.component == component]
     found.sort(key=lambda one: one.metadata.name)
     return [(one.type, one.reason, one.message, one.count) for one in found]
 
@@ -202,12 +207,15 @@ async def test_addresses_that_cannot_be_mirrored_are_told_once(cluster: World) -
         await cluster.settle(controller)
         [piece] = await cluster.slices("ext")
         assert (len(piece.endpoints), piece.metadata.labels["touched"]) == (3, "yes")
-        await controller._recorder.flush()
+        await controller._mirroring_recorder.flush()
         message = (
             "A max of 3 addresses can be mirrored to EndpointSlices per Endpoints subset. "
             "2 addresses were skipped"
         )
-        assert await events_of(cluster) == [("Warning", "TooManyAddressesToMirror", message, 1)]
+        assert await events_of(cluster, MIRRORING) == [
+            ("Warning", "TooManyAddressesToMirror", message, 1)
+        ]
+        assert await events_of(cluster) == []
         await cluster.remove(ENDPOINTS, "ext")
         await cluster.settle(controller)
         assert await cluster.slices("ext") == []
@@ -222,8 +230,8 @@ async def test_a_mirrored_slice_that_cannot_be_written_is_told(cluster: World) -
         body = {"metadata": {"name": "ext"}, "subsets": [subset]}
         await cluster.client.create(ENDPOINTS, body, namespace="default")
         await cluster.settle(controller)
-        await controller._recorder.flush()
-        [(kind, reason, message, count)] = await events_of(cluster)
+        await controller._mirroring_recorder.flush()
+        [(kind, reason, message, count)] = await events_of(cluster, MIRRORING)
         assert (kind, reason, count) == ("Warning", "FailedToUpdateEndpointSlices", 3)
         assert message == (
             "Error updating Endpoint Slices for Endpoints default/ext: "

@@ -119,6 +119,7 @@ def test_a_failed_write_is_not_programmed() -> None:
         pytest.param(Acknowledgements(3, 3, 3), "True", "AllNodesAcknowledged", id="all"),
         pytest.param(Acknowledgements(3, 2, 2), "Unknown", "Pending", id="one has not answered"),
         pytest.param(Acknowledgements(3, 3, 2), "False", "PartiallyHonored", id="one cannot"),
+        pytest.param(Acknowledgements(0, 0, 0), "Unknown", "Pending", id="there is no node"),
     ],
 )
 def test_honored_counts_nodes(acks: Acknowledgements, want_status: str, want_reason: str) -> None:
@@ -132,6 +133,46 @@ def test_honored_counts_nodes(acks: Acknowledgements, want_status: str, want_rea
         want_status,
         want_reason,
     )
+
+
+def test_messages_of_honored_have_no_counts() -> None:
+    """An answer that changes no status changes no message, so that it writes nothing."""
+    strategy = choose_strategy(service(traffic_distribution="PreferClose"), gates=GATES)
+    slices = SliceSet(unchanged=(endpoint_slice(ZONE_ONLY),))
+
+    def message(*counts: int) -> str:
+        acks = Acknowledgements(*counts)
+        return service_conditions(strategy, slices, acknowledgements=acks)[2].message
+
+    pending = "not all ready nodes have answered for the hints as written"
+    partly = "some nodes do not use the hints; their acknowledgements say why"
+    all_of_them = "all ready nodes use the hints as written"
+    assert [message(9, 0, 0), message(9, 8, 8), message(2, 1, 0)] == [pending] * 3
+    assert [message(9, 9, 8), message(9, 9, 0)] == [partly] * 2
+    assert [message(9, 9, 9), message(1, 1, 1)] == [all_of_them] * 2
+
+
+def test_nothing_is_honoured_where_nothing_is_programmed() -> None:
+    """Without hints there is nothing that nodes could honour."""
+    acks = Acknowledgements(3, 3, 3)
+    strategy = choose_strategy(service(traffic_distribution="PreferClose"), gates=GATES)
+    conditions = service_conditions(
+        strategy, SliceSet(), acknowledgements=acks, prefix="keepclose.dev/"
+    )
+    assert [(one.type, one.reason) for one in conditions] == [
+        ("keepclose.dev/TrafficDistributionAccepted", "Accepted"),
+        ("keepclose.dev/TrafficDistributionProgrammed", "NoEndpoints"),
+    ]
+
+
+def test_honored_has_the_prefix_too() -> None:
+    """Honored stands under the domain of the implementation, and counts Programmed under it."""
+    strategy = choose_strategy(service(traffic_distribution="PreferClose"), gates=GATES)
+    slices = SliceSet(unchanged=(endpoint_slice(ZONE_ONLY),))
+    conditions = service_conditions(
+        strategy, slices, acknowledgements=Acknowledgements(1, 1, 1), prefix="keepclose.dev/"
+    )
+    assert conditions[2].type == "keepclose.dev/TrafficDistributionHonored"
 
 
 def test_another_implementation_prefixes_its_types() -> None:

@@ -1,7 +1,8 @@
 """Telling users, by Events on their Service, what became of it.
 
 The EndpointSlice controller repeats a topology event with every sync; here it is told only when it
-differs from what was last told for the same Service and address type.
+differs from what was last told for the same Service and address type. As there, the end of the mode
+Auto is told of the Services that this process has seen with an allocation, and of no others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Protocol
 from keepclose.kube.recorder import EventRecorder
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.service import Service
+from keepclose.routing.auto import disabled_event, enabled_event
 from keepclose.routing.events import TopologyEvent
+from keepclose.routing.strategy import StrategyName
 from keepclose.slices.servicestate import ServicePlan
 
 
@@ -37,17 +40,37 @@ class EventAnnouncer:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self._told: dict[NamespacedName, dict[str, TopologyEvent]] = {}
+        self._allocated: dict[NamespacedName, tuple[str, ...]] = {}
+        """The address types for which the last plan of a Service held an allocation of Auto."""
 
     def announce(self, service: Service, plan: ServicePlan) -> None:
         """Record the topology events that are news."""
-        for event in plan.events:
-            told = self._told.setdefault(service.key, {})
-            address_type = event.message.rpartition(", addressType: ")[2]
+        key = service.key
+        told = self._told.setdefault(key, {})
+        for address_type, event in self._topology_events(key, plan).items():
             if told.get(address_type) != event:
                 told[address_type] = event
                 self._recorder.record(
                     service_reference(service), event.type, event.reason, event.message
                 )
+        self._allocated[key] = tuple(plan.totals)
+        if plan.strategy.name is not StrategyName.AUTO:
+            # Who asks for the mode again is told again, be it the same.
+            del self._told[key]
+
+    def _topology_events(self, key: NamespacedName, plan: ServicePlan) -> dict[str, TopologyEvent]:
+        """Return the events of a plan and those that follow from the plan before, by family."""
+        before = self._allocated.get(key)
+        found: dict[str, TopologyEvent] = {}
+        if plan.strategy.name is not StrategyName.AUTO:
+            found.update({one: disabled_event(one) for one in before or ()})
+        elif before is not None:
+            # NB: hints that another mechanism wrote do not make the mode any older.
+            fresh = (one for one in plan.totals if one not in before)
+            found.update({one: enabled_event(one) for one in fresh})
+        for event in plan.events:
+            found[event.message.rpartition(", addressType: ")[2]] = event
+        return found
 
     def fail(self, service: Service, reason: str, message: str) -> None:
         """Record a warning."""
@@ -60,6 +83,7 @@ class EventAnnouncer:
     def forget(self, key: NamespacedName) -> None:
         """Let a Service of the same name be told everything anew."""
         self._told.pop(key, None)
+        self._allocated.pop(key, None)
 
 
 def service_reference(service: Service) -> ObjectReference:

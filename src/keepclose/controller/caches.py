@@ -1,4 +1,4 @@
-"""What the API server has, as last seen: Services, pods, nodes, slices, and Endpoints to mirror.
+"""What the API server has, as last seen: Services, pods, nodes, slices, and what nodes answer.
 
 Each kind has one reflector and one cache with the indexes that syncs need, so that no question is
 answered by looking at everything.
@@ -12,14 +12,16 @@ from typing import Any
 from keepclose.kube.cache import Cache, Index
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, NODES, PODS, SERVICES
+from keepclose.kube.kinds import CONFIG_MAPS, ENDPOINT_SLICES, ENDPOINTS, NODES, PODS, SERVICES
 from keepclose.kube.reflector import Reflector
+from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, ACKNOWLEDGEMENT_SELECTOR
+from keepclose.model.configuration import ConfigMap
 from keepclose.model.endpointslice import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service import Service
+from keepclose.model.wellknown import MANAGED_BY_LABEL
 from keepclose.model.workload import Node, Pod
-from keepclose.slices.changes import is_managed_by
 
 _LABEL, _NAMESPACE, _NODE, _SERVICE = "label", "namespace", "node", "service"
 
@@ -41,9 +43,10 @@ class Caches:
             (Index(_SERVICE, lambda one: (one.service_key,)),)
         )
         self.endpoints: Cache[Endpoints] = Cache()
+        self.acknowledgements: Cache[ConfigMap] = Cache()
 
     def reflectors(
-        self, client: Client, *, clock: Clock, mirrors: bool
+        self, client: Client, *, clock: Clock, mirrors: bool, acknowledgements: bool = False
     ) -> tuple[Reflector[Any], ...]:
         """Return the reflectors that keep the caches up to date once they run."""
         found: list[Reflector[Any]] = [
@@ -54,6 +57,17 @@ class Caches:
         ]
         if mirrors:
             found.append(Reflector(client, ENDPOINTS, self.endpoints, clock=clock))
+        if acknowledgements:
+            found.append(
+                Reflector(
+                    client,
+                    CONFIG_MAPS,
+                    self.acknowledgements,
+                    clock=clock,
+                    namespace=ACKNOWLEDGEMENT_NAMESPACE,
+                    label_selector=ACKNOWLEDGEMENT_SELECTOR,
+                )
+            )
         return tuple(found)
 
     def selected(self, service: Service) -> list[Pod]:
@@ -78,7 +92,8 @@ class Caches:
         return [
             one
             for one in self.slices.by_index(_SERVICE, service)
-            if is_managed_by(one, managed_by) and one.metadata.deletion_timestamp is None
+            if (meta := one.metadata).deletion_timestamp is None
+            and meta.labels.get(MANAGED_BY_LABEL, "") == managed_by
         ]
 
 

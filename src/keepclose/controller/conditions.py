@@ -6,7 +6,7 @@ resource version in the patch keeps a newer status from being overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from keepclose.kube.cache import Cache
@@ -14,27 +14,44 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import SERVICES
 from keepclose.kube.recorder import format_time
-from keepclose.model.meta import Condition
+from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.routing.conditions import merge_conditions
 
+Completion = Callable[[NamespacedName, tuple[Condition, ...]], tuple[Condition, ...]]
+
+
+def _leave(_key: NamespacedName, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """Add nothing."""
+    return conditions
+
 
 class ConditionWriter:
-    """Patches the status of Services."""
+    """Patches the status of Services; `complete` adds what only a running controller knows."""
 
     def __init__(
-        self, client: Client, cache: Cache[Service], *, clock: Clock, prefix: str = ""
+        self,
+        client: Client,
+        cache: Cache[Service],
+        *,
+        clock: Clock,
+        prefix: str = "",
+        complete: Completion = _leave,
     ) -> None:
         self._client = client
         self._cache = cache
         self._clock = clock
         self._prefix = prefix
+        self._complete = complete
 
-    async def write(self, service: Service, wanted: Iterable[Condition]) -> bool:
+    async def write(self, service: Service, wanted: tuple[Condition, ...]) -> bool:
         """Make the Service have these conditions of ours; return whether that took a write."""
         present = service.status.conditions
         merged = merge_conditions(
-            present, wanted, now=format_time(self._clock.now()), prefix=self._prefix
+            present,
+            self._complete(service.key, wanted),
+            now=format_time(self._clock.now()),
+            prefix=self._prefix,
         )
         if merged == present:
             return False

@@ -13,14 +13,21 @@ from typing import Any
 
 import structlog
 
+from keepclose.controller.acknowledgements import Honoring, Ledger
 from keepclose.controller.announcement import Announcer, EventAnnouncer
 from keepclose.controller.caches import Caches
 from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.mirroring import Mirroring
 from keepclose.controller.nodes import NodeView
-from keepclose.controller.observation import Observer, Result, SilentObserver
+from keepclose.controller.observation import Observer, SilentObserver
 from keepclose.controller.reconciler import Reconciler
-from keepclose.controller.settings import ControllerSettings
+from keepclose.controller.settings import (
+    MIRRORING_COMPONENT,
+    MIRRORING_QUEUE,
+    QUEUE,
+    ControllerSettings,
+)
 from keepclose.controller.states import States
 from keepclose.controller.subscriptions import Subscriptions
 from keepclose.controller.workers import Workers
@@ -51,18 +58,36 @@ class Controller:
         recorder: EventRecorder,
         observer: Observer | None = None,
         announcer: Announcer | None = None,
+        mirroring_recorder: EventRecorder | None = None,
         random: Random | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._recorder = recorder
+        self._mirroring_recorder = mirroring_recorder or EventRecorder(
+            client, component=MIRRORING_COMPONENT, clock=clock
+        )
         self._random = random or Random()  # noqa: S311 - spreads load, keeps no secret
         observer = observer or SilentObserver()
+        mirroring_announcer = announcer or EventAnnouncer(self._mirroring_recorder)
         announcer = announcer or EventAnnouncer(recorder)
         self.caches = Caches()
-        self.reflectors = self.caches.reflectors(client, clock=clock, mirrors=settings.mirrors)
+        self.reflectors = self.caches.reflectors(
+            client,
+            clock=clock,
+            mirrors=settings.mirrors,
+            acknowledgements=settings.writes_conditions,
+        )
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
             clock, first_delay_s=settings.retry_delay_s
+        )
+        observer.watch_queue(QUEUE, self.queue)
+        latencies = PodLatencies(clock, on_reached=observer.reached)
+        self.acknowledgements = Ledger(on_due=self.queue.add)
+        honoring = Honoring(
+            self.acknowledgements,
+            slices_of=lambda key: self.caches.slices_of(key, settings.plan.managed_by),
+            prefix=settings.plan.condition_prefix,
         )
         tracker = SliceTracker()
         nodes = NodeView(self.caches.nodes)
@@ -74,6 +99,7 @@ class Controller:
             states=self.states,
             nodes=nodes,
             tracker=tracker,
+            latencies=latencies,
         )
         self.reconciler = Reconciler(
             self.caches,
@@ -88,9 +114,11 @@ class Controller:
                 self.caches.services,
                 clock=clock,
                 prefix=settings.plan.condition_prefix,
+                complete=honoring.complete,
             ),
             announcer=announcer,
             observer=observer,
+            latencies=latencies,
         )
         self._crews = [
             Workers(
@@ -100,18 +128,24 @@ class Controller:
                 most_retries=settings.most_retries,
                 clock=clock,
                 on_synced=observer.synced,
+                take_wait=self.reconciler.setbacks.take_wait,
             )
         ]
+        for reflector in self.reflectors:
+            reflector.complaints.on_recovery = self._catch_up
         self.subscriptions.subscribe()
+        if settings.writes_conditions:
+            honoring.subscribe(self.caches)
         if settings.mirrors:
             self.mirroring = Mirroring(
                 client,
                 self.caches,
                 settings=settings,
                 clock=clock,
-                announcer=announcer,
-                observer=observer,
+                announcer=mirroring_announcer,
+                observer=observer.mirroring,
             )
+            observer.watch_queue(MIRRORING_QUEUE, self.mirroring.queue)
             self.mirroring.subscribe()
             self._crews.append(
                 Workers(
@@ -120,7 +154,8 @@ class Controller:
                     number=settings.mirroring_workers,
                     most_retries=settings.most_retries,
                     clock=clock,
-                    on_synced=_look_away,
+                    on_synced=observer.mirroring.synced,
+                    take_wait=self.mirroring.setbacks.take_wait,
                 )
             )
         self.synced = asyncio.Event()
@@ -142,7 +177,8 @@ class Controller:
         Only settings that cannot work end it by themselves: ConfigError comes through.
         """
         background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.reflectors]
-        background += [self._recorder.run(), self._resync(), self._begin()]
+        background += [self._recorder.run(), self._mirroring_recorder.run()]
+        background += [self._resync(), self._begin()]
         tasks = [asyncio.create_task(one) for one in background]
         try:
             await _first_failure(tasks)
@@ -164,6 +200,14 @@ class Controller:
         self.synced.set()
         _log.info("caches are complete", services=len(self.caches.services))
 
+    def _catch_up(self) -> None:
+        """Try again at once what failed while the server was away."""
+        for key in self.reconciler.setbacks.cut_off():
+            self.queue.add(key)
+        if self._settings.mirrors:
+            for key in self.mirroring.setbacks.cut_off():
+                self.mirroring.queue.add(key)
+
     async def _resync(self) -> None:
         """Look at every Service again twice a day or so, whatever may have been missed."""
         while True:
@@ -179,7 +223,3 @@ async def _first_failure(tasks: list[asyncio.Task[Any]]) -> None:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-
-
-def _look_away(_key: NamespacedName, _result: Result, _seconds: float) -> None:
-    """Observe nothing."""

@@ -10,7 +10,8 @@ from typing import Final
 
 from keepclose.controller.announcement import Announcer, object_reference
 from keepclose.controller.caches import Caches
-from keepclose.controller.observation import Observer, Result
+from keepclose.controller.observation import MirroringObserver, Result
+from keepclose.controller.setbacks import Setbacks
 from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.slicenews import SliceNews
 from keepclose.controller.writes import Outcome, SliceWriter
@@ -38,15 +39,17 @@ class Mirroring:
         settings: ControllerSettings,
         clock: Clock,
         announcer: Announcer,
-        observer: Observer,
+        observer: MirroringObserver,
     ) -> None:
         self._caches = caches
         self._settings = settings
         self._slice_delay_s = max(settings.slice_delay_s, settings.mirroring_batch_s)
         self._announcer = announcer
+        self._observer = observer
         self._tracker = SliceTracker()
         self._news = SliceNews(caches.slices, self._tracker, managed_by=MIRRORING_CONTROLLER)
         self._told: dict[NamespacedName, tuple[MirrorEvent, ...]] = {}
+        self.setbacks = Setbacks()
         self._writer = SliceWriter(
             client, caches.slices, self._tracker, on_written=observer.written
         )
@@ -91,6 +94,7 @@ class Mirroring:
             existing=existing,
             max_per_subset=self._settings.mirroring_max,
         )
+        self._observer.mirrored(key, mirrored)
         outcome = Outcome()
         if not mirrored.plan.is_empty:
             self._news.begin_writes(key)
@@ -101,6 +105,7 @@ class Mirroring:
             finally:
                 if self._news.end_writes(key):
                     self.queue.add_after(key, self._slice_delay_s)
+        self.setbacks.note(key, outcome)
         self._tell(key, endpoints, mirrored.events)
         if outcome.errors:
             if endpoints is not None:

@@ -1,11 +1,17 @@
-"""What a controller tells those who measure it."""
+"""What a controller tells those who measure it.
+
+Observers look on: they must neither block nor raise, and nothing that they do may change what the
+controller does.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Protocol
 
+from keepclose.kube.workqueue import WorkQueue
 from keepclose.model.meta import NamespacedName
+from keepclose.slices.mirroring import Mirrored
 from keepclose.slices.servicestate import ServicePlan
 
 
@@ -18,8 +24,25 @@ class Result(StrEnum):
     ERROR = "error"
 
 
+class MirroringObserver(Protocol):
+    """Sees everything the mirroring of Endpoints does."""
+
+    def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
+        """Note the end of a sync and how long it took."""
+
+    def mirrored(self, key: NamespacedName, mirrored: Mirrored) -> None:
+        """Note what mirroring asks for, before it is written."""
+
+    def written(self, operation: str) -> None:
+        """Note that the server took a write: create, update or delete."""
+
+
 class Observer(Protocol):
-    """Sees everything a controller does; must neither block nor raise."""
+    """Sees everything a controller does."""
+
+    @property
+    def mirroring(self) -> MirroringObserver:
+        """Who sees the mirroring of Endpoints."""
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Note the end of a sync and how long it took."""
@@ -30,12 +53,33 @@ class Observer(Protocol):
     def written(self, operation: str) -> None:
         """Note that the server took a write: create, update or delete."""
 
+    def reached(self, seconds: float) -> None:
+        """Note how long the oldest change of a pod in a sync took until it was written."""
+
     def forgotten(self, key: NamespacedName) -> None:
         """Note that a Service is gone."""
+
+    def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:
+        """Look at a queue from now on."""
+
+
+class SilentMirroringObserver:
+    """Looks away."""
+
+    def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
+        """Do nothing."""
+
+    def mirrored(self, key: NamespacedName, mirrored: Mirrored) -> None:
+        """Do nothing."""
+
+    def written(self, operation: str) -> None:
+        """Do nothing."""
 
 
 class SilentObserver:
     """Looks away."""
+
+    mirroring = SilentMirroringObserver()
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Do nothing."""
@@ -46,5 +90,11 @@ class SilentObserver:
     def written(self, operation: str) -> None:
         """Do nothing."""
 
+    def reached(self, seconds: float) -> None:
+        """Do nothing."""
+
     def forgotten(self, key: NamespacedName) -> None:
+        """Do nothing."""
+
+    def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:
         """Do nothing."""

@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from keepclose.controller.controller import Controller
+from keepclose.controller.memory import settle_memory
 from keepclose.controller.metrics import Metrics
 from keepclose.controller.pages import Pages
-from keepclose.controller.settings import COMPONENT, ControllerSettings
+from keepclose.controller.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
@@ -28,6 +29,8 @@ from keepclose.kube.retries import Retries
 
 LEASE_NAMESPACE: Final = "kube-system"
 LEASE_NAME: Final = "keepclose-controller"
+# Those who stand by read the lease twice as often as the leader renews it: a hand-over is quick.
+SEEK_PERIOD_S: Final = 1.0
 _ONCE: Final = Retries(max_elapsed=0.0)
 
 
@@ -55,7 +58,8 @@ def run_controller(
     Raise ConfigError when the cluster cannot be asked with these settings, LeadershipLost when
     somebody else may lead by now, and OSError when the pages cannot be served.
     """
-    asyncio.run(_run_until_signal(settings, connection, leader_elect, listening, on_ready))
+    with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
+        runner.run(_run_until_signal(settings, connection, leader_elect, listening, on_ready))
 
 
 async def serve(
@@ -68,12 +72,24 @@ async def serve(
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
     """Run a controller until cancelled, as the leader if that is asked for."""
-    metrics = Metrics(max_endpoints=settings.plan.max_endpoints)
+    metrics = Metrics(
+        max_endpoints=settings.plan.max_endpoints, max_per_subset=settings.mirroring_max
+    )
     async with connect(connection, clock=clock, retries=_ONCE) as client:
         recorder = EventRecorder(
             client, component=COMPONENT, clock=clock, host=socket.gethostname()
         )
-        controller = Controller(client, settings, clock=clock, recorder=recorder, observer=metrics)
+        mirroring_recorder = EventRecorder(
+            client, component=MIRRORING_COMPONENT, clock=clock, host=socket.gethostname()
+        )
+        controller = Controller(
+            client,
+            settings,
+            clock=clock,
+            recorder=recorder,
+            mirroring_recorder=mirroring_recorder,
+            observer=metrics,
+        )
         pages = Pages(
             metrics=metrics.page, is_ready=controller.synced.is_set, explain=controller.explain
         )
@@ -88,11 +104,20 @@ async def serve(
             await pages.stop()
 
 
+def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the quicker event loop of `keepclose[server]` where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
 async def _lead(
     controller: Controller, client: Client, *, clock: Clock, leader_elect: bool
 ) -> None:
     if not leader_elect:
-        await controller.run()
+        await _work(controller, clock=clock)
         return
     elector = LeaderElector(
         client,
@@ -100,8 +125,20 @@ async def _lead(
         name=LEASE_NAME,
         identity=f"{socket.gethostname()}_{os.getpid()}_{uuid4()}",
         clock=clock,
+        seek_period_s=SEEK_PERIOD_S,
     )
-    await elector.run(controller.run)
+    await elector.run(lambda: _work(controller, clock=clock))
+
+
+async def _work(controller: Controller, *, clock: Clock) -> None:
+    settling = asyncio.create_task(
+        settle_memory(controller.synced, lambda: controller.is_idle, clock=clock)
+    )
+    try:
+        await controller.run()
+    finally:
+        settling.cancel()
+        await asyncio.wait((settling,))
 
 
 async def _run_until_signal(

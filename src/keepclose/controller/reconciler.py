@@ -9,8 +9,10 @@ from __future__ import annotations
 from keepclose.controller.announcement import Announcer
 from keepclose.controller.caches import Caches
 from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.nodes import NodeView, depends_on_shares
 from keepclose.controller.observation import Observer, Result
+from keepclose.controller.setbacks import Setbacks
 from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import Refreshed, States, is_same_wish
 from keepclose.controller.subscriptions import Subscriptions
@@ -41,6 +43,7 @@ class Reconciler:
         conditions: ConditionWriter,
         announcer: Announcer,
         observer: Observer,
+        latencies: PodLatencies,
     ) -> None:
         self._caches = caches
         self._settings = settings
@@ -53,6 +56,8 @@ class Reconciler:
         self._conditions = conditions
         self._announcer = announcer
         self._observer = observer
+        self._latencies = latencies
+        self.setbacks = Setbacks()
 
     def explain(self, key: NamespacedName) -> ServicePlan | None:
         """Return the plan as it would be made now; None for a Service that is none of ours."""
@@ -94,6 +99,7 @@ class Reconciler:
             raise
 
     async def _reconcile(self, service: Service, present: list[EndpointSlice]) -> Result:
+        since = self._latencies.take(service.key)
         plan = self._plan(service)
         outcome = Outcome()
         if not plan.is_empty:
@@ -102,9 +108,14 @@ class Reconciler:
                 await self._write(service, plan, present, outcome)
             finally:
                 self._subscriptions.end_writes(service.key)
+        if since is not None:
+            self._latencies.end(
+                service.key, since, written=outcome.written, is_good=outcome.is_good
+            )
         self._announcer.announce(service, plan)
         if self._settings.writes_conditions:
             await self._write_conditions(service, plan, outcome)
+        self.setbacks.note(service.key, outcome)
         errors = [*plan.errors, *outcome.errors]
         if errors:
             self._announcer.fail(
@@ -168,15 +179,18 @@ class Reconciler:
         except (Conflict, NotFound):
             outcome.is_stale = True
         except KubeError as error:
-            outcome.errors.append(f"failed to update the status of Service {service.key}: {error}")
+            message = f"failed to update the status of Service {service.key}: {error}"
+            outcome.note_error(message, error)
 
     def _forget(self, key: NamespacedName) -> None:
         self._states.drop(key)
+        self.setbacks.forget(key)
         self._tracker.delete_service(key)
         self._triggers.delete_service(key)
         self._subscriptions.by_shares.discard(key)
         self._subscriptions.awaiting.discard(key)
         self._announcer.forget(key)
+        self._latencies.forget(key)
         self._observer.forgotten(key)
 
 

@@ -16,6 +16,9 @@ from keepclose.slices.mirroring import MAX_PER_SUBSET
 from keepclose.slices.settings import Settings
 
 COMPONENT: Final = "endpoint-slice-controller"
+MIRRORING_COMPONENT: Final = "endpoint-slice-mirroring-controller"
+QUEUE: Final = "endpoint_slice"
+MIRRORING_QUEUE: Final = "endpoint_slice_mirroring"
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s|us|µs|ns)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
@@ -66,6 +69,8 @@ def settings_flaws(settings: ControllerSettings) -> list[str]:
             flaws.append(f"{option} must not be more than {most}, but got {value}")
     if settings.batch_s < 0:
         flaws.append("endpointslice-updates-batch-period must not be negative")
+    if settings.mirroring_batch_s < 0:
+        flaws.append("mirroring-endpointslice-updates-batch-period must not be negative")
     return flaws
 
 

@@ -1,8 +1,8 @@
 """Which news of slices is news: our own writes come back as events and concern nobody.
 
-What concerns whom is said by `slices.changes`. Here two things are added that only a running
-controller meets: an event can be faster than the answer to the write that caused it, and a slice
-can leave us without being deleted.
+What concerns whom is said by `slices.changes`. Here is added what only a running controller meets:
+an event can be faster than the answer to the write that caused it, a slice can leave us without
+being deleted, and one that another controller wrote, the one before us most often, can be deleted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.changes import (
     is_managed_by,
+    service_of,
     services_for_added_slice,
     services_for_changed_slice,
     services_for_deleted_slice,
@@ -40,6 +41,9 @@ class SliceNews:
         if new is None:
             if old is None:
                 return ()
+            if is_managed_by(old, managed_by) and not tracker.has(old):
+                # NB: what we delete is tracked, so this was somebody else.
+                return _service(old)
             return services_for_deleted_slice(old, tracker=tracker, managed_by=managed_by)
         if old is not None and self._is_leaving(old, new):
             # NB: else the tracker would wait for ever for a slice that will not come back.
@@ -52,6 +56,11 @@ class SliceNews:
             return ()
         if old is None:
             return services_for_added_slice(new, tracker=tracker, managed_by=managed_by)
+        if old.metadata.owner_references != new.metadata.owner_references and is_managed_by(
+            new, managed_by
+        ):
+            # NB: owners do not count as content, so the generation tells nothing of them.
+            return _service(new)
         return services_for_changed_slice(old, new, tracker=tracker, managed_by=managed_by)
 
     def begin_writes(self, service: NamespacedName) -> None:
@@ -78,3 +87,8 @@ class SliceNews:
                 and new.metadata.deletion_timestamp is not None
             )
         )
+
+
+def _service(piece: EndpointSlice) -> tuple[NamespacedName, ...]:
+    key = service_of(piece)
+    return () if key is None else (key,)

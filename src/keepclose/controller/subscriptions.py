@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import structlog
 
 from keepclose.controller.caches import Caches
+from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.matching import Matching
 from keepclose.controller.nodes import NodeView, node_change
 from keepclose.controller.settings import ControllerSettings
@@ -44,6 +45,7 @@ class Subscriptions:
         states: States,
         nodes: NodeView,
         tracker: SliceTracker,
+        latencies: PodLatencies | None = None,
     ) -> None:
         self._caches = caches
         self._settings = settings
@@ -51,6 +53,7 @@ class Subscriptions:
         self._queue = queue
         self._states = states
         self._nodes = nodes
+        self._latencies = latencies
         self.news = SliceNews(caches.slices, tracker, managed_by=self._managed_by)
         self.matching = Matching()
         self.by_shares: set[NamespacedName] = set()
@@ -93,9 +96,10 @@ class Subscriptions:
         if pod is not None:
             for key in candidates:
                 self._states.note_pod(key, pod.key)
-        self._queue_all(
-            services_for_pod_change(candidates.values(), old=old, new=new), self._settings.batch_s
-        )
+        keys = services_for_pod_change(candidates.values(), old=old, new=new)
+        if self._latencies is not None:
+            self._latencies.note(keys)
+        self._queue_all(keys, self._settings.batch_s)
 
     def hear_node(self, old: Node | None, new: Node | None) -> None:
         """Queue the Services with pods on a node that moved, and those that depend on shares."""

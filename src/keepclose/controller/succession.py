@@ -57,8 +57,15 @@ class Succession:
     """Hands out the writes one by one; tell it how each went before asking for the next."""
 
     def __init__(self, plan: SlicePlan, present: Mapping[str, EndpointSlice]) -> None:
-        self._present = dict(present)
+        self._present = present
         self._failed = False
+        self._moving = _NONE
+        self._seats: Counter[tuple[str, ...]] = Counter()
+        only = _find_only(plan)
+        if only is not None:
+            # Nothing can move with one write, which is the usual case.
+            self._left = [only]
+            return
         creates = [Write(Operation.CREATE, one, adds=_addresses(one)) for one in plan.create]
         updates = [_update(one, present.get(one.metadata.name)) for one in plan.update]
         updates.sort(key=lambda write: bool(write.removes))
@@ -67,7 +74,6 @@ class Succession:
         removed = _NONE.union(*(write.removes for write in self._left))
         # Only endpoints that leave one of these slices and come to another can get lost between.
         self._moving = removed & _NONE.union(*(write.adds for write in self._left))
-        self._seats: Counter[tuple[str, ...]] = Counter()
         for write in self._left:
             self._seats.update(write.removes & self._moving)
 
@@ -127,6 +133,17 @@ class Succession:
         bridge = Write(Operation.UPDATE, replace(write.piece, endpoints=endpoints), adds=write.adds)
         write.adds = _NONE
         return bridge
+
+
+def _find_only(plan: SlicePlan) -> Write | None:
+    """Return the write of a plan that has only one."""
+    if len(plan.create) + len(plan.update) + len(plan.delete) != 1:
+        return None
+    if plan.create:
+        return Write(Operation.CREATE, plan.create[0])
+    if plan.update:
+        return Write(Operation.UPDATE, plan.update[0])
+    return Write(Operation.DELETE, plan.delete[0])
 
 
 def _update(piece: EndpointSlice, before: EndpointSlice | None) -> Write:

@@ -1,7 +1,8 @@
 """Workers that take keys from a queue until they are told to stop.
 
 A failed key comes back after a growing delay, a limited number of times; then it waits for the next
-change. One key that breaks the program is one failed key, nothing more.
+change. One that the server asked to come back later is never given up. One key that breaks the
+program is one failed key, nothing more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ _log = structlog.get_logger(__name__)
 Sync = Callable[[NamespacedName], Awaitable[Result]]
 
 
+def _no_wait(_key: NamespacedName) -> float:
+    """Return 0: nobody was asked to wait."""
+    return 0.0
+
+
 class Workers:
     """A number of workers for one queue."""
 
@@ -32,13 +38,16 @@ class Workers:
         most_retries: int,
         clock: Clock,
         on_synced: Callable[[NamespacedName, Result, float], None],
+        take_wait: Callable[[NamespacedName], float] = _no_wait,
     ) -> None:
+        """Take the work; `take_wait` says for how long the server asked a key to stay away."""
         self._queue = queue
         self._sync = sync
         self._number = number
         self._most_retries = most_retries
         self._clock = clock
         self._on_synced = on_synced
+        self._take_wait = take_wait
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
 
@@ -76,10 +85,11 @@ class Workers:
             _log.exception("sync failed", key=str(key))
             result = Result.ERROR
         self._on_synced(key, result, self._clock.monotonic() - started)
+        wait_s = self._take_wait(key)
         if result is Result.SUCCESS:
             self._queue.forget(key)
-        elif self._queue.failures(key) < self._most_retries:
-            self._queue.retry(key)
+        elif wait_s > 0 or self._queue.failures(key) < self._most_retries:
+            self._queue.retry(key, at_least_s=wait_s)
         else:
             _log.warning("given up until the next change", key=str(key))
             self._queue.forget(key)

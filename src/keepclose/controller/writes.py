@@ -1,8 +1,9 @@
 """Writing slices, in an order that loses no endpoint, and telling trackers and caches at once.
 
 Slices are replaced whole under their resource version: the struct holds every field that a slice
-may have but the managed fields, which the server keeps. Deletes name the uid, so that a newer slice
-of the same name is left alone.
+may have but the managed fields, which the server keeps. Deletes name uid and version, so that a
+newer slice of the same name is left alone, and so is one that somebody filled meanwhile. Answers
+hold metadata alone; should somebody on the server have altered a slice, the watch tells that.
 """
 
 from __future__ import annotations
@@ -10,14 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import structlog
+from msgspec.structs import replace
 
 from keepclose.controller.succession import Operation, Succession, Write
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
-from keepclose.kube.errors import ApiError, Conflict, Forbidden, KubeError, NotFound
+from keepclose.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+    TransportError,
+)
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.meta import NamespacedName
+from keepclose.model.wellknown import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.trackers import SliceTracker
 
@@ -33,11 +45,23 @@ class Outcome:
         self.is_stale = False
         """Whether somebody else wrote first, so that a new plan is needed."""
         self.written = 0
+        self.wait_s = 0.0
+        """How long the server asked to be left alone."""
+        self.is_cut_off = False
+        """Whether the server was away."""
 
     @property
     def is_good(self) -> bool:
         """Whether everything is written."""
         return not self.errors and not self.is_stale
+
+    def note_error(self, message: str, error: KubeError) -> None:
+        """Note a failure, and what it says about the server."""
+        self.errors.append(message)
+        if isinstance(error, TransportError | ServerError):
+            self.is_cut_off = True
+        if isinstance(error, ApiError):
+            self.wait_s = max(self.wait_s, error.retry_after or 0.0)
 
 
 class SliceWriter:
@@ -66,8 +90,9 @@ class SliceWriter:
     ) -> None:
         """Do the writes of a plan; `owner` names the Service in messages, as in "Service a/b".
 
-        After a failure the writes that cannot take an endpoint away still happen. A namespace that
-        is being terminated ends the writes without a word.
+        After a failure the writes that cannot take an endpoint away still happen, unless the server
+        is away or asks for patience. A namespace that is being terminated ends the writes without a
+        word.
         """
         succession = Succession(plan, {one.metadata.name: one for one in present})
         while (write := succession.next()) is not None:
@@ -78,6 +103,8 @@ class SliceWriter:
                     return
                 succession.note_failed()
                 self._note_failure(owner, write, error, outcome)
+                if isinstance(error, TransportError | TooManyRequests):
+                    return
             else:
                 outcome.written += 1
                 succession.note_done(write, stored)
@@ -92,14 +119,30 @@ class SliceWriter:
         if write.operation is Operation.DELETE:
             await self._delete(piece)
             return None
-        if write.operation is Operation.CREATE:
-            stored = await self._client.create(ENDPOINT_SLICES, piece)
-        else:
-            stored = await self._client.update(ENDPOINT_SLICES, piece)
+        meta = await self._client.write(ENDPOINT_SLICES, piece)
+        stored = self._cache.get(meta.key)
+        if stored is None or stored.metadata.resource_version != meta.resource_version:
+            stored = replace(piece, metadata=meta)
         # NB: the tracker first, so that the news from the cache is known to be our own.
         self._tracker.update(stored)
         self._cache.put(stored)
+        if self._has_left(stored):
+            # NB: its end was told before this answer came, and nothing will tell it once more.
+            self._tracker.handle_deletion(stored)
         return stored
+
+    def _has_left(self, stored: EndpointSlice) -> bool:
+        """Return whether the cache knows already that the slice is no longer what was written."""
+        now = self._cache.get(stored.metadata.key)
+        return (
+            now is None
+            or now.metadata.uid != stored.metadata.uid
+            or now.metadata.deletion_timestamp is not None
+            or any(
+                now.metadata.labels.get(label) != stored.metadata.labels.get(label)
+                for label in (MANAGED_BY_LABEL, SERVICE_NAME_LABEL)
+            )
+        )
 
     async def _delete(self, piece: EndpointSlice) -> None:
         meta = piece.metadata
@@ -107,7 +150,11 @@ class SliceWriter:
         self._tracker.expect_deletion(piece)
         try:
             await self._client.delete(
-                ENDPOINT_SLICES, meta.name, namespace=meta.namespace, uid=meta.uid
+                ENDPOINT_SLICES,
+                meta.name,
+                namespace=meta.namespace,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
             )
         except NotFound:
             return
@@ -124,7 +171,7 @@ class SliceWriter:
             _log.info("slice changed meanwhile", owner=owner, slice=name, error=str(error))
             return
         what = f"{write.operation} {name} EndpointSlice" if name else "create EndpointSlice"
-        outcome.errors.append(f"failed to {what} for {owner}: {error}")
+        outcome.note_error(f"failed to {what} for {owner}: {error}", error)
 
 
 def _is_terminating(error: KubeError) -> bool:

@@ -61,17 +61,39 @@ def service_conditions(
     """Return the conditions without times; none when no trafficDistribution was asked for.
 
     `prefix` is the domain of an implementation beside the EndpointSlice controller, as in
-    "keepclose.dev/". Honored appears only with acknowledgements.
+    "keepclose.dev/". Honored appears only with acknowledgements, and only for hints that are there.
     """
     if strategy.distribution is Verdict.ABSENT:
         return ()
     accepted = _accepted(strategy)
-    conditions = [accepted, _programmed(strategy, accepted, slices, write_failed, facts)]
-    if acknowledgements is not None:
-        conditions.append(_honored(acknowledgements))
-    return tuple(
-        msgspec.structs.replace(condition, type=prefix + condition.type) for condition in conditions
+    programmed = _programmed(strategy, accepted, slices, write_failed, facts)
+    conditions = tuple(
+        msgspec.structs.replace(condition, type=prefix + condition.type)
+        for condition in (accepted, programmed)
     )
+    return add_honored(conditions, acknowledgements, prefix=prefix)
+
+
+def is_programmed(conditions: Iterable[Condition], *, prefix: str = "") -> bool:
+    """Return whether the conditions say that there are hints to be honoured."""
+    wanted = prefix + PROGRAMMED
+    return any(one.type == wanted and one.status == "True" for one in conditions)
+
+
+def add_honored(
+    conditions: tuple[Condition, ...],
+    acknowledgements: Acknowledgements | None,
+    *,
+    prefix: str = "",
+) -> tuple[Condition, ...]:
+    """Return the conditions with Honored among them; without it where nobody can answer.
+
+    That is so without acknowledgements, and where no hints are programmed.
+    """
+    if acknowledgements is None or not is_programmed(conditions, prefix=prefix):
+        return conditions
+    honored = _honored(acknowledgements)
+    return (*conditions, msgspec.structs.replace(honored, type=prefix + honored.type))
 
 
 def merge_conditions(
@@ -150,12 +172,14 @@ def _programmed(
 
 
 def _honored(acks: Acknowledgements) -> Condition:
-    counts = f"{acks.honoured} of {acks.nodes} nodes use the hints as written"
-    if acks.answered < acks.nodes:
+    # NB: no numbers in the messages, else each answer of a node would write every Service.
+    if acks.nodes == 0 or acks.answered < acks.nodes:
         status, reason = "Unknown", ConditionReason.PENDING
-        counts = f"{acks.answered} of {acks.nodes} nodes have answered"
+        message = "not all ready nodes have answered for the hints as written"
     elif acks.honoured < acks.nodes:
         status, reason = "False", ConditionReason.PARTIALLY_HONORED
+        message = "some nodes do not use the hints; their acknowledgements say why"
     else:
         status, reason = "True", ConditionReason.ALL_NODES_ACKNOWLEDGED
-    return Condition(type=HONORED, status=status, reason=reason, message=counts)
+        message = "all ready nodes use the hints as written"
+    return Condition(type=HONORED, status=status, reason=reason, message=message)

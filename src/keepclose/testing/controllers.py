@@ -1,4 +1,4 @@
-"""A controller beside a real API server in this process, and a hand that changes the cluster.
+"""A controller in this process beside any API server, and a hand that changes the cluster.
 
     async with serving(tmp_path) as api, world(api) as cluster:
         await cluster.add_node("n1", "zone-a")
@@ -6,16 +6,19 @@
         async with cluster.controlled() as controller:
             await cluster.settle(controller)
 
-Everything between the two goes through a wire that counts writes and can make them fail.
+`opened` does the same for a server that is known by its kubeconfig alone. What the controller
+writes goes through a wire that counts writes and can make them fail.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from random import Random
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.settings import COMPONENT, ControllerSettings
@@ -24,65 +27,51 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect, make_credentials
-from keepclose.kube.errors import ConnectionLost
+from keepclose.kube.errors import NotFound
 from keepclose.kube.incluster import load_settings
-from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, NODES, PODS, SERVICES, Kind
+from keepclose.kube.kinds import (
+    ENDPOINT_SLICES,
+    ENDPOINTS,
+    EVENTS,
+    NODES,
+    PODS,
+    SERVICES,
+    Kind,
+)
+from keepclose.kube.pages import Page
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request, Response, Transport
 from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import Condition, ObjectMeta, OwnerReference
 from keepclose.model.selectors import matches
 from keepclose.model.service import Service
 from keepclose.model.wellknown import ZONE_LABEL
 from keepclose.model.workload import Pod
 from keepclose.slices.settings import Cluster
 from keepclose.testing.apiservers import PATIENCE, Served
+from keepclose.testing.crowds import do_all
+from keepclose.testing.wires import Wire
 
 CLOCK: Final = SystemClock()
-NAMESPACE: Final = "default"
+QUICK: Final = ControllerSettings(slice_delay_s=0.01, retry_delay_s=0.01)
+LONG_GRACE_S: Final = 36_000
+"""So long that no pod ends by itself while a test runs."""
 _ONCE: Final = Retries(max_elapsed=0.0)
-
-
-class Wire:
-    """A transport that counts what is written and loses some of it on the way."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self.writes: list[Request] = []
-        """The writes of slices and Services, those that failed too."""
-        self.failing = 0.0
-        """The part of the writes that fail, one half before they are served, one half after."""
-        self.refused = ""
-        """The method whose requests get no further at all."""
-        self.random = Random(7)  # noqa: S311 - tests want the same every time
-
-    async def send(self, request: Request) -> Response:
-        """Pass a request on, or do not."""
-        if request.method == "GET" or "/events" in request.path or "/leases" in request.path:
-            return await self._transport.send(request)
-        self.writes.append(request)
-        dice = self.random.random()
-        if dice < self.failing / 2 or request.method == self.refused:
-            raise ConnectionLost("wire", "cut before the request was served")
-        response = await self._transport.send(request)
-        if dice < self.failing:
-            await response.close()
-            raise ConnectionLost("wire", "cut before the answer came")
-        return response
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._transport.close()
+_OWN_SERVICE: Final = "kubernetes"
+"""The Service of the API server itself, which comes back when it is deleted."""
 
 
 class World:
     """A cluster that a test changes as kubelets and users would."""
 
-    def __init__(self, api: Served, client: Client) -> None:
-        self.api = api
+    def __init__(self, client: Client, *, controller: Path, namespace: str = "default") -> None:
         self.client = client
+        self.namespace = namespace
         self.wire: Wire
-        self._directory = api.server.settings.data_dir
+        """What the last controller writes through."""
+        self.api: Served
+        """The server, where it runs in this process."""
+        self._controller = controller
 
     async def add_node(self, name: str, zone: str | None, *, cpu: str = "4") -> None:
         """Add a ready node."""
@@ -111,12 +100,14 @@ class World:
         ip: str,
         app: str = "web",
         ready: bool = True,
+        owner: OwnerReference | None = None,
     ) -> None:
-        """Add a running pod."""
+        """Add a running pod, on its own or that of a controller of pods."""
+        owners = [] if owner is None else [msgspec.to_builtins(owner)]
         await self.client.create(
             PODS,
             {
-                "metadata": {"name": name, "labels": {"app": app}},
+                "metadata": {"name": name, "labels": {"app": app}, "ownerReferences": owners},
                 "spec": {
                     "nodeName": node,
                     "terminationGracePeriodSeconds": 0,
@@ -129,7 +120,7 @@ class World:
                     ],
                 },
             },
-            namespace=NAMESPACE,
+            namespace=self.namespace,
         )
         await self.set_pod(name, ip=ip, ready=ready)
 
@@ -142,8 +133,12 @@ class World:
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
         }
         await self.client.patch(
-            PODS, name, {"status": status}, namespace=NAMESPACE, subresource="status"
+            PODS, name, {"status": status}, namespace=self.namespace, subresource="status"
         )
+
+    async def end_pod(self, name: str, *, grace: int = LONG_GRACE_S) -> None:
+        """Ask a pod to end; it goes on as it is for the time of the grace."""
+        await self.client.delete(PODS, name, namespace=self.namespace, grace_period=grace)
 
     async def add_service(
         self, name: str = "web", *, annotations: dict[str, str] | None = None, **spec: Any
@@ -155,27 +150,39 @@ class World:
             **spec,
         }
         body = {"metadata": {"name": name, "annotations": annotations or {}}, "spec": wanted}
-        return await self.client.create(SERVICES, body, namespace=NAMESPACE)
+        return await self.client.create(SERVICES, body, namespace=self.namespace)
 
     async def change(self, kind: Kind[Any], name: str, patch: dict[str, Any]) -> None:
         """Change an object by a merge patch."""
-        namespace = NAMESPACE if kind.namespaced else ""
+        namespace = self.namespace if kind.namespaced else ""
         await self.client.patch(kind, name, patch, namespace=namespace)
 
     async def remove(self, kind: Kind[Any], name: str) -> None:
         """Delete an object."""
-        namespace = NAMESPACE if kind.namespaced else ""
+        namespace = self.namespace if kind.namespaced else ""
         await self.client.delete(kind, name, namespace=namespace, grace_period=0)
 
     async def slices(self, service: str = "web") -> list[EndpointSlice]:
         """Return the slices of a Service, by name."""
-        page = await self.client.list_all(ENDPOINT_SLICES, namespace=NAMESPACE)
+        page = await self.client.list_all(ENDPOINT_SLICES, namespace=self.namespace)
         found = [one for one in page.items if one.service_key.name == service]
         return sorted(found, key=lambda one: one.metadata.name)
 
+    async def conditions(self, service: str = "web") -> tuple[Condition, ...]:
+        """Return the status conditions of a Service."""
+        found = await self.client.get(SERVICES, service, namespace=self.namespace)
+        return found.status.conditions
+
+    async def events(self) -> list[tuple[str, str, str, int]]:
+        """Return type, reason, message and count of our events in the namespace, oldest first."""
+        page = await self.client.list_all(EVENTS, namespace=self.namespace)
+        found = [one for one in page.items if one.source.component == COMPONENT]
+        found.sort(key=lambda one: one.metadata.name)
+        return [(one.type, one.reason, one.message, one.count) for one in found]
+
     async def selected(self, service: Service) -> list[Pod]:
         """Return the pods that a Service selects, by name."""
-        page = await self.client.list_all(PODS, namespace=NAMESPACE)
+        page = await self.client.list_all(PODS, namespace=self.namespace)
         selector = service.spec.selector or {}
         found = [pod for pod in page.items if matches(selector, pod.metadata.labels)]
         return sorted(found, key=lambda pod: pod.metadata.name)
@@ -184,18 +191,38 @@ class World:
         """Return the nodes as a plan sees them."""
         return Cluster.of((await self.client.list_all(NODES)).items)
 
+    async def clear(self) -> None:
+        """Remove whatever tests left anywhere, as nobody may who does not own the whole cluster.
+
+        Namespaces stay: not every API server has somebody beside it who would empty them.
+        """
+        for kind in (SERVICES, PODS, ENDPOINTS, ENDPOINT_SLICES, NODES):
+            page: Page[Any] = await self.client.list_all(kind)
+            await do_all(
+                self._delete(kind, one.metadata)
+                for one in page.items
+                if not one.metadata.name.startswith(_OWN_SERVICE)
+            )
+
+    async def _delete(self, kind: Kind[Any], meta: ObjectMeta) -> None:
+        if meta.finalizers:
+            patch = {"metadata": {"finalizers": None}}
+            await self.client.patch(kind, meta.name, patch, namespace=meta.namespace)
+        with suppress(NotFound):  # The garbage collector was faster.
+            await self.client.delete(kind, meta.name, namespace=meta.namespace, grace_period=0)
+
     @asynccontextmanager
     async def controlled(
         self, settings: ControllerSettings | None = None, **parts: Any
     ) -> AsyncIterator[Controller]:
         """Run a controller under its own role for the time of the block."""
-        connection = load_settings(self._directory / "controller.kubeconfig", env={})
+        connection = load_settings(self._controller, env={})
         credentials = make_credentials(connection, clock=CLOCK)
         self.wire = Wire(AioTransport(connection.server, credentials=credentials, clock=CLOCK))
         async with Client(self.wire, clock=CLOCK, retries=_ONCE) as client:
             controller = Controller(
                 client,
-                settings or ControllerSettings(slice_delay_s=0.01, retry_delay_s=0.01),
+                settings or QUICK,
                 clock=CLOCK,
                 recorder=EventRecorder(client, component=COMPONENT, clock=CLOCK),
                 **parts,
@@ -240,8 +267,22 @@ class World:
 
 
 @asynccontextmanager
+async def opened(
+    kubeconfig: Path, *, controller: Path | None = None, namespace: str = "default"
+) -> AsyncIterator[World]:
+    """Open the hand that changes a cluster, as the administrator.
+
+    Controllers go by the same kubeconfig unless they have one of their own.
+    """
+    async with connect(load_settings(kubeconfig, env={}), clock=CLOCK) as client:
+        yield World(client, controller=controller or kubeconfig, namespace=namespace)
+
+
+@asynccontextmanager
 async def world(api: Served) -> AsyncIterator[World]:
-    """Open the hand that changes the cluster, as the administrator."""
-    connection = load_settings(api.server.settings.data_dir / "kubeconfig", env={})
-    async with connect(connection, clock=CLOCK) as client:
-        yield World(api, client)
+    """Open the hand that changes the cluster of a server in this process."""
+    directory = api.server.settings.data_dir
+    controller = directory / "controller.kubeconfig"
+    async with opened(directory / "kubeconfig", controller=controller) as found:
+        found.api = api
+        yield found

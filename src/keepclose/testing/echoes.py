@@ -24,7 +24,7 @@ class EchoTransport:
         self.version = 1_000_000
         self.requests: list[Request] = []
         self.handed_over = 0.0
-        """When the last request came, by the clock of `time.perf_counter`."""
+        """When the last request came, by the clock of `time.process_time`."""
         self._refusals: deque[tuple[int, str] | None] = deque()
 
     def refuse_next(self, *refusals: tuple[int, str] | None) -> None:
@@ -33,7 +33,7 @@ class EchoTransport:
 
     async def send(self, request: Request) -> FakeResponse:
         """Answer a write."""
-        self.handed_over = time.perf_counter()
+        self.handed_over = time.process_time()
         self.requests.append(request)
         refusal = self._refusals.popleft() if self._refusals else None
         if refusal is not None:

@@ -1,0 +1,63 @@
+"""Tests of when the garbage collector looks at what a controller holds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from keepclose.controller.memory import LOOK_S, THRESHOLD, settle_memory
+from keepclose.testing.fakeclock import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """Leave the collector as it was."""
+    threshold = gc.get_threshold()
+    yield
+    gc.enable()
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+async def test_the_collector_rests_until_the_first_work_is_done() -> None:
+    """It is away while caches fill and syncs are made, and then sees only what is new."""
+    clock, ready, idle = FakeClock(), asyncio.Event(), False
+    gc.unfreeze()
+    task = asyncio.create_task(settle_memory(ready, lambda: idle, clock=clock))
+    await clock.advance(0.0)
+    assert not gc.isenabled()
+    ready.set()
+    await clock.advance(3 * LOOK_S)
+    assert not gc.isenabled()
+    idle = True
+    await clock.advance(LOOK_S)
+    await task
+    assert gc.isenabled()
+    assert gc.get_threshold()[0] == THRESHOLD
+    assert gc.get_freeze_count() > 0
+
+
+async def test_a_controller_that_stops_early_leaves_the_collector_as_it_was() -> None:
+    """Nothing is frozen when the first work was never done."""
+    threshold = gc.get_threshold()
+    gc.unfreeze()
+    task = asyncio.create_task(settle_memory(asyncio.Event(), lambda: True, clock=FakeClock()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert gc.isenabled()
+    assert gc.get_threshold() == threshold
+    assert gc.get_freeze_count() == 0
+
+
+async def test_a_queue_that_never_empties_does_not_keep_the_collector_away() -> None:
+    """After ten minutes it comes back all the same."""
+    clock, ready = FakeClock(), asyncio.Event()
+    ready.set()
+    task = asyncio.create_task(settle_memory(ready, lambda: False, clock=clock))
+    await clock.advance(600 * LOOK_S)
+    await task
+    assert gc.isenabled()
