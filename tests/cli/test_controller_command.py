@@ -51,6 +51,21 @@ def _own_logs() -> Iterator[None]:
             id="no duration",
         ),
         pytest.param(
+            ["--mirroring-endpointslice-updates-batch-period", "1 s"],
+            "--mirroring-endpointslice-updates-batch-period: '1 s' must be a duration such as 1s",
+            id="no duration of mirroring",
+        ),
+        pytest.param(
+            ["--mirroring-concurrent-service-endpoint-syncs", "51"],
+            "mirroring-concurrent-service-endpoint-syncs must not be more than 50, but got 51",
+            id="too many workers of mirroring",
+        ),
+        pytest.param(
+            ["--mirroring-max-endpoints-per-subset", "1001"],
+            "mirroring-max-endpoints-per-subset must not be more than 1000, but got 1001",
+            id="mirrored slices that the API refuses",
+        ),
+        pytest.param(
             ["--feature-gates", "ServiceTrafficDistribution=maybe"],
             "--feature-gates: feature gate ServiceTrafficDistribution: "
             "'maybe' must be true or false",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepclose.cli.webhook import fail, read_address, read_webhook
+
 if TYPE_CHECKING:
     from keepclose.controller.settings import ControllerSettings
+    from keepclose.controller.webhooksettings import WebhookSettings
 
 
 class DefaultSubsetting(StrEnum):
@@ -19,6 +22,13 @@ class DefaultSubsetting(StrEnum):
     RANDOM = "Random"
     PREFER = "Prefer"
     REQUIRE = "Require"
+
+
+class Mode(StrEnum):
+    """In place of the built-in EndpointSlice controller, or beside it."""
+
+    REPLACE = "replace"
+    WEBHOOK = "webhook"
 
 
 class TopologyMode(StrEnum):
@@ -35,6 +45,13 @@ def controller(
         Path | None,
         typer.Option(metavar="FILE", help="How to reach the cluster; default as kubectl has it."),
     ] = None,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="replace: write all slices, in place of the built-in controller. webhook: only "
+            "set the hints of Services that ask by annotation, beside it."
+        ),
+    ] = Mode.REPLACE,
     feature_gates: Annotated[
         str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
     ] = "",
@@ -49,6 +66,16 @@ def controller(
         typer.Option(
             metavar="DURATION", help="How long changes of pods are gathered, such as 500ms or 1s."
         ),
+    ] = "0s",
+    mirroring_concurrent_service_endpoint_syncs: Annotated[
+        int, typer.Option(metavar="N", help="Endpoints objects mirrored at once, 1 to 50.")
+    ] = 5,
+    mirroring_max_endpoints_per_subset: Annotated[
+        int, typer.Option(metavar="N", help="The most addresses mirrored of a subset, 1 to 1000.")
+    ] = 1000,
+    mirroring_endpointslice_updates_batch_period: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="How long changes of Endpoints are gathered."),
     ] = "0s",
     leader_elect: Annotated[
         bool, typer.Option(help="Work only while holding the lease of the controller.")
@@ -69,16 +96,76 @@ def controller(
             "port 0 takes any free one, none serves nothing.",
         ),
     ] = "127.0.0.1:10260",
+    webhook_address: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where API servers show slices to the webhook."),
+    ] = "0.0.0.0:9443",
+    webhook_service: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMESPACE/NAME[:PORT]", help="The Service by which API servers reach it."
+        ),
+    ] = "",
+    webhook_url: Annotated[
+        str,
+        typer.Option(metavar="URL", help="How API servers reach it where there is no Service."),
+    ] = "",
+    webhook_tls_cert_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Its certificate; default one of its own, kept in the Secret "
+            "keepclose-webhook-tls.",
+        ),
+    ] = "",
+    webhook_tls_private_key_file: Annotated[
+        str, typer.Option(metavar="FILE", help="The key of the certificate.")
+    ] = "",
+    webhook_ca_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Who signed the certificate; default it vouches for itself."
+        ),
+    ] = "",
+    webhook_namespace_selector: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY=VALUE,...", help="Only slices in namespaces with these labels are shown."
+        ),
+    ] = "",
+    webhook_register: Annotated[
+        bool,
+        typer.Option(help="Keep the MutatingWebhookConfiguration keepclose-hints up to date."),
+    ] = True,
 ) -> None:
     """Keep the EndpointSlices of a cluster, with hints that keep traffic close.
 
     Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input.
     """
+    webhook = None
+    if mode is Mode.WEBHOOK:
+        if default_subsetting is not DefaultSubsetting.RANDOM:
+            fail("--default-subsetting needs --mode=replace: a webhook cannot make slices")
+        webhook = read_webhook(
+            address=webhook_address,
+            service=webhook_service,
+            url=webhook_url,
+            certificate_file=webhook_tls_cert_file,
+            key_file=webhook_tls_private_key_file,
+            ca_file=webhook_ca_file,
+            namespace_selector=webhook_namespace_selector,
+            registers=webhook_register,
+        )
+    elif webhook_service or webhook_url or webhook_tls_cert_file:
+        fail("the options --webhook-* need --mode=webhook")
     settings = _read_settings(
         feature_gates=feature_gates,
         workers=concurrent_service_endpoint_syncs,
         max_endpoints=max_endpoints_per_slice,
         batch_period=endpointslice_updates_batch_period,
+        mirroring_workers=mirroring_concurrent_service_endpoint_syncs,
+        mirroring_max=mirroring_max_endpoints_per_subset,
+        mirroring_batch_period=mirroring_endpointslice_updates_batch_period,
         default_subsetting=default_subsetting.value,
         node_level_mode=node_level_topology_mode.value,
     )
@@ -86,7 +173,10 @@ def controller(
         settings,
         kubeconfig=kubeconfig,
         leader_elect=leader_elect,
-        address=None if metrics_address == "none" else _read_address(metrics_address),
+        address=None
+        if metrics_address == "none"
+        else read_address(metrics_address, option="--metrics-address", form="HOST:PORT, or none"),
+        webhook=webhook,
     )
 
 
@@ -96,21 +186,19 @@ def _read_settings(
     workers: int,
     max_endpoints: int,
     batch_period: str,
+    mirroring_workers: int,
+    mirroring_max: int,
+    mirroring_batch_period: str,
     default_subsetting: str,
     node_level_mode: str,
 ) -> ControllerSettings:
-    from keepclose.controller.settings import ControllerSettings, parse_duration, settings_flaws
+    from keepclose.controller.settings import ControllerSettings, settings_flaws
     from keepclose.extensions import ExtensionError, find_heuristics
     from keepclose.model.gates import GateError, parse_gates
     from keepclose.routing.nodelevel import NodeLevelMode
     from keepclose.routing.subsets import Approach, SubsetOptions
     from keepclose.slices.settings import Settings
 
-    batch_s = parse_duration(batch_period)
-    if batch_s is None:
-        _fail(
-            f"--endpointslice-updates-batch-period: {batch_period!r} must be a duration such as 1s"
-        )
     try:
         plan = Settings(
             gates=parse_gates(feature_gates),
@@ -120,21 +208,32 @@ def _read_settings(
             heuristics=find_heuristics(),
         )
     except GateError as error:
-        _fail(f"--feature-gates: {error}")
+        fail(f"--feature-gates: {error}")
     except ExtensionError as error:
-        _fail(str(error))
-    settings = ControllerSettings(plan=plan, workers=workers, batch_s=batch_s)
+        fail(str(error))
+    settings = ControllerSettings(
+        plan=plan,
+        workers=workers,
+        batch_s=_read_duration("--endpointslice-updates-batch-period", batch_period),
+        mirroring_workers=mirroring_workers,
+        mirroring_max=mirroring_max,
+        mirroring_batch_s=_read_duration(
+            "--mirroring-endpointslice-updates-batch-period", mirroring_batch_period
+        ),
+    )
     flaws = settings_flaws(settings)
     if flaws:
-        _fail("; ".join(flaws))
+        fail("; ".join(flaws))
     return settings
 
 
-def _read_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        _fail(f"--metrics-address: {text!r} must be HOST:PORT, or none")
-    return host.strip("[]") or "127.0.0.1", int(port)
+def _read_duration(option: str, text: str) -> float:
+    from keepclose.controller.settings import parse_duration
+
+    found = parse_duration(text)
+    if found is None:
+        fail(f"{option}: {text!r} must be a duration such as 1s")
+    return found
 
 
 def _run(
@@ -143,6 +242,7 @@ def _run(
     kubeconfig: Path | None,
     leader_elect: bool,
     address: tuple[str, int] | None,
+    webhook: WebhookSettings | None,
 ) -> None:
     from keepclose.cli.logs import log_to_standard_error
     from keepclose.controller.process import Listening, run_controller
@@ -153,6 +253,18 @@ def _run(
     log_to_standard_error()
     try:
         connection = load_settings(kubeconfig)
+        if webhook is not None:
+            from keepclose.controller.webhookprocess import run_webhook
+
+            run_webhook(
+                settings,
+                webhook,
+                connection,
+                leader_elect=leader_elect,
+                listening=None if address is None else Listening(*address),
+                on_ready=typer.echo,
+            )
+            return
         run_controller(
             settings,
             connection,
@@ -161,14 +273,10 @@ def _run(
             on_ready=typer.echo,
         )
     except ConfigError as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"--metrics-address: {error}; choose another, or none")
+        option = "--metrics-address" if webhook is None else "--metrics-address, --webhook-address"
+        fail(f"{option}: {error}; choose another, or none")
     except LeadershipLost as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"error: {text}", err=True)
-    sys.exit(2)

@@ -1,0 +1,72 @@
+"""Writing hints, and nothing but hints, on slices that another controller manages.
+
+A JSON patch names the hints that differ and the version they were seen in, so that fields which we
+do not know stay as they are and a newer slice is never overwritten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keepclose.controller.admission import HINTS_MANAGER, hint_steps
+from keepclose.controller.announcement import service_reference
+from keepclose.controller.observation import Result
+from keepclose.controller.webhookmetrics import WebhookMetrics
+from keepclose.kube.cache import Cache
+from keepclose.kube.client import Client, PatchType
+from keepclose.kube.errors import Conflict, KubeError, NotFound
+from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.recorder import EventRecorder
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.service import Service
+
+
+class HintWriter:
+    """Patches slices."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache[EndpointSlice],
+        recorder: EventRecorder,
+        *,
+        metrics: WebhookMetrics,
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._recorder = recorder
+        self._metrics = metrics
+
+    async def write(self, service: Service, changed: tuple[EndpointSlice, ...]) -> Result:
+        """Set the hints of these slices; STALE where somebody else wrote first."""
+        result = Result.SUCCESS
+        for wanted in changed:
+            meta = wanted.metadata
+            present = self._cache.get(meta.key)
+            if present is None or present.metadata.resource_version != meta.resource_version:
+                result = Result.STALE
+                continue
+            steps: list[dict[str, Any]] = [
+                {"op": "add", "path": "/metadata/resourceVersion", "value": meta.resource_version},
+                *hint_steps(present, wanted),
+            ]
+            try:
+                stored = await self._client.patch(
+                    ENDPOINT_SLICES,
+                    meta.name,
+                    steps,
+                    namespace=meta.namespace,
+                    type=PatchType.JSON,
+                    field_manager=HINTS_MANAGER,
+                )
+            except (Conflict, NotFound):
+                result = Result.STALE
+            except KubeError as error:
+                message = f"Error setting hints of EndpointSlice {meta.name}: {error}"
+                reference = service_reference(service)
+                self._recorder.record(reference, "Warning", "FailedToSetHints", message)
+                return Result.ERROR
+            else:
+                self._metrics.written()
+                self._cache.put(stored)
+        return result

@@ -1,0 +1,187 @@
+"""The certificate of a webhook: from files, or made once and kept in a Secret for all replicas.
+
+API servers insist on TLS and are told whom to trust, so an authority of our own is as good as any.
+A made certificate holds for ten years and is made anew, with its authority, when a webhook starts
+and finds it near its end, unreadable or for other names. Needs `cryptography` only for making.
+"""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import tempfile
+from binascii import Error as Base64Error
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from keepclose.kube.client import Client
+from keepclose.kube.errors import AlreadyExists, ConfigError, Conflict, NotFound
+from keepclose.kube.kinds import SECRETS
+
+SECRET: Final = "keepclose-webhook-tls"  # noqa: S105 - the name of one
+LIFETIME: Final = timedelta(days=3652)
+RENEWED_BEFORE: Final = timedelta(days=90)
+_TOLERANCE: Final = timedelta(minutes=5)
+_NEEDED: Final = (
+    "cryptography is not installed; a webhook that makes its own certificate needs: "
+    "pip install 'keepclose[server]'. Else give --webhook-tls-cert-file and "
+    "--webhook-tls-private-key-file"
+)
+
+
+class ServingPair(NamedTuple):
+    """A certificate with its key, and the authority to trust for it, all as PEM."""
+
+    certificate: bytes
+    key: bytes
+    ca: bytes
+
+
+def read_pair(certificate: str, key: str, ca: str) -> ServingPair:
+    """Return the pair that files hold; without a CA file the certificate vouches for itself.
+
+    Raise ConfigError where a file cannot be read.
+    """
+    try:
+        read = Path(certificate).read_bytes()
+        return ServingPair(read, Path(key).read_bytes(), Path(ca).read_bytes() if ca else read)
+    except OSError as error:
+        raise ConfigError(f"the webhook's certificate: {error}") from error
+
+
+def load_pair(context: ssl.SSLContext, pair: ServingPair) -> None:
+    """Have new connections of the context use the pair; raise ConfigError where it is none."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "pair.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(pair.certificate + b"\n" + pair.key)
+        try:
+            context.load_cert_chain(path)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(f"the webhook's certificate and key do not fit: {error}") from error
+
+
+async def keep_pair(
+    client: Client, *, namespace: str, hosts: Sequence[str], now: float
+) -> ServingPair:
+    """Return the pair in the Secret, made and stored first where there is no good one.
+
+    Of several replicas that start at once one makes it and the others read it.
+    """
+    while True:
+        try:
+            secret = await client.get(SECRETS, SECRET, namespace=namespace)
+        except NotFound:
+            secret = {}
+        pair = _read_secret(secret)
+        if pair is not None and is_good(pair, hosts, now=now):
+            return pair
+        made = make_pair(hosts, now=now)
+        data = {
+            "tls.crt": base64.b64encode(made.certificate).decode(),
+            "tls.key": base64.b64encode(made.key).decode(),
+            "ca.crt": base64.b64encode(made.ca).decode(),
+        }
+        try:
+            if secret:
+                await client.update_raw(SECRETS, {**secret, "data": data})
+            else:
+                new: dict[str, Any] = {
+                    "apiVersion": "v1",
+                    "kind": "Secret",
+                    "metadata": {"name": SECRET, "namespace": namespace},
+                    "type": "kubernetes.io/tls",
+                    "data": data,
+                }
+                await client.create(SECRETS, new, namespace=namespace)
+        except (AlreadyExists, Conflict, NotFound):
+            continue
+        return made
+
+
+def make_pair(hosts: Sequence[str], *, now: float) -> ServingPair:
+    """Return a certificate for the hosts by a new authority; raise ConfigError where none can be.
+
+    The authority's key is not kept: it signs this one certificate and no other.
+    """
+    try:
+        from cryptography import x509  # noqa: PLC0415 - an extra that not everybody has
+        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+        from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(_NEEDED) from error
+    moment = datetime.fromtimestamp(now, UTC)
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def alternative(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ip_address(host))
+        except ValueError:
+            return x509.DNSName(host)
+
+    def build(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(moment - _TOLERANCE)
+            .not_valid_after(moment + LIFETIME)
+        )
+
+    issuer = name("keepclose webhook authority")
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    authority = (
+        build(issuer, authority_key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        build(name("keepclose webhook"), key)
+        .add_extension(
+            x509.SubjectAlternativeName([alternative(host) for host in hosts]), critical=False
+        )
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    return ServingPair(
+        certificate.public_bytes(pem),
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        authority.public_bytes(pem),
+    )
+
+
+def is_good(pair: ServingPair, hosts: Sequence[str], *, now: float) -> bool:
+    """Return whether a made pair can be read, is for these hosts and holds for a while yet."""
+    try:
+        from cryptography import x509  # noqa: PLC0415 - an extra that not everybody has
+    except ImportError:
+        # Whoever made it could judge it; one that cannot must trust it.
+        return True
+    try:
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
+    except (ValueError, x509.ExtensionNotFound, ConfigError):
+        return False
+    known = {str(one.value) for one in names}
+    end = certificate.not_valid_after_utc
+    return known >= set(hosts) and datetime.fromtimestamp(now, UTC) < end - RENEWED_BEFORE
+
+
+def _read_secret(secret: dict[str, Any]) -> ServingPair | None:
+    data = secret.get("data") or {}
+    try:
+        parts = [base64.b64decode(data[name]) for name in ("tls.crt", "tls.key", "ca.crt")]
+    except (KeyError, TypeError, Base64Error):
+        return None
+    return ServingPair(*parts)

@@ -1,0 +1,107 @@
+"""The HTTPS server that API servers show slices to.
+
+It answers from memory, within a millisecond or so, and never refuses a write. Until the view is
+complete, and whatever goes wrong, a slice passes as it is: hints that come late are better than
+endpoints that come late.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from keepclose.controller.admission import View, answer, read_request, write_response
+from keepclose.controller.servingcertificates import ServingPair, load_pair
+from keepclose.controller.webhookmetrics import WebhookMetrics
+from keepclose.controller.webhooksettings import PATH
+from keepclose.kube.clock import Clock
+
+_log = structlog.get_logger(__name__)
+# A slice holds up to a thousand endpoints, and a review shows it before and after.
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_JSON: Final = "application/json"
+
+
+class Webhook:
+    """One server; start and stop it once."""
+
+    def __init__(
+        self,
+        view: View,
+        *,
+        is_ready: Callable[[], bool],
+        metrics: WebhookMetrics,
+        clock: Clock,
+    ) -> None:
+        self._view = view
+        self._is_ready = is_ready
+        self._metrics = metrics
+        self._clock = clock
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._runner: web.AppRunner | None = None
+
+    def trust(self, pair: ServingPair) -> None:
+        """Use this certificate for new connections; raises ConfigError where it is none."""
+        load_pair(self._context, pair)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port; raises OSError where that cannot be."""
+        app = web.Application(client_max_size=_MOST_BYTES)
+        app.router.add_post(PATH, self._review)
+        app.router.add_get("/healthz", self._show_health)
+        app.router.add_get("/readyz", self._show_readiness)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=5.0
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._context)
+        await site.start()
+        bound: int = self._runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        """Listen no more; answers under way are sent first."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def review(self, body: bytes) -> bytes | None:
+        """Return the answer to an AdmissionReview; None for bytes that are none."""
+        started = self._clock.monotonic()
+        request = read_request(body)
+        if request is None:
+            return None
+        if not self._is_ready():
+            self._metrics.reviewed("early", self._clock.monotonic() - started)
+            return write_response(request.uid)
+        try:
+            found = answer(request, self._view)
+            response = write_response(request.uid, found.patch)
+            verdict = found.verdict.value
+        except Exception:  # noqa: BLE001 - told, and the write goes through
+            # NB: heuristics of third parties may raise anything.
+            _log.exception("a review failed", uid=request.uid)
+            response, verdict = write_response(request.uid), "error"
+        self._metrics.reviewed(verdict, self._clock.monotonic() - started)
+        return response
+
+    async def _review(self, request: web.Request) -> web.Response:
+        response = self.review(await request.read())
+        if response is None:
+            _log.warning("the body is no review", peer=request.remote)
+            return web.Response(status=400, text="the body must be an AdmissionReview")
+        return web.Response(body=response, content_type=_JSON)
+
+    async def _show_health(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="ok")
+
+    async def _show_readiness(self, request: web.Request) -> web.Response:
+        del request
+        if self._is_ready():
+            return web.Response(text="ok")
+        return web.Response(status=503, text="the caches are not complete yet")

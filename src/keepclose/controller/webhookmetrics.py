@@ -1,0 +1,66 @@
+"""What a webhook counts: the slices it was shown, how long it took, and the hints it set itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from keepclose.controller.observation import Result
+from keepclose.model.meta import NamespacedName
+
+_BUCKETS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
+
+
+class WebhookMetrics:
+    """The counters of one webhook, in a registry of their own; nothing here blocks or raises."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._reviews = Counter(
+            "keepclose_webhook_reviews",
+            "Slices shown by the API server, by what became of them.",
+            ("verdict",),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "keepclose_webhook_review_seconds",
+            "Time from the bytes of a review to those of its answer.",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._writes = Counter(
+            "keepclose_hint_writes",
+            "Slices whose hints were set without the webhook.",
+            registry=self.registry,
+        )
+        self._losses = Counter(
+            "keepclose_hint_losses",
+            "Updates that removed hints past the webhook.",
+            registry=self.registry,
+        )
+        self._syncs = Counter(
+            "keepclose_hint_syncs", "Syncs of Services.", ("result",), registry=self.registry
+        )
+
+    def reviewed(self, verdict: str, seconds: float) -> None:
+        """Note an answer and how long it took."""
+        self._reviews.labels(verdict).inc()
+        self._seconds.observe(seconds)
+
+    def written(self) -> None:
+        """Note that the server took hints of ours."""
+        self._writes.inc()
+
+    def lost(self) -> None:
+        """Note that hints were removed past the webhook."""
+        self._losses.inc()
+
+    def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
+        """Note the end of a sync."""
+        del key, seconds
+        self._syncs.labels(result.value).inc()
+
+    def page(self) -> bytes:
+        """Return everything in the text format."""
+        return generate_latest(self.registry)

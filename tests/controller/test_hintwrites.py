@@ -1,0 +1,91 @@
+"""Hints written on slices of another controller."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from keepclose.controller.hintwrites import HintWriter
+from keepclose.controller.observation import Result
+from keepclose.controller.webhookmetrics import WebhookMetrics
+from keepclose.kube.cache import Cache
+from keepclose.kube.client import Client
+from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.retries import Retries
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.testing.builders import endpoint, endpoint_slice, service
+from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fakecluster import FakeCluster
+from keepclose.testing.scriptedstreams import Answer, status_of
+
+
+def version(one: EndpointSlice, number: int) -> EndpointSlice:
+    """Return a slice in a version."""
+    return replace(one, metadata=replace(one.metadata, resource_version=str(number)))
+
+
+PRESENT = version(endpoint_slice(endpoint(zone="zone-a"), name="web-1"), 7)
+WANTED = version(endpoint_slice(endpoint(zone="zone-a", for_zones=("zone-a",)), name="web-1"), 7)
+
+
+class Stand:
+    """A writer over a cluster that answers as a test says."""
+
+    def __init__(self, *answers: Answer) -> None:
+        clock = FakeClock()
+        self.cluster = FakeCluster(clock)
+        self.cluster.answer_next(*answers)
+        client = Client(self.cluster, clock=clock, retries=Retries(max_elapsed=0.0))
+        self.cache: Cache[EndpointSlice] = Cache()
+        self.cache.put(PRESENT)
+        self.recorder = EventRecorder(client, component="test", clock=clock)
+        self.metrics = WebhookMetrics()
+        self.writer = HintWriter(client, self.cache, self.recorder, metrics=self.metrics)
+
+
+def said(code: int, reason: str) -> Answer:
+    """Return a refusal."""
+    return Answer(code, (msgspec.json.encode(status_of(code, reason, "no")),))
+
+
+async def test_only_hints_and_the_version_are_sent() -> None:
+    """The patch names what differs and what it was seen in; the cache has the result at once."""
+    stored = version(WANTED, 8)
+    stand = Stand(Answer(200, (msgspec.json.encode(stored),)))
+    assert await stand.writer.write(service("web"), (WANTED,)) is Result.SUCCESS
+    (request,) = stand.cluster.requests
+    assert (request.method, dict(request.query)) == ("PATCH", {"fieldManager": "keepclose-hints"})
+    assert msgspec.json.decode(request.body or b"") == [
+        {"op": "add", "path": "/metadata/resourceVersion", "value": "7"},
+        {
+            "op": "add",
+            "path": "/endpoints/0/hints",
+            "value": {"forZones": [{"name": "zone-a"}]},
+        },
+    ]
+    assert stand.cache.get(WANTED.metadata.key) == stored
+    assert b"keepclose_hint_writes_total 1.0" in stand.metrics.page()
+
+
+@pytest.mark.parametrize(
+    ("answer", "want"),
+    [
+        pytest.param(said(409, "Conflict"), Result.STALE, id="somebody wrote first"),
+        pytest.param(said(404, "NotFound"), Result.STALE, id="it is gone"),
+        pytest.param(said(403, "Forbidden"), Result.ERROR, id="it may not be written"),
+    ],
+)
+async def test_writes_that_fail(answer: Answer, want: Result) -> None:
+    """What a newer version makes moot is tried again; anything else is an error."""
+    stand = Stand(answer)
+    assert await stand.writer.write(service("web"), (WANTED,)) is want
+    assert stand.cache.get(WANTED.metadata.key) is PRESENT
+
+
+async def test_what_is_known_to_be_old_is_not_sent() -> None:
+    """A slice that changed since the decision costs no request."""
+    stand = Stand()
+    stand.cache.put(version(PRESENT, 9))
+    assert await stand.writer.write(service("web"), (WANTED,)) is Result.STALE
+    assert stand.cluster.requests == []
