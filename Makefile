@@ -18,7 +18,7 @@ real: $(READY)
 	@scripts/real
 
 test-real: $(READY)
-	$(VENV)/bin/python -m pytest tests/real
+	$(VENV)/bin/python -m pytest -m real
 
 check: $(READY)
 	$(VENV)/bin/ruff format --check .
@@ -26,6 +26,7 @@ check: $(READY)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy tests/apiserver/conftest.py
 	$(VENV)/bin/mypy tests/real/conftest.py
+	MYPYPATH=tests:tests/real $(VENV)/bin/mypy tests/live/conftest.py
 	$(VENV)/bin/lint-imports
 
 bench: $(READY)

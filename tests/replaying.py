@@ -7,23 +7,15 @@ server has once the controller has seen every write and rests.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
-from keepclose.controller.controller import Controller
-from keepclose.controller.settings import COMPONENT, ControllerSettings
-from keepclose.kube.cache import Cache
-from keepclose.kube.client import Client
-from keepclose.kube.clock import SystemClock
-from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
-from keepclose.kube.kinds import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, Kind
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
+from keepclose.kube.errors import AlreadyExists
+from keepclose.kube.kinds import NAMESPACES, NODES, PODS, SERVICES, Kind
 from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from keepclose.testing.controllers import LONG_GRACE_S, World
+from keepclose.testing.crowds import do_all
 from recordings import (
     Raw,
     check_slices,
@@ -33,47 +25,20 @@ from recordings import (
     service_manifest,
 )
 
-CLOCK: Final = SystemClock()
-SETTINGS: Final = ControllerSettings(slice_delay_s=0.01, retry_delay_s=0.01)
 SERVICE_RANGES: Final = ("10.96.0.0/16", "fd00:96::/112")
 """What the recorded cluster IPs are from."""
-PATIENCE: Final = 120.0
-AT_ONCE: Final = 8
 FIRST_HEALTH_PORT: Final = 30_000
 """The lowest node ports are given to nobody who does not ask for them."""
-LONG_GRACE_S: Final = 36_000
-"""So long that no pod ends by itself while a test runs."""
 _RAW_SLICES: Final[Kind[Raw]] = Kind(
     "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, dict
 )
 
 
-@asynccontextmanager
-async def controlling(
-    kubeconfig: Path, settings: ControllerSettings = SETTINGS
-) -> AsyncIterator[Controller]:
-    """Run a controller for the time of the block."""
-    connection = load_settings(kubeconfig, env={})
-    async with connect(connection, clock=CLOCK, retries=Retries(max_elapsed=0.0)) as client:
-        recorder = EventRecorder(client, component=COMPONENT, clock=CLOCK)
-        controller = Controller(client, settings, clock=CLOCK, recorder=recorder)
-        task = asyncio.create_task(controller.run())
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await controller.synced.wait()
-            yield controller
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-            if not task.cancelled():
-                task.result()
-
-
 class Replay:
     """One recorded cluster on a server, at one of its steps."""
 
-    def __init__(self, client: Client, cluster: Raw) -> None:
-        self._client = client
+    def __init__(self, world: World, cluster: Raw) -> None:
+        self._client = world.client
         self._cluster = cluster
         self._pods: dict[str, dict[str, Raw]] = {}
         self._services: dict[str, Raw] = {}
@@ -89,7 +54,8 @@ class Replay:
             await self._client.create(NODES, node_manifest(node))
         for service in self._cluster["services"]:
             name = service["service"]["metadata"]["namespace"]
-            await self._client.create(NAMESPACES, {"metadata": {"name": name}})
+            with suppress(AlreadyExists):
+                await self._client.create(NAMESPACES, {"metadata": {"name": name}})
 
     def present(self, index: int) -> list[tuple[Raw, Raw, str]]:
         """Return each Service that has such a step, with the step and the namespace."""
@@ -116,13 +82,6 @@ class Replay:
             ]
             self._pods[namespace] = new
         await do_all(work)
-
-    async def settle(self, controller: Controller) -> None:
-        """Return when the controller has seen everything and has nothing left to do."""
-        async with asyncio.timeout(PATIENCE):
-            # NB: no event tells that nothing more will happen.
-            while not (controller.is_idle and await self._has_seen_all(controller)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
 
     async def check(self, index: int) -> int:
         """Compare every Service with the recorded step; return how many there were."""
@@ -169,43 +128,25 @@ class Replay:
     async def _end_pod(self, namespace: str, name: str, *, grace: int) -> None:
         await self._client.delete(PODS, name, namespace=namespace, grace_period=grace)
 
-    async def _has_seen_all(self, controller: Controller) -> bool:
-        caches = controller.caches
-        pairs: tuple[tuple[Kind[Any], Cache[Any]], ...] = (
-            (NODES, caches.nodes),
-            (SERVICES, caches.services),
-            (PODS, caches.pods),
-            (ENDPOINT_SLICES, caches.slices),
-        )
-        for kind, cache in pairs:
-            page = await self._client.list_all(kind)
-            there = {one.metadata.key: one.metadata.resource_version for one in page.items}
-            here = {key: one.metadata.resource_version for key, one in cache.snapshot().items()}
-            if there != here:
-                return False
-        return controller.is_idle
 
-
-async def replay(
-    client: Client, kubeconfig: Path, cluster: Raw, *, starts_anew: bool = False
-) -> int:
+async def replay(world: World, cluster: Raw, *, starts_anew: bool = False) -> int:
     """Play a whole cluster and compare after each step; return how many steps agreed.
 
     The controller runs all the time, or is started for each step after the writes and goes on from
     what it finds.
     """
-    live = Replay(client, cluster)
+    live = Replay(world, cluster)
     await live.prepare()
     agreed = 0
     async with AsyncExitStack() as stack:
         if not starts_anew:
-            controller = await stack.enter_async_context(controlling(kubeconfig))
+            controller = await stack.enter_async_context(world.controlled())
         for index in range(live.rounds):
             await live.take(index)
             if starts_anew:
                 await stack.aclose()
-                controller = await stack.enter_async_context(controlling(kubeconfig))
-            await live.settle(controller)
+                controller = await stack.enter_async_context(world.controlled())
+            await world.settle(controller)
             agreed += await live.check(index)
     return agreed
 
@@ -234,21 +175,3 @@ def _startable(manifest: Raw) -> Raw:
     (container,) = manifest["spec"]["containers"]
     spec = {**manifest["spec"], "containers": [{**container, "image": "example.dev/web"}]}
     return {"metadata": manifest["metadata"], "spec": spec}
-
-
-async def do_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it, a few at once, begun in the order given."""
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def do(one: Coroutine[Any, Any, None]) -> None:
-        async with slots:
-            await one
-
-    begun = list(work)
-    try:
-        async with asyncio.TaskGroup() as group:
-            for one in begun:
-                group.create_task(do(one))
-    finally:
-        for one in begun:  # What was never started would be a warning in some later test.
-            one.close()

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
 import pytest
+from traffic import followed
 
 from keepclose.controller.settings import ControllerSettings
-from keepclose.kube.cache import Cache
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS
-from keepclose.kube.reflector import Reflector
 from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
 from keepclose.model.wellknown import (
     FOR_ZONE_LABEL,
     SUBSETTING_ANNOTATION,
@@ -27,16 +21,12 @@ from keepclose.model.wellknown import (
 )
 from keepclose.routing.allocation.balanced import OVERLOAD_BOUND
 from keepclose.routing.balanced import BALANCED
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
-from keepclose.routing.selection import select
-from keepclose.routing.serviceports import routed_ports
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import overloads
 from keepclose.slices.servicestate import plan_service
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import PATIENCE, serving
-from keepclose.testing.controllers import CLOCK, NAMESPACE, World, world
-from replaying import LONG_GRACE_S, do_all
+from keepclose.testing.controllers import LONG_GRACE_S, World
+from keepclose.testing.crowds import do_all
 
 PODS_WANTED = 500
 SURGE = PODS_WANTED // 4
@@ -48,65 +38,8 @@ CPUS = {"zone-a": "4", "zone-b": "4", "zone-c": "6"}
 SUBSETTING = FeatureGates().with_gates(
     Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.ENDPOINT_SLICE_SUBSETTING
 )
+EMBEDDED = pytest.mark.embedded
 HEURISTICS = FeatureGates().with_gates(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS)
-
-
-class Traffic:
-    """Follows slices as the proxies of all nodes do; notes each node that would lose traffic."""
-
-    def __init__(self, service: Service, nodes: list[NodeView], gates: FeatureGates) -> None:
-        self.cache: Cache[EndpointSlice] = Cache()
-        self.events = 0
-        self.flaws: list[str] = []
-        self.served: set[str] = set()
-        self.retired: set[str] = set()
-        """Addresses that may go, because their pods were deleted."""
-        self._news = asyncio.Event()
-        (self._port,) = routed_ports(service, "IPv4", gates=gates)
-        self._nodes = nodes
-        self._gates = gates
-
-    def see(self, _old: EndpointSlice | None, _new: EndpointSlice | None) -> None:
-        """Ask for every node where its traffic goes now."""
-        self.events += 1
-        found = collect_endpoints(self.cache.all(), "IPv4", gates=self._gates)
-        endpoints = found.get(self._port.key, ())
-        any_ready = any(one.ready for one in endpoints)
-        for node in self._nodes:
-            used = select(self._port, endpoints, node=node, gates=self._gates).internal.endpoints
-            if not used:
-                self.flaws.append(f"event {self.events}: {node.name} has no endpoint")
-            if any(not (one.ready if any_ready else one.serving) for one in used):
-                self.flaws.append(f"event {self.events}: {node.name} has a useless endpoint")
-        now = {one.address for one in endpoints}
-        if lost := self.served - now - self.retired:
-            self.flaws.append(f"event {self.events}: lost {sorted(lost)}")
-        self.served = now
-        self._news.set()
-
-    async def catch_up(self, slices: Iterable[EndpointSlice]) -> None:
-        """Return when nothing is left to see that led to these slices."""
-        want = {one.metadata.key: one for one in slices}
-        async with asyncio.timeout(PATIENCE):
-            while self.cache.snapshot() != want:
-                self._news.clear()
-                await self._news.wait()
-
-
-@asynccontextmanager
-async def followed(cluster: World, service: Service, gates: FeatureGates) -> AsyncIterator[Traffic]:
-    """Follow the slices for the time of the block, from the first complete state on."""
-    nodes = [NodeView.of(one) for one in (await cluster.client.list_all(NODES)).items]
-    traffic = Traffic(service, nodes, gates)
-    reflector = Reflector(cluster.client, ENDPOINT_SLICES, traffic.cache, clock=CLOCK)
-    task = asyncio.create_task(reflector.run())
-    try:
-        await reflector.synced.wait()
-        traffic.cache.subscribe(traffic.see)
-        yield traffic
-    finally:
-        task.cancel()
-        await asyncio.wait((task,))
 
 
 def address_of(number: int) -> str:
@@ -139,9 +72,7 @@ class Rollout:
         await self._cluster.set_pod(name, ip=address, ready=True)
 
     async def _delete(self, number: int, *, grace: int) -> None:
-        await self._cluster.client.delete(
-            PODS, f"p{number:04}", namespace=NAMESPACE, grace_period=grace
-        )
+        await self._cluster.end_pod(f"p{number:04}", grace=grace)
 
 
 def facts(slices: Iterable[EndpointSlice]) -> list[tuple[object, ...]]:
@@ -182,10 +113,14 @@ def busiest(found: Counter[Direction]) -> float:
 @pytest.mark.parametrize(
     ("annotations", "spec", "gates", "bound"),
     [
-        pytest.param({}, {}, FeatureGates(), None, id="no strategy"),
-        pytest.param({}, {TD: "PreferSameZone"}, FeatureGates(), None, id="PreferSameZone"),
+        pytest.param({}, {}, FeatureGates(), None, id="no strategy", marks=EMBEDDED),
+        pytest.param(
+            {}, {TD: "PreferSameZone"}, FeatureGates(), None, id="PreferSameZone", marks=EMBEDDED
+        ),
         pytest.param({}, {TD: "PreferSameNode"}, FeatureGates(), None, id="PreferSameNode"),
-        pytest.param({TOPOLOGY_MODE_ANNOTATION: "Auto"}, {}, FeatureGates(), 0.2, id="Auto"),
+        pytest.param(
+            {TOPOLOGY_MODE_ANNOTATION: "Auto"}, {}, FeatureGates(), 0.2, id="Auto", marks=EMBEDDED
+        ),
         pytest.param({SUBSETTING_ANNOTATION: "Prefer"}, {}, SUBSETTING, 0.5, id="subsetting"),
         pytest.param(
             {TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced"},
@@ -193,6 +128,7 @@ def busiest(found: Counter[Direction]) -> float:
             HEURISTICS,
             OVERLOAD_BOUND,
             id="keepclose.dev/Balanced",
+            marks=EMBEDDED,
         ),
     ],
 )
@@ -201,7 +137,7 @@ async def test_no_node_is_ever_without_endpoints_during_a_rollout(
     spec: dict[str, Any],
     gates: FeatureGates,
     bound: float | None,
-    tmp_path: Path,
+    cluster: World,
 ) -> None:
     """At every event each node can reach the Service; the end is what a fresh plan would be.
 
@@ -211,27 +147,26 @@ async def test_no_node_is_ever_without_endpoints_during_a_rollout(
     settings = ControllerSettings(plan=plan, slice_delay_s=0.01, retry_delay_s=0.01)
     order = list(range(PODS_WANTED))
     Random(3).shuffle(order)
-    async with serving(tmp_path, gates=gates) as api, world(api) as cluster:
-        for number in range(NODE_COUNT):
-            zone = ZONES[number % len(ZONES)]
-            await cluster.add_node(f"n{number:02}", zone, cpu=CPUS[zone])
-        service = await cluster.add_service(annotations=annotations, **spec)
-        rollout = Rollout(cluster)
-        await rollout.start(order)
-        async with cluster.controlled(settings) as controller:
+    for number in range(NODE_COUNT):
+        zone = ZONES[number % len(ZONES)]
+        await cluster.add_node(f"n{number:02}", zone, cpu=CPUS[zone])
+    service = await cluster.add_service(annotations=annotations, **spec)
+    rollout = Rollout(cluster)
+    await rollout.start(order)
+    async with cluster.controlled(settings) as controller:
+        await cluster.settle(controller)
+        async with followed(cluster, service, gates) as traffic:
+            for first in range(0, PODS_WANTED, SURGE):
+                leaving = order[first : first + SURGE]
+                await rollout.start(range(PODS_WANTED + first, PODS_WANTED + first + SURGE))
+                await rollout.mark(leaving)
+                traffic.retired |= {address_of(number) for number in leaving}
+                await rollout.remove(leaving)
             await cluster.settle(controller)
-            async with followed(cluster, service, gates) as traffic:
-                for first in range(0, PODS_WANTED, SURGE):
-                    leaving = order[first : first + SURGE]
-                    await rollout.start(range(PODS_WANTED + first, PODS_WANTED + first + SURGE))
-                    await rollout.mark(leaving)
-                    traffic.retired |= {address_of(number) for number in leaving}
-                    await rollout.remove(leaving)
-                await cluster.settle(controller)
-                slices = await cluster.slices()
-                await traffic.catch_up(slices)
-            pods = await cluster.selected(service)
-            nodes = await cluster.cluster()
+            slices = await cluster.slices()
+            await traffic.catch_up(slices)
+        pods = await cluster.selected(service)
+        nodes = await cluster.cluster()
     assert traffic.flaws == []
     assert traffic.events > 20
     want_addresses = {address_of(PODS_WANTED + number) for number in range(PODS_WANTED)}
