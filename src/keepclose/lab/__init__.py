@@ -1,0 +1,1 @@
+"""The lab: a multi-zone cluster on one machine."""

@@ -1,0 +1,172 @@
+"""Gives nodes to pods that wait for one, or says in their status why they have to wait.
+
+A pod is bound as a scheduler does it. A server without bindings takes a node only with a new pod:
+there the waiting pod, of which nothing runs yet, makes way for the same pod with its node, which
+the pod's controller makes, or this hand where a pod has none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import structlog
+
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import ApiError, Conflict, NotFound
+from keepclose.kube.kinds import Kind
+from keepclose.kube.recorder import EventRecorder, format_time
+from keepclose.kube.requests import PatchType
+from keepclose.lab.expectations import Expectations
+from keepclose.lab.podmaking import put_on_node
+from keepclose.lab.pods import PODS, WorkloadPod
+from keepclose.lab.scheduling import Placement, place_pods
+from keepclose.lab.workloadcaches import WorkloadCaches
+from keepclose.lab.workloads import JsonObject
+from keepclose.model.meta import ObjectReference
+
+UNSCHEDULABLE: Final = "Unschedulable"
+_SCHEDULED: Final = "PodScheduled"
+_NOT_SERVED: Final = (404, 405)
+_RAW_PODS: Final[Kind[dict[str, Any]]] = Kind("", "v1", "pods", "Pod", True, dict)
+# What the server gives to a pod; a new one gets its own.
+_SERVERS: Final = (
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "selfLink",
+)
+_log = structlog.get_logger(__name__)
+
+
+class Binder:
+    """Finds nodes for waiting pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: WorkloadCaches,
+        *,
+        expectations: Expectations,
+        clock: Clock,
+        recorder: EventRecorder,
+    ) -> None:
+        self._client, self._caches = client, caches
+        self._expectations = expectations
+        self._clock, self._recorder = clock, recorder
+        self._bound: dict[str, WorkloadPod] = {}
+        self.binds = True
+        """Whether the server has bindings; turned off when it says that it has not."""
+
+    async def sync(self) -> None:
+        """Look at all waiting pods once."""
+        waiting = self._caches.waiting_pods()
+        there = {pod.uid for pod in waiting}
+        self._bound = {uid: pod for uid, pod in self._bound.items() if uid in there}
+        places = place_pods(
+            [pod for pod in waiting if pod.uid not in self._bound],
+            nodes=self._caches.nodes.all(),
+            pods=[
+                *self._caches.pods.all(),
+                *self._expectations.assumed(),
+                *self._bound.values(),
+            ],
+        )
+        for place in places:
+            if place.node:
+                await self._bind(place)
+            else:
+                await self._explain(place)
+
+    async def _bind(self, place: Placement) -> None:
+        meta = place.pod.metadata
+        if self.binds:
+            # NB: a kind whose name holds the path to one pod: bindings are served nowhere else.
+            kind: Kind[dict[str, Any]] = Kind(
+                "", "v1", f"pods/{meta.name}/binding", "Binding", True, dict
+            )
+            body = {
+                "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": place.node},
+            }
+            try:
+                await self._client.create(kind, body, namespace=meta.namespace)
+            except Conflict:
+                return
+            except ApiError as error:
+                if error.code not in _NOT_SERVED:
+                    raise
+                if error.details.get("name") == meta.name:
+                    return
+                self.binds = False
+                _log.info("this server has no bindings; waiting pods are made anew")
+            else:
+                self._note_bound(place)
+                return
+        await self._replace(place)
+
+    def _note_bound(self, place: Placement) -> None:
+        self._bound[place.pod.uid] = place.placed
+        key = place.pod.key
+        self._tell(place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}")
+
+    async def _replace(self, place: Placement) -> None:
+        pod, meta = place.pod, place.pod.metadata
+        try:
+            stored = await self._client.get(_RAW_PODS, meta.name, namespace=meta.namespace)
+            if stored["metadata"]["uid"] != meta.uid:
+                return
+            await self._client.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
+        except (NotFound, Conflict):
+            return
+        if pod.controller is not None:
+            return
+        new = put_on_node(_as_new(stored), place.node)
+        await self._client.create(PODS, new, namespace=meta.namespace)
+
+    async def _explain(self, place: Placement) -> None:
+        """Write why a pod waits, if that is news."""
+        pod, meta = place.pod, place.pod.metadata
+        known = pod.condition(_SCHEDULED)
+        if known is not None and (known.reason, known.message) == (UNSCHEDULABLE, place.reason):
+            return
+        condition = {
+            "type": _SCHEDULED,
+            "status": "False",
+            "reason": UNSCHEDULABLE,
+            "message": place.reason,
+            "lastTransitionTime": (known and known.last_transition_time)
+            or format_time(self._clock.now()),
+        }
+        try:
+            await self._client.patch(
+                PODS,
+                meta.name,
+                {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}},
+                namespace=meta.namespace,
+                type=PatchType.STRATEGIC,
+                subresource="status",
+            )
+        except (NotFound, Conflict):
+            return
+        self._tell(pod, "Warning", "FailedScheduling", place.reason)
+
+    def _tell(self, pod: WorkloadPod, severity: str, reason: str, message: str) -> None:
+        meta = pod.metadata
+        reference = ObjectReference(
+            kind="Pod",
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            api_version="v1",
+            resource_version=meta.resource_version,
+        )
+        self._recorder.record(reference, severity, reason, message)
+
+
+def _as_new(stored: JsonObject) -> JsonObject:
+    """Return a stored pod as somebody would make it."""
+    meta = {key: value for key, value in stored["metadata"].items() if key not in _SERVERS}
+    return {"metadata": meta, "spec": stored["spec"]}

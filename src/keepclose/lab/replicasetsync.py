@@ -1,0 +1,139 @@
+"""Makes a ReplicaSet have as many pods as it wants, and writes its status.
+
+New pods come with a node where one fits: the server binds pods only when they are made. A
+ReplicaSet whose last writes are not in the cache yet changes nothing; it only reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from msgspec.structs import replace
+
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import ApiError, NotFound
+from keepclose.kube.recorder import format_time
+from keepclose.lab.expectations import Expectations
+from keepclose.lab.ownership import settle_claims, sort_claims
+from keepclose.lab.podmaking import make_pod, name_pod, put_on_node, read_pod
+from keepclose.lab.pods import PODS, WorkloadPod
+from keepclose.lab.podwrites import NewPod, PodWriter
+from keepclose.lab.replicasets import ReplicaSetPlan, failure_to_create, plan_replica_set
+from keepclose.lab.scheduling import place_pods
+from keepclose.lab.statuspatches import patch_status
+from keepclose.lab.workloadcaches import WorkloadCaches
+from keepclose.lab.workloads import REPLICA_SETS, ReplicaSet
+from keepclose.model.meta import NamespacedName
+
+
+class ReplicaSetSync:
+    """Carries out the plans of ReplicaSets."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: WorkloadCaches,
+        *,
+        expectations: Expectations,
+        writer: PodWriter,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._client, self._caches = client, caches
+        self._expectations, self._writer = expectations, writer
+        self._clock, self._random = clock, random
+
+    async def sync(self, key: NamespacedName) -> float | None:
+        """Bring one ReplicaSet forward; return when to look again though nothing changed."""
+        replica_set = self._caches.replica_sets.get(key)
+        if replica_set is None:
+            return None
+        # NB: at the same moment as the pods; what is seen later must not count for either.
+        wait_s = self._expectations.wait_s(replica_set.metadata.uid)
+        orphans = self._caches.orphan_pods(key.namespace)
+        owned = self._caches.pods_of(replica_set.metadata.uid)
+        claims = sort_claims(replica_set, owned, [pod for pod in orphans if pod.is_active])
+        claimed = await settle_claims(self._client, PODS, replica_set, claims)
+        pods = [self._as_known(pod) for pod in claimed]
+        plan = self._plan(replica_set, pods)
+        failed: ApiError | None = None
+        if wait_s is None:
+            try:
+                await self._act(replica_set, plan)
+            except ApiError as error:
+                failed = error
+                plan = self._plan(replica_set, pods, failed=error)
+        await self._write_status(replica_set, plan)
+        if failed is not None:
+            raise failed
+        return min((one for one in (wait_s, plan.recheck_s) if one is not None), default=None)
+
+    def _as_known(self, pod: WorkloadPod) -> WorkloadPod:
+        """Return the pod, on its way out if this hand has sent it there."""
+        if pod.is_terminating or not self._expectations.is_leaving(pod):
+            return pod
+        leaving = replace(pod.metadata, deletion_timestamp=format_time(self._clock.now()))
+        return replace(pod, metadata=leaving)
+
+    def _plan(
+        self,
+        replica_set: ReplicaSet,
+        pods: Sequence[WorkloadPod],
+        *,
+        failed: ApiError | None = None,
+    ) -> ReplicaSetPlan:
+        return plan_replica_set(
+            replica_set,
+            pods,
+            related=self._related(replica_set),
+            failure=None if failed is None else failure_to_create(str(failed)),
+            now=self._clock.now(),
+        )
+
+    def _related(self, replica_set: ReplicaSet) -> list[WorkloadPod]:
+        """Return the pods of all ReplicaSets of the same Deployment."""
+        owner = next((one for one in replica_set.metadata.owner_references if one.controller), None)
+        if owner is None:
+            return self._caches.pods_of(replica_set.metadata.uid)
+        return [
+            pod
+            for one in self._caches.replica_sets_of(owner.uid)
+            for pod in self._caches.pods_of(one.metadata.uid)
+        ]
+
+    async def _act(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> None:
+        if plan.missing:
+            await self._writer.create(replica_set, self._new_pods(replica_set, plan.missing))
+        if plan.excess:
+            await self._writer.delete(replica_set, plan.excess)
+
+    def _new_pods(self, replica_set: ReplicaSet, number: int) -> list[NewPod]:
+        """Return pods, with nodes for those that fit somewhere."""
+        bodies = {}
+        for _ in range(number):
+            name = name_pod(replica_set.metadata.name, self._random)
+            bodies[name] = make_pod(replica_set, name=name)
+        pods = [pod for pod in map(read_pod, bodies.values()) if pod is not None]
+        placed = place_pods(
+            [pod for pod in pods if pod.awaits_node],
+            nodes=self._caches.nodes.all(),
+            pods=[*self._caches.pods.all(), *self._expectations.assumed()],
+        )
+        for place in placed:
+            name = place.pod.metadata.name
+            bodies[name] = put_on_node(bodies[name], place.node)
+        return [NewPod(body, read_pod(body) or WorkloadPod()) for body in bodies.values()]
+
+    async def _write_status(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> None:
+        patch = patch_status(replica_set.status, plan.status)
+        if patch is None:
+            return
+        meta = replica_set.metadata
+        try:
+            await self._client.patch(
+                REPLICA_SETS, meta.name, patch, namespace=meta.namespace, subresource="status"
+            )
+        except NotFound:
+            return
