@@ -1,0 +1,54 @@
+"""Selections of endpoints -> nftables table -> smallest safe change, as text; and a packet tracer.
+
+Pure: no I/O, no clock. One `Ruleset` serves one address family of one node. Use:
+
+    ruleset = Ruleset(RulesetSettings(family="IPv4", node_name="n1", ...))
+    ruleset.set_port(ServicePortKey.of(port), port, selection)      # port: a RoutedPort
+    ruleset.set_port(key, None, None)                               # it is gone
+    update = ruleset.reconcile(listing_of(documents))   # at start and after a failed write;
+                                                        # Listing() where there is no table yet
+    update = ruleset.commit()                           # later: only what changed; None = nothing
+    for text in update.phases: write(text)              # each text is one transaction, in order
+    # more than a second after the last phase of that update:
+    for text in ruleset.sweep(update.serial): write(text)
+    ruleset.set_service_cidrs(...), ruleset.set_nodeport_ips(...)   # seen by the next commit
+    ruleset.counters()                                  # counter name -> what it counts
+    ruleset.model()                                     # the Table as wanted now, for the tracer
+    cleanup_text(settings)                              # removes the table, on request only
+
+Texts must be written in the order in which they were handed out, all or nothing each. If one fails,
+drop the rest, list the table and `reconcile`. A live chain is never rewritten: a change makes a
+chain with a new name (first phase), switches the map elements to it (second phase), and what is no
+longer used waits for `sweep`, which computes the deletions when they are due, so a chain, set or
+element that came back into use meanwhile is left alone. Chain names end in a fingerprint of their
+rules: after a restart what is still right is recognised by its name and not touched.
+
+With `pooled` settings plain ports (a cluster IP, equal weights, no affinity, nothing counted) have
+no chains of their own: their endpoints are elements of one map, so that the time for a change does
+not grow with the table. Long phases come as several transactions; only their order matters.
+"""
+
+from __future__ import annotations
+
+from keepclose.ruleset.commands import Transaction, Update
+from keepclose.ruleset.listing import Listing, listing_of
+from keepclose.ruleset.names import ServicePortKey
+from keepclose.ruleset.ruleset import Ruleset, cleanup_text
+from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, RulesetSettings
+from keepclose.ruleset.tables import Counted, Table
+
+__all__ = [
+    "CountBy",
+    "Counted",
+    "DetectLocal",
+    "Listing",
+    "LocalTraffic",
+    "Ruleset",
+    "RulesetSettings",
+    "ServicePortKey",
+    "Table",
+    "Transaction",
+    "Update",
+    "cleanup_text",
+    "listing_of",
+]

@@ -1,0 +1,273 @@
+"""The part of the table that does not depend on Services: hooks, dispatch, checks, masquerading.
+
+    from the wire: prerouting -110 firewall-check . -100 services (dispatch, translation)
+                   then forward 0 or input 0: refusals; then postrouting 100 masquerading
+    from the node: output -110 . -100 . 0, then postrouting 100
+
+Chains, sets and maps are kube-proxy's of the same names. Refusing is left to the filter hooks,
+because older kernels cannot reject before routing. Priorities are numbers: nft 1.0.6 knows the
+words only at some hooks. An empty chain named after a fingerprint of all this tells a later start
+that the rules are already these ones.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from keepclose.model.addresses import IPV4
+from keepclose.ruleset.names import LAYOUT, fingerprint
+from keepclose.ruleset.settings import RulesetSettings
+from keepclose.ruleset.statements import (
+    ClearMark,
+    Condition,
+    Drop,
+    Field,
+    HasMark,
+    InSet,
+    IsLocal,
+    IsNew,
+    IsTranslated,
+    Jump,
+    Lookup,
+    Masquerade,
+    Match,
+    Reject,
+    SetMark,
+)
+from keepclose.ruleset.tables import (
+    PORT_TYPE,
+    PROTOCOL_TYPE,
+    Chain,
+    Element,
+    Hook,
+    Map,
+    Rule,
+    Set,
+    make_rule,
+)
+from keepclose.ruleset.texts import plain_address, plain_ranges
+
+CLUSTER_IPS: Final = "cluster-ips"
+NODEPORT_IPS: Final = "nodeport-ips"
+HAIRPINS: Final = "hairpin-connections"
+SERVICE_IPS: Final = "service-ips"
+SERVICE_NODEPORTS: Final = "service-nodeports"
+NO_ENDPOINT_SERVICES: Final = "no-endpoint-services"
+NO_ENDPOINT_NODEPORTS: Final = "no-endpoint-nodeports"
+FIREWALL_IPS: Final = "firewall-ips"
+ENDPOINTS: Final = {
+    "tcp": "tcp-endpoints",
+    "udp": "udp-endpoints",
+    "sctp": "sctp-endpoints",
+}
+"""The map of pooled endpoints of each protocol."""
+CONTAINERS: Final = (
+    CLUSTER_IPS,
+    NODEPORT_IPS,
+    HAIRPINS,
+    SERVICE_IPS,
+    SERVICE_NODEPORTS,
+    NO_ENDPOINT_SERVICES,
+    NO_ENDPOINT_NODEPORTS,
+    FIREWALL_IPS,
+    *ENDPOINTS.values(),
+)
+"""Every set and map whose elements the proxy writes."""
+
+REJECT_CHAIN: Final = "reject-chain"
+
+_SERVICES = "services"
+_MASQUERADING = "masquerading"
+_SERVICE_CHECK = "service-endpoints-check"
+_NODEPORT_CHECK = "nodeport-endpoints-check"
+_FIREWALL_CHECK = "firewall-check"
+_CLUSTER_IP_CHECK = "cluster-ips-check"
+
+_BASE_CHAINS: Final[tuple[tuple[str, Hook, tuple[str, ...]], ...]] = (
+    ("filter-prerouting-pre-dnat", Hook("filter", "prerouting", -110), (_FIREWALL_CHECK,)),
+    ("filter-output-pre-dnat", Hook("filter", "output", -110), (_FIREWALL_CHECK,)),
+    ("filter-input", Hook("filter", "input", 0), (_NODEPORT_CHECK, _SERVICE_CHECK)),
+    ("filter-forward", Hook("filter", "forward", 0), (_SERVICE_CHECK, _CLUSTER_IP_CHECK)),
+    ("filter-output", Hook("filter", "output", 0), (_SERVICE_CHECK, _CLUSTER_IP_CHECK)),
+    ("nat-prerouting", Hook("nat", "prerouting", -100), (_SERVICES,)),
+    ("nat-output", Hook("nat", "output", -100), (_SERVICES,)),
+    ("nat-postrouting", Hook("nat", "postrouting", 100), (_MASQUERADING,)),
+)
+DESTINATION: Final = (Field.DESTINATION, Field.PROTOCOL, Field.PORT)
+_NODEPORT = (Field.PROTOCOL, Field.PORT)
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The fixed part of a table."""
+
+    sets: tuple[Set, ...]
+    maps: tuple[Map, ...]
+    chains: tuple[Chain, ...]
+    """Chains that rules jump to come before those rules."""
+    elements: tuple[Element, ...]
+    marker: Chain
+    """An empty chain whose name says which layout the chains above have."""
+
+
+def lay_out(settings: RulesetSettings) -> Layout:
+    """Return the fixed part of the table; addresses that are none of the family are left out."""
+    checks = (
+        Chain(_FIREWALL_CHECK, (make_rule(settings.ip, Lookup(DESTINATION, FIREWALL_IPS)),)),
+        Chain(_SERVICE_CHECK, (make_rule(settings.ip, Lookup(DESTINATION, NO_ENDPOINT_SERVICES)),)),
+        Chain(
+            _NODEPORT_CHECK,
+            (
+                make_rule(
+                    settings.ip,
+                    _nodeport_address(settings),
+                    Lookup(_NODEPORT, NO_ENDPOINT_NODEPORTS),
+                ),
+            ),
+        ),
+        _cluster_ip_check(settings),
+        _services(settings),
+        _masquerading(settings),
+        Chain(
+            REJECT_CHAIN,
+            (make_rule(settings.ip, Reject()),),
+            comment="refuses what has no endpoint at all",
+        ),
+    )
+    bases = tuple([_base_chain(settings, *base) for base in _BASE_CHAINS])
+    nodeport_ips = [
+        Element(NODEPORT_IPS, (address,))
+        for text in settings.nodeport_ips or ()
+        if (address := plain_address(text, settings.family))
+    ]
+    chains = checks + bases
+    prints = [_print_chain(chain) for chain in chains]
+    if settings.pooled:
+        prints += ENDPOINTS.values()
+    return Layout(
+        sets=_sets(settings),
+        maps=_maps(settings),
+        chains=chains,
+        elements=tuple(dict.fromkeys(nodeport_ips)),
+        marker=Chain(
+            LAYOUT + fingerprint("\n".join(prints)),
+            comment="says which rules the chains without a slash hold",
+        ),
+    )
+
+
+def _print_chain(chain: Chain) -> str:
+    return f"{chain.name} {chain.hook} {[rule.whole_text for rule in chain.rules]}"
+
+
+def _base_chain(
+    settings: RulesetSettings, name: str, hook: Hook, targets: tuple[str, ...]
+) -> Chain:
+    # Translation happens once for a connection anyway; only filters see its later packets.
+    new = (IsNew(),) if hook.type == "filter" else ()
+    rules = tuple([make_rule(settings.ip, *new, Jump(target)) for target in targets])
+    return Chain(name, rules, hook)
+
+
+def _services(settings: RulesetSettings) -> Chain:
+    ip, mark = settings.ip, SetMark(settings.mark)
+    is_cluster_ip = InSet((Field.DESTINATION,), CLUSTER_IPS)
+    rules: list[Rule] = []
+    outside = settings.local_traffic.condition(settings.family, negated=True)
+    if settings.masquerade_all:
+        rules.append(make_rule(ip, is_cluster_ip, mark, comment="all traffic to cluster IPs"))
+    elif outside is not None:
+        # Whoever reaches a cluster IP through this node must get answers through it, too.
+        rules.append(
+            make_rule(ip, is_cluster_ip, outside, mark, comment="cluster IPs, not from our pods")
+        )
+    rules.append(make_rule(ip, Lookup(DESTINATION, SERVICE_IPS)))
+    own = (IsLocal(Field.DESTINATION),) if settings.nodeport_ips is None else ()
+    rules.append(
+        make_rule(ip, *own, _nodeport_address(settings), Lookup(_NODEPORT, SERVICE_NODEPORTS))
+    )
+    return Chain(_SERVICES, tuple(rules))
+
+
+def _masquerading(settings: RulesetSettings) -> Chain:
+    ip, mark = settings.ip, settings.mark
+    hairpin = (Field.SOURCE, Field.DESTINATION, Field.PROTOCOL, Field.PORT)
+    return Chain(
+        _MASQUERADING,
+        (
+            make_rule(ip, HasMark(mark), ClearMark(mark), Masquerade()),
+            make_rule(ip, IsTranslated(), InSet(hairpin, HAIRPINS), Masquerade()),
+        ),
+    )
+
+
+def _cluster_ip_check(settings: RulesetSettings) -> Chain:
+    rules = [
+        make_rule(
+            settings.ip,
+            InSet((Field.DESTINATION,), CLUSTER_IPS),
+            Reject(),
+            comment="a cluster IP, but none of its ports",
+        )
+    ]
+    if ranges := plain_ranges(settings.service_cidrs, settings.family):
+        rules.append(
+            make_rule(
+                settings.ip,
+                Match(Field.DESTINATION, ranges),
+                Drop(),
+                comment="a cluster IP that no Service has",
+            )
+        )
+    return Chain(_CLUSTER_IP_CHECK, tuple(rules))
+
+
+def _nodeport_address(settings: RulesetSettings) -> Condition:
+    if settings.nodeport_ips is not None:
+        return InSet((Field.DESTINATION,), NODEPORT_IPS)
+    # NB: what is sent to a loopback address must not leave the node with it as its source.
+    loopback = "127.0.0.0/8" if settings.family == IPV4 else "::1"
+    return Match(Field.DESTINATION, (loopback,), negated=True)
+
+
+def _sets(settings: RulesetSettings) -> tuple[Set, ...]:
+    address = settings.address_type
+    sets = [
+        Set(CLUSTER_IPS, (address,), comment="cluster IPs of all Services"),
+        Set(
+            HAIRPINS,
+            (address, address, PROTOCOL_TYPE, PORT_TYPE),
+            comment="endpoints of this node that reach themselves",
+        ),
+    ]
+    if settings.nodeport_ips is not None:
+        sets.append(Set(NODEPORT_IPS, (address,), comment="where node ports answer"))
+    return tuple(sets)
+
+
+def _maps(settings: RulesetSettings) -> tuple[Map, ...]:
+    by_address = (settings.address_type, PROTOCOL_TYPE, PORT_TYPE)
+    by_port = (PROTOCOL_TYPE, PORT_TYPE)
+    maps = (
+        Map(SERVICE_IPS, by_address, comment="cluster, external and load balancer IPs"),
+        Map(SERVICE_NODEPORTS, by_port, comment="node ports"),
+        Map(NO_ENDPOINT_SERVICES, by_address, comment="what is refused for want of an endpoint"),
+        Map(NO_ENDPOINT_NODEPORTS, by_port, comment="likewise, by node port"),
+        Map(FIREWALL_IPS, by_address, comment="load balancer IPs with source ranges"),
+    )
+    if not settings.pooled:
+        return maps
+    return (*maps, *[_endpoints(settings, transport) for transport in ENDPOINTS])
+
+
+def _endpoints(settings: RulesetSettings, transport: str) -> Map:
+    ip = settings.ip
+    key = f"{ip} daddr . {Field.PROTOCOL} . {Field.PORT} . numgen random mod 65536"
+    return Map(
+        ENDPOINTS[transport],
+        (settings.address_type, PROTOCOL_TYPE, PORT_TYPE, "integer"),
+        comment="endpoints by cluster IP and number",
+        # NB: were the port of any protocol, nft 1.0.6 would not let later rules use the map.
+        typeof=f"{key} : {ip} daddr . {transport} dport",
+    )

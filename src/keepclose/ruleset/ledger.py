@@ -1,0 +1,111 @@
+"""Who wants which element, and which of them the kernel has.
+
+Ports of one Service share their cluster IP, endpoints of one address are entered by every Service
+that has them, and two Services may even claim the same external address and port. An element stays
+as long as anybody wants it. If they want different verdicts, a Service wins at its own cluster IP,
+so that nobody takes its traffic by an external IP; else the smallest owner wins. So the outcome
+depends on nothing but who is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from keepclose.ruleset.layout import CLUSTER_IPS
+from keepclose.ruleset.names import ServicePortKey
+from keepclose.ruleset.tables import Element, Slot
+
+Owner = ServicePortKey | None
+"""None owns the elements of the layout."""
+
+
+class Ledger:
+    """Elements by the slot that each has to itself."""
+
+    def __init__(self) -> None:
+        # NB: hardly any slot has several owners, and a dict for each would be most of the memory.
+        self._claims: dict[Slot, tuple[Owner, Element] | dict[Owner, Element]] = {}
+        self._installed: dict[Slot, str] = {}
+        self._doubted: dict[Slot, None] = {}
+
+    def claim(self, owner: Owner, elements: Iterable[Element]) -> None:
+        """Note that the owner wants the elements."""
+        for element in elements:
+            slot = element.slot
+            known = self._claims.get(slot)
+            if isinstance(known, dict):
+                known[owner] = element
+            elif known is None or known[0] == owner:
+                self._claims[slot] = (owner, element)
+            else:
+                self._claims[slot] = {known[0]: known[1], owner: element}
+            self._doubted[slot] = None
+
+    def renounce(self, owner: Owner, elements: Iterable[Element]) -> None:
+        """Note that the owner no longer wants the elements."""
+        for element in elements:
+            slot = element.slot
+            claims = self._claims.get(slot)
+            if isinstance(claims, dict):
+                claims.pop(owner, None)
+                if not claims:
+                    del self._claims[slot]
+            elif claims is not None and claims[0] == owner:
+                del self._claims[slot]
+            self._doubted[slot] = None
+
+    def assume(self, installed: dict[Slot, str]) -> None:
+        """Take for granted what the kernel has, and doubt everything."""
+        self._installed = dict(installed)
+        self._doubted = dict.fromkeys((*installed, *self._claims))
+
+    def changes(self) -> Iterator[tuple[Slot, bool, Element | None]]:
+        """Yield the slots in which something has to change, and settle them.
+
+        Each comes with whether it is taken in the kernel and with what should be there instead.
+        """
+        doubted, self._doubted = self._doubted, {}
+        for slot in doubted:
+            wanted = self.wanted(slot)
+            has = self._installed.get(slot)
+            if wanted is None:
+                if has is not None:
+                    del self._installed[slot]
+                    yield slot, True, None
+                continue
+            verdict = "" if wanted.verdict is None else wanted.verdict.text()
+            if has != verdict:
+                self._installed[slot] = verdict
+                yield slot, has is not None, wanted
+
+    def keep(self, slot: Slot) -> None:
+        """Note that an element is still in the kernel though nobody wants it."""
+        self._installed[slot] = ""
+
+    def forget(self, slot: Slot) -> None:
+        """Note that an element which was kept has been deleted."""
+        self._installed.pop(slot, None)
+
+    def wanted(self, slot: Slot) -> Element | None:
+        """Return what should be in the slot; None for nothing."""
+        claims = self._claims.get(slot)
+        if claims is None:
+            return None
+        if isinstance(claims, tuple):
+            return claims[1]
+        return claims[min(claims, key=lambda owner: self._rank(owner, slot))]
+
+    def elements(self) -> Iterator[Element]:
+        """Yield every element that should be in the table."""
+        for slot in self._claims:
+            element = self.wanted(slot)
+            if element is not None:
+                yield element
+
+    def _rank(self, owner: Owner, slot: Slot) -> tuple[int, ServicePortKey | tuple[()]]:
+        if owner is None:
+            return 0, ()
+        _, key = slot
+        # Either the one that has it with its element, or all of them.
+        holders = self._claims.get((CLUSTER_IPS, key[:1]), ())
+        return (1 if owner in holders else 2), owner

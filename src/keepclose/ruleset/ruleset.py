@@ -1,0 +1,298 @@
+"""The wanted table of one address family, and the shortest safe way to it.
+
+Work is in proportion to what changed: only touched service ports are rendered, and only their
+objects compared. No chain that packets may be in is ever rewritten. A packet keeps the rules it set
+out with while lookups in maps see the newest elements, so a chain must have been there one
+transaction before the first element leads to it; and it must stay for a while after the last one
+has left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from keepclose.routing.selection import Selection
+from keepclose.routing.serviceports import RoutedPort
+from keepclose.ruleset.commands import (
+    AddCounter,
+    AddElement,
+    AddSet,
+    Command,
+    DeleteElement,
+    FlushChain,
+    Transaction,
+    Update,
+    add_chain,
+    split_commands,
+)
+from keepclose.ruleset.layout import (
+    CONTAINERS,
+    ENDPOINTS,
+    HAIRPINS,
+    NODEPORT_IPS,
+    Layout,
+    lay_out,
+)
+from keepclose.ruleset.ledger import Ledger
+from keepclose.ruleset.listing import Listing
+from keepclose.ruleset.names import AFFINITY, POOL, TRAFFIC, ServicePortKey, is_service_chain
+from keepclose.ruleset.placement import place_layout, replace_layout
+from keepclose.ruleset.portobjects import NO_OBJECTS, PortObjects, render_port
+from keepclose.ruleset.retirement import CHAIN, COUNTER, SET, Item, Retirement
+from keepclose.ruleset.settings import RulesetSettings
+from keepclose.ruleset.tables import Counted, Table
+
+_EARLY = frozenset({HAIRPINS, NODEPORT_IPS, *ENDPOINTS.values()})
+"""Containers whose elements do no harm before the chains are switched."""
+_LASTING = frozenset({HAIRPINS, *ENDPOINTS.values()})
+"""Containers whose elements are still needed by packets that the old rules sent."""
+
+
+class Ruleset:
+    """What is wanted, what the kernel has, and what waits to be deleted."""
+
+    def __init__(self, settings: RulesetSettings) -> None:
+        self._settings = settings
+        self._layout = lay_out(settings)
+        self._placed: Layout | None = None
+        self._ports: dict[ServicePortKey, PortObjects] = {}
+        self._before: dict[ServicePortKey, PortObjects] = {}
+        self._ledger = Ledger()
+        self._ledger.claim(None, self._layout.elements)
+        self._retirement = Retirement()
+        self._serial = 0
+        self._installed: dict[Item, int] = {}
+        """Chains, sets and counters in the kernel; of sets the timeout."""
+
+    @property
+    def settings(self) -> RulesetSettings:
+        """How the table is laid out now."""
+        return self._settings
+
+    def set_port(
+        self, key: ServicePortKey, port: RoutedPort | None, selection: Selection | None
+    ) -> None:
+        """Say what is wanted for a service port from the next commit on; None removes it."""
+        objects = NO_OBJECTS
+        if port is not None and selection is not None:
+            objects = render_port(key, port, selection, settings=self._settings)
+        before = self._ports.get(key, NO_OBJECTS)
+        if objects is NO_OBJECTS:
+            self._ports.pop(key, None)
+        else:
+            self._ports[key] = objects
+        self._before.setdefault(key, before)
+
+    def set_service_cidrs(self, cidrs: Sequence[str]) -> None:
+        """Say from which ranges cluster IPs are taken; unallocated ones are dropped."""
+        self._change_layout(replace(self._settings, service_cidrs=tuple(cidrs)))
+
+    def set_nodeport_ips(self, addresses: Sequence[str]) -> None:
+        """Say on which addresses node ports answer; ignored if they answer on all."""
+        if self._settings.nodeport_ips is not None:
+            self._change_layout(replace(self._settings, nodeport_ips=tuple(addresses)))
+
+    def commit(self) -> Update | None:
+        """Return what has to be written for all that was said since last time.
+
+        None for nothing. NB: until the first `reconcile` nothing is known of the kernel; a commit
+        before it takes the table for absent.
+        """
+        if self._placed is None:
+            return self.reconcile(Listing())
+        first = replace_layout(self._placed, self._layout)
+        self._placed = self._layout
+        return self._update(first, self._settle_ports(first))
+
+    def reconcile(self, existing: Listing, *, trust: bool = True) -> Update:
+        """Return what has to be written to get from the listed table to the wanted one.
+
+        What is right already is not touched; a chain that has not as many rules as it should gets
+        them written anew. Without `trust` all chains do, which may lose a few connections.
+        """
+        self._placed = self._layout
+        first = place_layout(self._layout, existing, trust=trust)
+        self._before.clear()
+        self._retirement = Retirement()
+        self._ledger = self._claim_all()
+        self._ledger.assume(
+            {
+                (name, key): verdict
+                for name in CONTAINERS
+                if not (name == NODEPORT_IPS and self._settings.nodeport_ips is None)
+                for key, verdict in existing.elements.get(name, {}).items()
+            }
+        )
+        # NB: timeouts are not listed; -1 has every wanted set added once more, which sets them.
+        self._installed = {
+            **{(CHAIN, name): 0 for name in existing.chains if is_service_chain(name)},
+            **{(SET, name): -1 for name in existing.sets if name.startswith(AFFINITY)},
+            **{(COUNTER, name): 0 for name in existing.counters if name.startswith(TRAFFIC)},
+        }
+        leftover = set(self._installed)
+        for objects in self._ports.values():
+            damaged = [
+                chain.name
+                for chain in objects.chains
+                if chain.name in existing.chains and not (trust and existing.holds(chain))
+            ]
+            self._install(objects, first, damaged=damaged)
+            leftover.difference_update(_items(objects))
+        self._retirement.add(leftover, self._serial + 1)
+        update = self._update(first, len(self._ports))
+        return update or Update(self._serial, (), ports=0, retired=0)
+
+    def sweep(self, serial: int) -> tuple[str, ...]:
+        """Return the transactions that delete what updates up to the serial left unused.
+
+        What came back into use since is spared; empty when nothing is due. Flushing comes in a
+        transaction of its own, because older kernels let go of references only after it.
+        """
+        return tuple([transaction.text for transaction in self.sweep_transactions(serial)])
+
+    def sweep_transactions(self, serial: int) -> tuple[Transaction, ...]:
+        """Return what `sweep` does, as data."""
+        due = self._retirement.take(serial)
+        unused = [slot for slot in due.slots if self._ledger.wanted(slot) is None]
+        due = due._replace(slots=tuple(unused))
+        for slot in due.slots:
+            self._ledger.forget(slot)
+        for item in due.items:
+            del self._installed[item]
+        phases = due.flushes(), due.deletions()
+        return tuple(
+            [self._transaction(part) for phase in phases for part in split_commands(phase)]
+        )
+
+    def counters(self) -> dict[str, Counted]:
+        """Return what each counter of the table counts; empty unless counting is on."""
+        return {
+            counter.name: counter.counted
+            for objects in self._ports.values()
+            for counter in objects.counters
+        }
+
+    def model(self) -> Table:
+        """Return the table as it is wanted now, committed or not."""
+        layout = self._layout
+        table = Table(
+            family=self._settings.family,
+            name=self._settings.table,
+            chains={chain.name: chain for chain in (*layout.chains, layout.marker)},
+            sets={one.name: one for one in layout.sets},
+            maps={one.name: one for one in layout.maps},
+            elements={name: {} for name in CONTAINERS},
+            counters={},
+        )
+        for element in self._claim_all().elements():
+            table.elements[element.container][element.key] = element
+        for objects in self._ports.values():
+            table.chains.update({chain.name: chain for chain in objects.chains})
+            table.sets.update({one.name: one for one in objects.sets})
+            table.counters.update({one.name: one for one in objects.counters})
+        return table
+
+    def _claim_all(self) -> Ledger:
+        ledger = Ledger()
+        ledger.claim(None, self._layout.elements)
+        for key, objects in self._ports.items():
+            ledger.claim(key, objects.elements)
+        return ledger
+
+    def _change_layout(self, settings: RulesetSettings) -> None:
+        if settings == self._settings:
+            return
+        self._ledger.renounce(None, self._layout.elements)
+        self._settings, self._layout = settings, lay_out(settings)
+        self._ledger.claim(None, self._layout.elements)
+
+    def _settle_ports(self, first: list[Command]) -> int:
+        """Install what touched ports need, retire what they do not; return how many changed."""
+        count = 0
+        for key, before in self._before.items():
+            after = self._ports.get(key, NO_OBJECTS)
+            if after == before:
+                continue
+            count += 1
+            self._install(after, first)
+            # NB: pools belong to nobody. Making one costs more than all else, so those that no port
+            # needs now stay until the table is compared as a whole.
+            gone = [item for item in _items(before) - _items(after) if not _is_pool(item)]
+            self._retirement.add(gone, self._serial + 1)
+            if before.elements != after.elements:
+                self._ledger.renounce(key, before.elements)
+                self._ledger.claim(key, after.elements)
+        self._before.clear()
+        return count
+
+    def _install(
+        self, objects: PortObjects, first: list[Command], *, damaged: Sequence[str] = ()
+    ) -> None:
+        installed, spare = self._installed, self._retirement.spare
+        for counter in objects.counters:
+            item: Item = (COUNTER, counter.name)
+            spare(item)
+            if item not in installed:
+                installed[item] = 0
+                first.append(AddCounter(counter))
+        for one in objects.sets:
+            item = (SET, one.name)
+            spare(item)
+            if installed.get(item) != one.timeout_s:
+                installed[item] = one.timeout_s
+                first.append(AddSet(one))
+        for chain in objects.chains:
+            item = (CHAIN, chain.name)
+            spare(item)
+            if item not in installed:
+                installed[item] = 0
+                first += add_chain(chain)
+            elif chain.name in damaged:
+                first += [FlushChain(chain.name), *add_chain(chain)[1:]]
+
+    def _update(self, first: list[Command], ports: int) -> Update | None:
+        second: list[Command] = []
+        for slot, is_taken, wanted in self._ledger.changes():
+            container, key = slot
+            if container in _LASTING and wanted is None:
+                self._ledger.keep(slot)
+                self._retirement.add_slot(slot, self._serial + 1)
+                continue
+            phase = first if container in _EARLY and wanted is not None else second
+            if is_taken:
+                phase.append(DeleteElement(container, key))
+            if wanted is not None:
+                phase.append(AddElement(wanted))
+        retired = self._retirement.count(self._serial + 1)
+        transactions = tuple(
+            [self._transaction(part) for phase in (first, second) for part in split_commands(phase)]
+        )
+        if not transactions and not retired:
+            return None
+        self._serial += 1
+        return Update(self._serial, transactions, ports, retired)
+
+    def _transaction(self, commands: tuple[Command, ...]) -> Transaction:
+        return Transaction(self._settings.whole_table, commands)
+
+
+def cleanup_text(settings: RulesetSettings) -> str:
+    """Return the transaction that removes the table whether or not it exists.
+
+    NB: if it is the last one that translates, the kernel forgets all translated connections.
+    """
+    return f"add table {settings.whole_table}\ndelete table {settings.whole_table}\n"
+
+
+def _items(objects: PortObjects) -> set[Item]:
+    return {
+        *[(CHAIN, chain.name) for chain in objects.chains],
+        *[(SET, one.name) for one in objects.sets],
+        *[(COUNTER, counter.name) for counter in objects.counters],
+    }
+
+
+def _is_pool(item: Item) -> bool:
+    return item[0] == CHAIN and item[1].startswith(POOL)

@@ -1,0 +1,309 @@
+"""The statements of rules: a small closed set, each with its nftables text.
+
+Everything a rule can do is one of these structs. They are the only source of both the text that the
+kernel gets and of what the tracer follows, so the two cannot drift apart. Texts are those that
+kube-proxy's nftables mode writes and nft 1.0.6 accepts. Values come checked and quoted.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+
+class Field(StrEnum):
+    """What of a packet a rule may look at."""
+
+    SOURCE = "saddr"
+    DESTINATION = "daddr"
+    PROTOCOL = "meta l4proto"
+    PORT = "th dport"
+    INTERFACE = "iifname"
+
+
+class Match(msgspec.Struct, frozen=True, gc=False):
+    """Go on if the field is one of the values: addresses, ranges, a protocol, an interface.
+
+    Several addresses or ranges must not overlap.
+    """
+
+    field: Field
+    values: tuple[str, ...]
+    negated: bool = False
+
+    def text(self, ip: str) -> str:
+        """Return the nftables form; `ip` is the table's family."""
+        values = self.values[0] if len(self.values) == 1 else f"{{ {', '.join(self.values)} }}"
+        return f"{_field(self.field, ip)} {'!= ' if self.negated else ''}{values}"
+
+
+class InSet(msgspec.Struct, frozen=True, gc=False):
+    """Go on if the fields together are an element of the set."""
+
+    fields: tuple[Field, ...]
+    name: str
+
+    def text(self, ip: str) -> str:
+        """Return the nftables form."""
+        return f"{_fields(self.fields, ip)} @{self.name}"
+
+
+class IsLocal(msgspec.Struct, frozen=True, gc=False):
+    """Go on if the address is one of the node's own."""
+
+    field: Field
+
+    def text(self, ip: str) -> str:  # noqa: ARG002 (the same for both families)
+        """Return the nftables form."""
+        return f"fib {self.field} type local"
+
+
+class IsNew(msgspec.Struct, frozen=True, gc=False):
+    """Go on if the packet opens a connection."""
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return "ct state new"
+
+
+class IsTranslated(msgspec.Struct, frozen=True, gc=False):
+    """Go on if the connection's destination was replaced."""
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return "ct status dnat"
+
+
+class HasMark(msgspec.Struct, frozen=True, gc=False):
+    """Go on if the packet carries the mark's bit."""
+
+    mark: int
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return f"mark and {self.mark:#x} != 0"
+
+
+class SetMark(msgspec.Struct, frozen=True, gc=False):
+    """Set the mark's bit and leave the others."""
+
+    mark: int
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return f"mark set mark or {self.mark:#x}"
+
+
+class ClearMark(msgspec.Struct, frozen=True, gc=False):
+    """Clear the mark's bit, which is known to be set, and leave the others."""
+
+    mark: int
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return f"mark set mark xor {self.mark:#x}"
+
+
+class Masquerade(msgspec.Struct, frozen=True, gc=False):
+    """Replace the source by an address of the node."""
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return "masquerade fully-random"
+
+
+class Jump(msgspec.Struct, frozen=True, gc=False):
+    """Go through a chain and come back."""
+
+    chain: str
+
+    def text(self, ip: str = "") -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return f"jump {self.chain}"
+
+
+class Goto(msgspec.Struct, frozen=True, gc=False):
+    """Go through a chain and then back to where this one was called from."""
+
+    chain: str
+
+    def text(self, ip: str = "") -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return f"goto {self.chain}"
+
+
+class Return(msgspec.Struct, frozen=True, gc=False):
+    """Go back to where the chain was called from."""
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return "return"
+
+
+class Drop(msgspec.Struct, frozen=True, gc=False):
+    """Lose the packet."""
+
+    def text(self, ip: str = "") -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return "drop"
+
+
+class Reject(msgspec.Struct, frozen=True, gc=False):
+    """Lose the packet and tell the sender."""
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return "reject"
+
+
+class Lookup(msgspec.Struct, frozen=True, gc=False):
+    """Do what the map says for the fields; go on if it says nothing."""
+
+    fields: tuple[Field, ...]
+    name: str
+
+    def text(self, ip: str) -> str:
+        """Return the nftables form."""
+        return f"{_fields(self.fields, ip)} vmap @{self.name}"
+
+
+class Branch(NamedTuple):
+    """A chain that takes its share of the packets."""
+
+    share: int
+    chain: str
+
+
+class Choose(msgspec.Struct, frozen=True, gc=False):
+    """Go to one of the chains by chance, each in proportion to its share."""
+
+    branches: tuple[Branch, ...]
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        total, slots = _slots([branch.share for branch in self.branches])
+        elements = " , ".join(
+            [
+                f"{slot} : goto {branch.chain}"
+                for slot, branch in zip(slots, self.branches, strict=True)
+            ]
+        )
+        return f"numgen random mod {total} vmap {{ {elements} }}"
+
+
+class Target(NamedTuple):
+    """An endpoint that takes its share of the connections."""
+
+    share: int
+    address: str
+    port: int
+
+
+class Translate(msgspec.Struct, frozen=True, gc=False):
+    """Replace the destination by one of the targets by chance, each in proportion to its share."""
+
+    targets: tuple[Target, ...]
+
+    def text(self, ip: str) -> str:
+        """Return the nftables form: a plain address for one target, a map for more."""
+        if len(self.targets) == 1:
+            _, address, port = self.targets[0]
+            return f"dnat to [{address}]:{port}" if ":" in address else f"dnat to {address}:{port}"
+        total, slots = _slots([target.share for target in self.targets])
+        elements = " , ".join(
+            [
+                f"{slot} : {address} . {port}"
+                for slot, (_, address, port) in zip(slots, self.targets, strict=True)
+            ]
+        )
+        return f"dnat {ip} addr . port to numgen random mod {total} map {{ {elements} }}"
+
+
+class To(msgspec.Struct, frozen=True, gc=False):
+    """What a map of endpoints holds: the address and port of one."""
+
+    address: str
+    port: int
+
+    def text(self, ip: str = "") -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return f"{self.address} . {self.port}"
+
+
+class Draw(msgspec.Struct, frozen=True, gc=False):
+    """Replace the destination by what the map has for the fields and a number drawn by chance."""
+
+    fields: tuple[Field, ...]
+    total: int
+    """How many numbers are drawn from; all are as likely."""
+    name: str
+
+    def text(self, ip: str) -> str:
+        """Return the nftables form."""
+        key = f"{_fields(self.fields, ip)} . numgen random mod {self.total}"
+        return f"dnat {ip} addr . port to {key} map @{self.name}"
+
+
+class Remember(msgspec.Struct, frozen=True, gc=False):
+    """Put the source into the set, or start its time there anew."""
+
+    name: str
+
+    def text(self, ip: str) -> str:
+        """Return the nftables form."""
+        return f"update @{self.name} {{ {ip} saddr }}"
+
+
+class Count(msgspec.Struct, frozen=True, gc=False):
+    """Add the packet to the named counter."""
+
+    name: str
+
+    def text(self, ip: str) -> str:  # noqa: ARG002
+        """Return the nftables form."""
+        return f"counter name {self.name}"
+
+
+Condition = Match | InSet | IsLocal | IsNew | IsTranslated | HasMark
+Action = (
+    SetMark
+    | ClearMark
+    | Masquerade
+    | Jump
+    | Goto
+    | Return
+    | Drop
+    | Reject
+    | Lookup
+    | Choose
+    | Translate
+    | Draw
+    | Remember
+    | Count
+)
+Statement = Condition | Action
+
+
+def _field(field: Field, ip: str) -> str:
+    if field is Field.SOURCE or field is Field.DESTINATION:
+        return f"{ip} {field.value}"
+    return field.value
+
+
+def _fields(fields: tuple[Field, ...], ip: str) -> str:
+    return " . ".join([_field(field, ip) for field in fields])
+
+
+def _slots(shares: list[int]) -> tuple[int, list[str]]:
+    """Return how many numbers are drawn from, and which of them each share takes."""
+    total = sum(shares)
+    if total == len(shares):
+        return total, [str(index) for index in range(total)]
+    slots, first = [], 0
+    for share in shares:
+        last = first + share - 1
+        slots.append(str(first) if first == last else f"{first}-{last}")
+        first = last + 1
+    return total, slots

@@ -1,0 +1,51 @@
+"""Shares of the numbers that are drawn."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.ruleset.endpointchains import MOST_NUMBERS, share_out, usable_endpoints
+
+
+@pytest.mark.parametrize(
+    ("weights", "want"),
+    [
+        pytest.param([1, 1, 1], [1, 1, 1], id="equal"),
+        pytest.param([7, 7], [1, 1], id="equal and great"),
+        pytest.param([6, 4, 2], [3, 2, 1], id="a common divisor"),
+        pytest.param([5], [1], id="alone"),
+        pytest.param([0, 0], [1, 1], id="no weights at all"),
+        pytest.param([0, 2], [1, 1], id="one without weight is not left out"),
+        pytest.param([10**30, 1], [999_999, 1], id="more than can be drawn from"),
+        pytest.param([], [], id="nobody"),
+    ],
+)
+def test_weights_become_shares(weights: list[int], want: list[int]) -> None:
+    """As few numbers as can be, at least one for each."""
+    assert share_out(weights) == want
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=20))
+def test_shares_are_nearly_the_weights(weights: list[int]) -> None:
+    """Within what a millionth of the total can make."""
+    shares = share_out(weights)
+    assert min(shares) >= 1
+    assert sum(shares) <= MOST_NUMBERS + len(weights)
+    for share, weight in zip(shares, weights, strict=True):
+        assert abs(share / sum(shares) - weight / sum(weights)) < 1e-4
+
+
+def test_only_plain_endpoints_are_usable() -> None:
+    """Of the family, canonical, with a port."""
+    good = PortEndpoint("10.0.0.1", 80)
+    others = [
+        PortEndpoint("10.0.0.01", 80),
+        PortEndpoint("fd00::1", 80),
+        PortEndpoint("10.0.0.1", 0),
+        PortEndpoint("10.0.0.1", 65536),
+    ]
+    assert usable_endpoints([*others, good], "IPv4") == [good]

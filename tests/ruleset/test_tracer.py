@@ -1,0 +1,205 @@
+"""The tracer follows rules as the kernel does, and says with which probability."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from msgspec.structs import replace
+from tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, make_ruleset, shown, tell_port
+
+from keepclose.model.meta import NamespacedName
+from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.serviceports import RoutedPort
+from keepclose.ruleset import CountBy, Table
+from keepclose.ruleset.packets import Fate, Node, Packet, Trace
+from keepclose.ruleset.statements import (
+    Count,
+    Drop,
+    Field,
+    Goto,
+    IsNew,
+    Jump,
+    Lookup,
+    Reject,
+    Return,
+    SetMark,
+    Statement,
+)
+from keepclose.ruleset.tables import Chain, Element, Hook, Map, make_rule
+from keepclose.ruleset.tracer import trace_outcomes, trace_packet
+
+PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
+HERE = PortEndpoint("10.180.0.1", 80, node_name="n1", zone="zone-a")
+THERE = PortEndpoint("10.180.1.1", 80, node_name="n2", zone="zone-b")
+NODE = Node(frozenset({NODE_IP}))
+
+
+def table_of(
+    port: RoutedPort, *endpoints: PortEndpoint, count_by: CountBy = CountBy.NOTHING
+) -> Table:
+    """Return the whole table for one port."""
+    ruleset = make_ruleset(settings=replace(SETTINGS, count_by=count_by))
+    tell_port(ruleset, port, endpoints)
+    return ruleset.model()
+
+
+def chances(table: Table, packet: Packet, node: Node = NODE) -> dict[str, Fraction]:
+    """Return how likely each end is."""
+    found: dict[str, Fraction] = {}
+    for trace, probability in trace_outcomes(table, packet, node):
+        found[shown(trace)] = found.get(shown(trace), Fraction(0)) + probability
+    return found
+
+
+@pytest.mark.parametrize("count_by", CountBy)
+@pytest.mark.parametrize("affinity", [0, 600])
+def test_shares_are_probabilities(count_by: CountBy, affinity: int) -> None:
+    """However the choice is written down."""
+    port = replace(
+        PORT, session_affinity="ClientIP" if affinity else "None", affinity_seconds=affinity
+    )
+    table = table_of(port, replace(HERE, weight=3), replace(THERE, weight=2), count_by=count_by)
+    assert chances(table, Packet(POD, "172.30.0.41", 80)) == {
+        "10.180.0.1:80": Fraction(3, 5),
+        "10.180.1.1:80": Fraction(2, 5),
+    }
+
+
+def test_caller_draws() -> None:
+    """Shares go to the caller, whose answer is followed."""
+    table = table_of(PORT, replace(HERE, weight=3), THERE)
+    asked: list[list[int]] = []
+
+    def last(shares: object) -> int:
+        assert isinstance(shares, list)
+        asked.append(shares)
+        return len(shares) - 1
+
+    trace = trace_packet(table, Packet(POD, "172.30.0.41", 80), NODE, choose=last)
+    assert (trace.endpoint, asked) == (("10.180.1.1", 80), [[3, 1]])
+
+
+def test_remembered_client_goes_back_to_its_endpoint() -> None:
+    """And is remembered anew."""
+    port = replace(PORT, session_affinity="ClientIP", affinity_seconds=600)
+    table = table_of(port, HERE, THERE)
+    (memory,) = [name for name in table.sets if name.endswith("10.180.1.1/80")]
+    packet = Packet(POD, "172.30.0.41", 80)
+    (outcome,) = trace_outcomes(table, packet, Node(NODE.addresses, {memory: frozenset({POD})}))
+    assert outcome.trace.endpoint == ("10.180.1.1", 80)
+    assert outcome.trace.remembered == (memory,)
+    assert len(chances(table, packet, Node(remembered={memory: frozenset({"10.0.0.3"})}))) == 2
+
+
+def test_counters_count_where_connections_go() -> None:
+    """One counter for each, that of the endpoint's place."""
+    table = table_of(PORT, HERE, THERE, count_by=CountBy.ZONE)
+    packet = Packet(POD, "172.30.0.41", 80)
+    counted = {
+        shown(trace): table.counters[trace.counted[0]].counted[1:3]
+        for trace, _ in trace_outcomes(table, packet, NODE)
+    }
+    assert counted == {"10.180.0.1:80": ("zone-a", "n1"), "10.180.1.1:80": ("zone-b", "")}
+
+
+def test_path_names_the_rules_that_took_effect() -> None:
+    """From the hook to the translation and the masquerading."""
+    table = table_of(replace(PORT, node_port=30001), THERE)
+    ((trace, _),) = trace_outcomes(table, Packet(OUTSIDE, NODE_IP, 30001), NODE)
+    path = [step.split(":")[0].split("-ULMVA6XW")[0] for step in trace.path]
+    assert path == [
+        "filter-prerouting-pre-dnat",
+        "nat-prerouting",
+        "services",
+        "external",
+        "external",
+        "service",
+        "filter-forward",
+        "filter-forward",
+        "nat-postrouting",
+        "masquerading",
+    ]
+    assert (trace.mark, trace.masqueraded) == (0, True)
+
+
+def small_table(*statements: tuple[Statement, ...], other: tuple[Statement, ...] = ()) -> Table:
+    """Return a table with one base chain that jumps to `first`, and a chain `second`."""
+    chains = [
+        Chain(
+            "base",
+            (
+                make_rule("ip", IsNew(), Jump("first")),
+                make_rule("ip", SetMark(0x100)),
+            ),
+            Hook("filter", "prerouting", 0),
+        ),
+        Chain("first", tuple(make_rule("ip", *one) for one in statements)),
+        Chain("second", (make_rule("ip", *other),) if other else ()),
+    ]
+    return Table(
+        "IPv4",
+        "t",
+        {chain.name: chain for chain in chains},
+        {},
+        {"ports": Map("ports", ("inet_service",))},
+        {
+            "ports": {
+                ("80",): Element("ports", ("80",), Goto("second")),
+                ("81",): Element("ports", ("81",), Drop()),
+            }
+        },
+        {},
+    )
+
+
+def traced(table: Table, port: int = 80) -> Trace:
+    """Return the only way of a packet from outside."""
+    (outcome,) = trace_outcomes(table, Packet(OUTSIDE, "8.8.8.8", port), NODE)
+    return outcome.trace
+
+
+@pytest.mark.parametrize(
+    ("rules", "want"),
+    [
+        pytest.param([(SetMark(1),), (SetMark(2),)], 0x103, id="rule after rule, then back"),
+        pytest.param([(Return(),), (SetMark(2),)], 0x100, id="return leaves the chain"),
+        pytest.param([(Goto("second"),), (SetMark(2),)], 0x110, id="goto does not come back here"),
+        pytest.param([(Jump("second"),), (SetMark(2),)], 0x112, id="jump comes back here"),
+        pytest.param(
+            [(Lookup((Field.PORT,), "ports"),), (SetMark(2),)], 0x110, id="a map may say goto"
+        ),
+    ],
+)
+def test_ways_between_chains(rules: list[tuple[Statement, ...]], want: int) -> None:
+    """Jump, goto and return are nftables' own."""
+    assert traced(small_table(*rules, other=(SetMark(0x10),))).mark == want
+
+
+def test_lookup_that_finds_nothing_ends_the_rule_only() -> None:
+    """The next rule is tried, and the path does not mention the lookup."""
+    table = small_table((Lookup((Field.PORT,), "ports"), Drop()), (SetMark(2),))
+    trace = traced(table, port=82)
+    assert (trace.fate, trace.mark) == (Fate.PASSED, 0x102)
+    assert not any("vmap" in step for step in trace.path)
+    assert traced(table, port=81).fate is Fate.DROPPED
+
+
+def test_refusals_end_the_way() -> None:
+    """Nothing after them is looked at."""
+    assert traced(small_table((Reject(),), (SetMark(2),))) == Trace(
+        Fate.REJECTED,
+        None,
+        masqueraded=False,
+        mark=0,
+        remembered=(),
+        counted=(),
+        path=("base: ct state new jump first", "first: reject"),
+    )
+    assert traced(small_table((Count("c"),), (Drop(),))).counted == ("c",)
+
+
+def test_endless_jumps_are_told() -> None:
+    """The kernel would not have taken such rules."""
+    with pytest.raises(RecursionError, match="first"):
+        traced(small_table((Jump("first"),)))
