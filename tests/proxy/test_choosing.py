@@ -10,9 +10,11 @@ from structlog.testing import capture_logs
 from keepclose.proxy.choosing import CannotProgramError, WriterSettings, choose_writer
 from keepclose.proxy.libnftables import LibnftablesWriter
 from keepclose.proxy.nftcommand import NftCommandWriter
+from keepclose.proxy.process import fit_settings
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.requirements import (
     FEATURES,
+    POOLS,
     find_missing,
     find_obstacles,
     judge_kernel,
@@ -20,6 +22,7 @@ from keepclose.proxy.requirements import (
     may_change_network,
     transaction_of,
 )
+from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.writers import Failure, NftError
 from keepclose.testing.netns import namespaces_or_skip
 
@@ -187,3 +190,33 @@ def test_rights() -> None:
     assert not may_change_network("CapPrm:\t1000\nCapEff:\t0000000000000fff\n")
     assert not may_change_network("")
     assert isinstance(find_obstacles(skip_kernel_version=True), list)
+
+
+async def test_shared_maps_are_used_where_they_are_known() -> None:
+    """The kernel and the nft of this machine know them, in both families."""
+    with namespaces_or_skip("nft") as [inside]:
+        writer = LibnftablesWriter(namespace=inside.path)
+        assert await find_missing(writer, ("ip", "ip6"), (POOLS,)) == []
+        assert (await fit_settings(ProxySettings("n1"), writer)).pooled
+        await writer.close()
+
+
+async def test_an_nft_that_does_not_know_shared_maps_gets_none() -> None:
+    """Rules are then written in the older form, and the log says what that costs."""
+
+    class Older(RecordingWriter):
+        async def check(self, text: str) -> None:
+            await super().check(text)
+            raise NftError("syntax error, unexpected numgen")
+
+    writer = Older()
+    with capture_logs() as logs:
+        fitted = await fit_settings(ProxySettings("n1", families=("IPv4",)), writer)
+    assert not fitted.pooled
+    assert logs == [
+        {
+            "event": "changes of large tables will be slow",
+            "log_level": "warning",
+            "missing": "maps of endpoints by number for ip: syntax error, unexpected numgen",
+        }
+    ]

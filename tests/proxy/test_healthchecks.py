@@ -139,3 +139,37 @@ async def test_listening_in_a_namespace() -> None:
                 client.connect((address, 30100))
         for one in checks:
             await one.close()
+
+
+async def test_other_addresses(node: Node) -> None:
+    """Listeners move with the addresses of node ports; without any that is told, once."""
+    port = free_port()
+    await node.checks.sync({WEB: port}, {WEB: 1})
+    node.checks.move(("127.0.0.2",))
+    assert (await get(port))[0] == 200
+    await node.checks.sync({WEB: port}, {WEB: 1})
+    assert (await get(port, host="127.0.0.2"))[0] == 200
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await get(port)
+    node.checks.move(())
+    for _ in range(3):
+        await node.checks.sync({WEB: port}, {WEB: 1})
+    assert node.checks.ports == {}
+    [(service, message)] = node.failures
+    assert service == WEB
+    assert message == (
+        f'node n1 failed to start healthcheck "default/web" on port {port}: '
+        "the node has none of the addresses of node ports"
+    )
+
+
+async def test_a_number_that_is_no_port(node: Node) -> None:
+    """It is told once for as long as it is asked for, and harms nobody else."""
+    other = free_port()
+    for _ in range(3):
+        await node.checks.sync({WEB: 70000, API: other}, {API: 1})
+    assert (await get(other))[0] == 200
+    assert [service for service, _ in node.failures] == [WEB]
+    await node.checks.sync({API: other}, {API: 1})
+    await node.checks.sync({WEB: 70000, API: other}, {API: 1})
+    assert len(node.failures) == 2

@@ -10,6 +10,7 @@ import typer
 from keepclose import __version__
 from keepclose.cli.apiserver import apiserver
 from keepclose.cli.controller import controller
+from keepclose.cli.proxy import app as proxy
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(resolve)
 app.command()(apiserver)
 app.command()(controller)
+app.add_typer(proxy)
 app.add_typer(simulate)
 
 
@@ -45,4 +47,15 @@ def options(
 
 def run() -> None:
     """Run the command line; the entry point of the console script."""
-    app()
+    app(args=[plain_switch(one) for one in sys.argv[1:]])
+
+
+def plain_switch(argument: str) -> str:
+    """Return a switch as Kubernetes takes it, --leader-elect=false, in our way: --no-leader-elect.
+
+    Anything else comes back as it is.
+    """
+    name, equals, value = argument.partition("=")
+    if not equals or not name.startswith("--") or value not in ("true", "false"):
+        return argument
+    return name if value == "true" else f"--no-{name.removeprefix('--')}"

@@ -7,6 +7,7 @@ new fields demand the canonical form always. Nothing here raises on any text.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final, NamedTuple
@@ -25,6 +26,11 @@ _MAPPED_IP = "must not be an IPv4-mapped IPv6 address"
 _ZERO_PADDED_CIDR = "must not have leading 0s in IP or prefix length"
 _MAPPED_CIDR = "must not have an IPv4-mapped IPv6 address"
 _STRAY_BITS_CIDR = "must not have bits set beyond the prefix length"
+
+
+# Four numbers without needless zeros: by far the most addresses, and spelt right already.
+_OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_PLAIN: Final = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 
 
 class ParsedIP(NamedTuple):
@@ -62,6 +68,8 @@ def family_of(address: str) -> str | None:
 @lru_cache(maxsize=_CACHED)
 def canonical(address: str) -> str | None:
     """Return the one agreed spelling (RFC 5952 for IPv6), or None when the text is no address."""
+    if _PLAIN.fullmatch(address) is not None:
+        return address
     parsed = parse_lenient(address)
     return None if parsed is None else str(parsed.address)
 

@@ -22,6 +22,7 @@ class Gate(StrEnum):
     ENDPOINT_SLICE_TERMINATING_CONDITION = "EndpointSliceTerminatingCondition"
     STRICT_IP_CIDR_VALIDATION = "StrictIPCIDRValidation"
     RELAXED_SERVICE_NAME_VALIDATION = "RelaxedServiceNameValidation"
+    ALLOW_SERVICE_EXTERNAL_IPS = "AllowServiceExternalIPs"
     TOPOLOGY_AWARE_SUBSETTING = "TopologyAwareSubsetting"
     ENDPOINT_SLICE_SUBSETTING = "EndpointSliceSubsetting"
     PREFER_LOCAL_TRAFFIC_POLICY = "PreferLocalTrafficPolicy"
@@ -41,6 +42,7 @@ ON_BY_DEFAULT = frozenset(
         Gate.ENDPOINT_SLICE_TERMINATING_CONDITION,
         Gate.STRICT_IP_CIDR_VALIDATION,
         Gate.RELAXED_SERVICE_NAME_VALIDATION,
+        Gate.ALLOW_SERVICE_EXTERNAL_IPS,
     }
 )
 # ServiceTopology (topologyKeys) was followed by both of these, and each asks not to run beside it.

@@ -1,8 +1,9 @@
 """Health-check node ports: tell load balancers whether this node has endpoints of a Service.
 
-One listener a Service and address, as kube-proxy has them. A port is closed when its Service is
-gone or wants another, opened when it is new, and otherwise left alone. A port that cannot be opened
-is told and tried again at the next sync; it harms no other Service.
+One listener a Service and address, as kube-proxy has them; where node ports answer only at some
+addresses, so do these. A port is closed when its Service is gone or wants another, opened when it
+is new, and otherwise left alone. A port that cannot be opened is told, once, and tried again at
+every sync; it harms no other Service.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ def render_check(service: NamespacedName, endpoints: int, *, proxy_healthy: bool
 class _Check:
     """The listeners of one Service."""
 
-    def __init__(self, port: int, runner: web.ServerRunner) -> None:
+    def __init__(self, port: int, addresses: tuple[str, ...], runner: web.ServerRunner) -> None:
         self.port = port
+        self.addresses = addresses
         self.runner = runner
         self.endpoints = 0
 
@@ -71,6 +73,11 @@ class HealthChecks:
         self._on_failure = on_failure
         self._listen = listen
         self._checks: dict[NamespacedName, _Check] = {}
+        self._told: dict[NamespacedName, str] = {}
+
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """Listen on these addresses from the next sync on; on none, that is told as a failure."""
+        self._addresses = addresses
 
     @property
     def ports(self) -> dict[NamespacedName, int]:
@@ -86,10 +93,11 @@ class HealthChecks:
         """
         # Ports that another Service gave up must be free before they are opened.
         for service, check in list(self._checks.items()):
-            if ports.get(service) != check.port:
+            if ports.get(service) != check.port or check.addresses != self._addresses:
                 _log.info("health check closed", service=str(service), port=check.port)
                 del self._checks[service]
                 await check.runner.cleanup()
+        self._told = {service: told for service, told in self._told.items() if service in ports}
         for service, port in ports.items():
             if service not in self._checks:
                 await self._open(service, port)
@@ -109,21 +117,28 @@ class HealthChecks:
         )
         await runner.setup()
         try:
+            if not self._addresses:
+                raise OSError("the node has none of the addresses of node ports")  # noqa: TRY301
             for address in self._addresses:
                 await web.SockSite(runner, self._listen(address, port)).start()
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            # NB: a number that is no port is told in another way than a port that is taken.
             await runner.cleanup()
-            _log.error(
-                "health check cannot be opened", service=str(service), port=port, error=str(error)
-            )
-            self._on_failure(
-                service,
-                f'node {self._node} failed to start healthcheck "{service}" on port {port}: '
-                f"{error}",
-            )
+            self._tell_failure(service, port, str(error))
             return
         _log.info("health check opened", service=str(service), port=port)
-        self._checks[service] = _Check(port, runner)
+        self._told.pop(service, None)
+        self._checks[service] = _Check(port, self._addresses, runner)
+
+    def _tell_failure(self, service: NamespacedName, port: int, error: str) -> None:
+        message = f'node {self._node} failed to start healthcheck "{service}" on port {port}: '
+        message += error
+        if self._told.get(service) != message:
+            self._told[service] = message
+            _log.error(
+                "health check cannot be opened", service=str(service), port=port, error=error
+            )
+            self._on_failure(service, message)
 
     def _answer(self, service: NamespacedName) -> web.Response:
         check = self._checks.get(service)

@@ -28,7 +28,6 @@ from keepclose.proxy.writers import (
     NftError,
     encode_transaction,
     error_from,
-    list_counters_command,
     list_elements_command,
     list_table_command,
 )
@@ -139,11 +138,6 @@ class LibnftablesWriter:
     ) -> bytes:
         """Return a set or map as JSON; raises NftError."""
         command = list_elements_command(kind, family, table, name=name)
-        return await self._run(lambda: self._open().query(command), command)
-
-    async def list_counters(self, family: Family, table: str) -> bytes:
-        """Return the named counters of a table as JSON; raises NftError."""
-        command = list_counters_command(family, table)
         return await self._run(lambda: self._open().query(command), command)
 
     async def close(self) -> None:

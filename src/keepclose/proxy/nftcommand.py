@@ -25,7 +25,6 @@ from keepclose.proxy.writers import (
     NftError,
     encode_transaction,
     error_from,
-    list_counters_command,
     list_elements_command,
     list_table_command,
 )
@@ -68,10 +67,6 @@ class NftCommandWriter:
     ) -> bytes:
         """Return a set or map as JSON; raises NftError."""
         return await self._list(list_elements_command(kind, family, table, name=name), "--json")
-
-    async def list_counters(self, family: Family, table: str) -> bytes:
-        """Return the named counters of a table as JSON; raises NftError."""
-        return await self._list(list_counters_command(family, table), "--json")
 
     async def read_version(self) -> str:
         """Return what the program says about its version; raises NftError."""

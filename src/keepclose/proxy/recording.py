@@ -50,9 +50,13 @@ class RecordingWriter:
         self.applied.append(text)
 
     async def check(self, text: str) -> None:
-        """Keep the text apart."""
+        """Keep the text apart; as with a kernel, what is in use cannot be deleted."""
         encode_transaction(text)
         self.checked.append(text)
+        if text.startswith("delete "):
+            message = "Device or resource busy"
+            output = f"{message}\n" * text.count("\n")
+            raise NftError(message, failure=Failure.BUSY, output=output)
 
     async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
         """Return what is held; terse or not is the same here."""
@@ -70,10 +74,6 @@ class RecordingWriter:
         if listing is None:
             raise NftError("No such file or directory", failure=Failure.NOT_FOUND)
         return listing
-
-    async def list_counters(self, family: Family, table: str) -> bytes:
-        """Return what is held for the table."""
-        return await self.list_table(family, table)
 
     async def close(self) -> None:
         """Remember it."""

@@ -62,6 +62,17 @@ FEATURES: Final = (
     ),
     Feature("counters (nft_counter)", (_CHAIN, "add rule {t} c counter")),
 )
+_KEY: Final = "{f} daddr . meta l4proto . th dport . numgen random mod"
+POOLS: Final = Feature(
+    "maps of endpoints by number",
+    (
+        _NAT,
+        f"add map {{t}} m {{{{ typeof {_KEY} 65536 : {{f}} daddr . tcp dport ; }}}}",
+        "add element {t} m {{ {x} . tcp . 80 . 0 : {x} . 8080 }}",
+        f"add rule {{t}} n meta l4proto tcp dnat {{f}} addr . port to {_KEY} 2 map @m",
+    ),
+)
+"""What large tables are quick with; without it each port has a chain and a map of its own."""
 
 
 def transaction_of(feature: Feature, family: Family) -> str:
@@ -72,7 +83,9 @@ def transaction_of(feature: Feature, family: Family) -> str:
     return "".join(f"{command.format(**words)}\n" for command in commands)
 
 
-async def find_missing(writer: NftWriter, families: tuple[Family, ...]) -> list[str]:
+async def find_missing(
+    writer: NftWriter, families: tuple[Family, ...], features: tuple[Feature, ...] = FEATURES
+) -> list[str]:
     """Return a sentence for each feature that the kernel refuses; raises NftError otherwise.
 
     Nothing is left behind, for nothing is applied. Missing rights and a writer that does not work
@@ -80,7 +93,7 @@ async def find_missing(writer: NftWriter, families: tuple[Family, ...]) -> list[
     """
     missing = []
     for family in families:
-        for feature in FEATURES:
+        for feature in features:
             try:
                 await writer.check(transaction_of(feature, family))
             except NftError as error:

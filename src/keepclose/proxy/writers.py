@@ -90,10 +90,6 @@ class NftWriter(Protocol):
         """Return one set or map with its elements as JSON; raises NftError (NOT_FOUND)."""
         ...
 
-    async def list_counters(self, family: Family, table: str) -> bytes:
-        """Return the named counters of a table as JSON; raises NftError (NOT_FOUND)."""
-        ...
-
     async def close(self) -> None:
         """Let go of everything; a call that hangs is left behind."""
         ...
@@ -129,11 +125,6 @@ def list_table_command(family: Family, table: str) -> str:
 def list_elements_command(kind: ElementsOf, family: Family, table: str, *, name: str) -> str:
     """Return the command that lists a set or map; raises NftError for a name that is none."""
     return f"list {kind} {family} {_name(table)} {_name(name)}"
-
-
-def list_counters_command(family: Family, table: str) -> str:
-    """Return the command that lists named counters; raises NftError for a name that is none."""
-    return f"list counters table {family} {_name(table)}"
 
 
 def error_from(output: str, text: str, *, fallback: str) -> NftError:

@@ -1,0 +1,293 @@
+"""`keepclose proxy`: routes the Services of a cluster on this node, with nftables."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from keepclose.cli.proxy_status import status
+
+if TYPE_CHECKING:
+    from keepclose.proxy.choosing import WriterName
+    from keepclose.proxy.process import Address
+    from keepclose.proxy.settings import ProxySettings
+
+
+class LocalMode(StrEnum):
+    """By what traffic of the node's own pods is known."""
+
+    CLUSTER_CIDR = "ClusterCIDR"
+    NODE_CIDR = "NodeCIDR"
+    BRIDGE_INTERFACE = "BridgeInterface"
+    INTERFACE_PREFIX = "InterfaceNamePrefix"
+
+
+class Writer(StrEnum):
+    """How rules get into the kernel."""
+
+    AUTO = "auto"
+    LIBNFTABLES = "libnftables"
+    NFT = "nft"
+
+
+app = typer.Typer(name="proxy", rich_markup_mode=None)
+app.command()(status)
+
+
+@app.callback(invoke_without_command=True)
+def proxy(
+    context: typer.Context,
+    *,
+    node_name: Annotated[
+        str, typer.Option(metavar="NAME", help="The Node that this machine is; default its name.")
+    ] = "",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="How to reach the cluster; default as kubectl has it."),
+    ] = None,
+    feature_gates: Annotated[
+        str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
+    ] = "",
+    once: Annotated[bool, typer.Option("--once", help="Write all rules once and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be written, and stop.")
+    ] = False,
+    cleanup: Annotated[
+        bool, typer.Option("--cleanup", help="Remove all rules of the proxy, and stop.")
+    ] = False,
+    sync_period: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION", help="The longest wait after a failure, and between checks."
+        ),
+    ] = "30s",
+    min_sync_period: Annotated[
+        str, typer.Option(metavar="DURATION", help="The least time between two syncs.")
+    ] = "1s",
+    detect_local_mode: Annotated[
+        LocalMode, typer.Option(help="How traffic of the node's own pods is told.")
+    ] = LocalMode.NODE_CIDR,
+    cluster_cidr: Annotated[
+        str, typer.Option(metavar="RANGES", help="Ranges of all pods, for ClusterCIDR.")
+    ] = "",
+    pod_bridge_interface: Annotated[
+        str, typer.Option(metavar="NAME", help="The bridge of the pods, for BridgeInterface.")
+    ] = "",
+    pod_interface_name_prefix: Annotated[
+        str,
+        typer.Option(
+            metavar="PREFIX", help="How interfaces of pods begin, for InterfaceNamePrefix."
+        ),
+    ] = "",
+    masquerade_all: Annotated[
+        bool, typer.Option("--masquerade-all", help="Masquerade all traffic to cluster IPs.")
+    ] = False,
+    masquerade_bit: Annotated[
+        int, typer.Option(metavar="N", help="The bit of the packet mark for masquerading, 0 to 31.")
+    ] = 14,
+    nodeport_addresses: Annotated[
+        str,
+        typer.Option(
+            metavar="RANGES", help="Where node ports answer: ranges, primary, localhost or all."
+        ),
+    ] = "primary",
+    bind_address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="An address of the node that wins over others.")
+    ] = "",
+    table: Annotated[
+        str, typer.Option(metavar="NAME", help="The name of the nftables table.")
+    ] = "kube-proxy",
+    writer: Annotated[Writer, typer.Option(help="How rules get into the kernel.")] = Writer.AUTO,
+    counters: Annotated[
+        bool, typer.Option(help="Count connections by zone, with up to 1000 Services.")
+    ] = True,
+    acknowledge: Annotated[
+        bool, typer.Option(help="Tell the cluster, in a ConfigMap, which hints are in effect.")
+    ] = True,
+    tune_conntrack: Annotated[
+        bool,
+        typer.Option(help="Set the kernel's limits of connection tracking as kube-proxy does."),
+    ] = True,
+    metrics_bind_address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where /metrics, /proxyMode and /debug/services.json are served; port 0 takes any "
+            "free one, none serves nothing.",
+        ),
+    ] = "127.0.0.1:10249",
+    healthz_bind_address: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where /healthz and /livez are served, or none."),
+    ] = "0.0.0.0:10256",
+) -> None:
+    """Route the Services of a cluster on this node, close to their clients.
+
+    Runs until it is stopped; the rules stay then. Exit codes: 0 stopped or done, 1 rules could
+    not be written, 2 bad input or something that is missing here, 4 the cluster does not answer.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if once + dry_run + cleanup > 1:
+        _fail("--once, --dry-run and --cleanup exclude each other")
+    settings = _read_settings(
+        node_name=node_name,
+        feature_gates=feature_gates,
+        sync_period=sync_period,
+        min_sync_period=min_sync_period,
+        detect_local_mode=detect_local_mode.value,
+        cluster_cidr=cluster_cidr,
+        pod_interface=pod_bridge_interface or pod_interface_name_prefix,
+        masquerade_all=masquerade_all,
+        masquerade_bit=masquerade_bit,
+        nodeport_addresses=nodeport_addresses,
+        bind_address=bind_address,
+        table=table,
+        counters=counters,
+        acknowledge=acknowledge,
+    )
+    pages = _read_address("--metrics-bind-address", metrics_bind_address)
+    health = _read_address("--healthz-bind-address", healthz_bind_address)
+    what = "once" if once else "dry-run" if dry_run else "cleanup" if cleanup else ""
+    _run(
+        settings,
+        what,
+        kubeconfig=kubeconfig,
+        writer=writer,
+        pages=pages,
+        health=health,
+        tunes=tune_conntrack,
+    )
+
+
+def _read_settings(
+    *,
+    node_name: str,
+    feature_gates: str,
+    sync_period: str,
+    min_sync_period: str,
+    detect_local_mode: str,
+    cluster_cidr: str,
+    pod_interface: str,
+    masquerade_all: bool,
+    masquerade_bit: int,
+    nodeport_addresses: str,
+    bind_address: str,
+    table: str,
+    counters: bool,
+    acknowledge: bool,
+) -> ProxySettings:
+    from keepclose.model.gates import GateError, parse_gates
+    from keepclose.proxy.process import find_families
+    from keepclose.proxy.settings import DetectLocalMode, ProxySettings, settings_flaws
+
+    try:
+        gates = parse_gates(feature_gates)
+    except GateError as error:
+        _fail(f"--feature-gates: {error}")
+    settings = ProxySettings(
+        node_name=node_name or socket.gethostname().strip().lower(),
+        gates=gates,
+        families=find_families(),
+        table=table,
+        min_sync_s=_read_duration("--min-sync-period", min_sync_period),
+        sync_s=_read_duration("--sync-period", sync_period),
+        detect_local=DetectLocalMode(detect_local_mode),
+        cluster_cidrs=_split(cluster_cidr),
+        pod_interface=pod_interface,
+        masquerade_all=masquerade_all,
+        masquerade_bit=masquerade_bit,
+        node_port_addresses=_split(nodeport_addresses),
+        bind_address=bind_address,
+        counts_connections=counters,
+        acknowledges=acknowledge,
+    )
+    flaws = settings_flaws(settings)
+    if flaws:
+        _fail("; ".join(f"--{flaw}" for flaw in flaws))
+    return settings
+
+
+def _read_duration(option: str, text: str) -> float:
+    from keepclose.controller.settings import parse_duration
+
+    seconds = parse_duration(text)
+    if seconds is None:
+        _fail(f"{option}: {text!r} must be a duration such as 1s")
+    return seconds
+
+
+def _read_address(option: str, text: str) -> Address | None:
+    from keepclose.proxy.process import Address
+
+    if text == "none":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        _fail(f"{option}: {text!r} must be HOST:PORT, or none")
+    return Address(host.strip("[]") or "127.0.0.1", int(port))
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _run(
+    settings: ProxySettings,
+    what: str,
+    *,
+    kubeconfig: Path | None,
+    writer: Writer,
+    pages: Address | None,
+    health: Address | None,
+    tunes: bool,
+) -> None:
+    from keepclose.cli.logs import log_to_standard_error
+    from keepclose.kube.errors import ConfigError
+    from keepclose.kube.incluster import load_settings
+    from keepclose.proxy import process
+    from keepclose.proxy.choosing import CannotProgramError
+    from keepclose.proxy.sysctls import ConntrackSettings
+    from keepclose.proxy.writers import NftError
+
+    name: WriterName = writer.value
+    try:
+        connection = None if what == "cleanup" else load_settings(kubeconfig)
+        log_to_standard_error()
+        if connection is None:
+            process.remove_tables(settings, writer=name)
+        elif what == "once":
+            process.run_once(settings, connection, writer=name)
+        elif what == "dry-run":
+            process.show_transactions(
+                settings, connection, show=lambda text: typer.echo(text, nl=False), writer=name
+            )
+        else:
+            process.run_proxy(
+                settings,
+                connection,
+                surroundings=process.Surroundings(
+                    name, pages, health, ConntrackSettings() if tunes else None
+                ),
+                on_ready=typer.echo,
+            )
+    except (ConfigError, CannotProgramError) as error:
+        _fail(str(error))
+    except TimeoutError:
+        typer.echo("error: the cluster did not answer in time", err=True)
+        sys.exit(4)
+    except NftError as error:
+        typer.echo(f"error: rules could not be written: {error}", err=True)
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"--metrics-bind-address or --healthz-bind-address: {error}; choose another, or none")
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(f"error: {text}", err=True)
+    sys.exit(2)

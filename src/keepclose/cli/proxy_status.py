@@ -1,0 +1,197 @@
+"""`keepclose proxy status`: what the proxy of this node does with each Service, and why."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceStatus
+
+_MODES = {
+    "Everywhere": "everywhere",
+    "PreferSameZone": "same zone",
+    "PreferSameNode": "same node",
+    "NodeLevel": "same node",
+    "TopologyKeys": "topology keys",
+}
+
+
+class Output(StrEnum):
+    """Forms of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def status(
+    service: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE/]SERVICE", help="One Service; default all.")
+    ] = "",
+    *,
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", metavar="NAME", help="One namespace; default all.")
+    ] = "",
+    address: Annotated[
+        str,
+        typer.Option(
+            "--metrics-address", metavar="HOST:PORT", help="Where the proxy serves its pages."
+        ),
+    ] = "127.0.0.1:10249",
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
+        Output.TABLE
+    ),
+) -> None:
+    """Show what the proxy of this node does with each Service, and where connections went.
+
+    Exit codes: 0 shown, 1 rules cannot be written at present, 2 bad input, 3 no such Service,
+    4 nobody answers.
+    """
+    if "/" in service:
+        namespace, _, service = service.partition("/")
+    text = _fetch(address, namespace, service)
+
+    import msgspec
+
+    from keepclose.proxy.status import ProxyStatus
+
+    try:
+        found = msgspec.json.decode(text, type=ProxyStatus)
+    except msgspec.DecodeError as error:
+        _fail(f"what answers at {address} is no keepclose proxy: {error}")
+    if output is Output.JSON:
+        typer.echo(msgspec.json.format(text, indent=2).decode())
+    else:
+        _print(found)
+    if not found.services and (service or namespace):
+        typer.echo("error: no such Service is routed on this node", err=True)
+        sys.exit(3)
+    if any(one.failing for one in found.families.values()):
+        sys.exit(1)
+
+
+def _fetch(address: str, namespace: str, service: str) -> bytes:
+    from http.client import HTTPConnection, HTTPException
+    from urllib.parse import urlencode
+
+    query = urlencode({"namespace": namespace, "service": service})
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        typer.echo(f"error: --metrics-address: {address!r} must be HOST:PORT", err=True)
+        sys.exit(2)
+    try:
+        connection = HTTPConnection(host.strip("[]") or "127.0.0.1", int(port), timeout=30)
+        try:
+            connection.request("GET", f"/debug/services.json?{query}")
+            answer = connection.getresponse()
+            body = answer.read()
+        finally:
+            connection.close()
+    except (OSError, ValueError, HTTPException) as error:
+        _fail(
+            f"no proxy answers at {address}: {error}; run this on a node "
+            "where keepclose proxy runs, or say with --metrics-address where it serves its pages"
+        )
+    if answer.status != 200:
+        _fail(f"what answers at {address} is no keepclose proxy: status {answer.status}")
+    return body
+
+
+def _print(found: ProxyStatus) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(_head(found))
+    for one in found.services:
+        console.print()
+        console.print(_block(one, found))
+        for fix in dict.fromkeys(reason.fix for port in one.ports for reason in port.reasons):
+            if fix:
+                # Never folded: a command that is broken into lines cannot be copied.
+                console.print(f"  [dim]fix[/dim]  {_plain(fix)}", soft_wrap=True)
+
+
+def _head(found: ProxyStatus) -> Text:
+    from rich.text import Text
+
+    head = Text(f"node {found.node}", style="bold")
+    head.append(f"  {found.zone}" if found.zone else "  no zone", style="cyan")
+    for family, one in found.families.items():
+        state = "rules cannot be written" if one.failing else "in effect"
+        if not one.synced and not one.failing:
+            state = "not written yet"
+        count = f"{one.service_ports} port" + ("" if one.service_ports == 1 else "s")
+        head.append(f"\n  {family}  {count}, {state}", style="red" if one.failing else "")
+    return head
+
+
+def _block(one: ServiceStatus, found: ProxyStatus) -> Text:
+    from rich.text import Text
+
+    block = Text(f"{one.namespace}/{one.name}", style="bold")
+    for port in one.ports:
+        block.append(f"\n  {_title(port)}  ", style="")
+        block.append(_MODES.get(port.mode, port.mode), style="cyan")
+        block.append(f"  {_uses(port)}")
+        for line in _zones(port):
+            block.append(f"\n    {line}", style="")
+    for message in dict.fromkeys(reason.message for port in one.ports for reason in port.reasons):
+        block.append(f"\n  why  {message}", style="dim")
+    if found.counted:
+        block.append(f"\n  went to  {_shares(one.connections)}")
+    return block
+
+
+def _title(port: PortStatus) -> str:
+    host = f"[{port.cluster_ip}]" if ":" in port.cluster_ip else port.cluster_ip
+    name = f" ({port.name})" if port.name else ""
+    return f"{host}:{port.port}/{port.protocol}{name}"
+
+
+def _uses(port: PortStatus) -> str:
+    text = port.internal
+    if port.external and port.external != port.internal:
+        text += f", from outside {port.external}"
+    return f"{text} of {len(port.endpoints)}" if port.internal.endswith(("t", "s")) else text
+
+
+def _zones(port: PortStatus) -> list[str]:
+    """Return a line a zone: the endpoints that are used there, and how many are not."""
+    lines: list[str] = []
+    for zone in sorted({one.zone for one in port.endpoints}):
+        here = [one for one in port.endpoints if one.zone == zone]
+        used = [f"{one.address}" for one in here if one.used]
+        shown = ", ".join(used[:6]) + (f" and {len(used) - 6} more" if len(used) > 6 else "")
+        rest = len(here) - len(used)
+        parts = [shown] if shown else []
+        if rest:
+            parts.append(f"{rest} not used")
+        lines.append(f"{zone or 'no zone'}: {', '.join(parts)}")
+    return lines
+
+
+def _shares(connections: dict[str, int]) -> str:
+    total = sum(connections.values())
+    if not total:
+        return "no connections yet"
+    parts = [
+        f"{zone or 'no zone'} {100 * count / total:.1f}% ({count})"
+        for zone, count in connections.items()
+    ]
+    return ", ".join(parts)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _fail(text: str) -> NoReturn:
+    typer.echo(f"error: {text}", err=True)
+    sys.exit(4)

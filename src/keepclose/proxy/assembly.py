@@ -1,0 +1,282 @@
+"""The proxy as a whole: caches fill, both families sync, until it is told to stop.
+
+Built from parts that know nothing of each other's insides; this module only puts them together and
+runs them. Stop it at any point: the rules stay, and whoever starts next goes on from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import structlog
+
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.recorder import EventRecorder
+from keepclose.model.acknowledgements import NodeAcknowledgement
+from keepclose.model.meta import NamespacedName, ObjectReference, OwnerReference
+from keepclose.model.workload import Node
+from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version
+from keepclose.proxy.aftermath import Flows
+from keepclose.proxy.caches import ProxyCaches, ServiceCidr
+from keepclose.proxy.counterdump import CounterReader, KernelCounters
+from keepclose.proxy.counters import ConnectionCounters
+from keepclose.proxy.family import FamilyProxy
+from keepclose.proxy.flaws import Flaws
+from keepclose.proxy.healthchecks import FAILED_REASON
+from keepclose.proxy.healthz import HealthState
+from keepclose.proxy.metrics import Metrics
+from keepclose.proxy.nodeview import OwnNode
+from keepclose.proxy.settings import ProxySettings
+from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
+from keepclose.proxy.writers import NftWriter
+
+_log = structlog.get_logger(__name__)
+
+
+class NodeProxy:
+    """Keeps the rules of one node; run it once.
+
+    Give it a client that does not repeat requests by itself: delays are the reflectors'.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: ProxySettings,
+        *,
+        writer: NftWriter,
+        clock: Clock,
+        recorder: EventRecorder | None = None,
+        counts: CounterReader | None = None,
+        flows: Mapping[str, Flows] | None = None,
+    ) -> None:
+        """Take the parts that touch the machine; a test hands in others than the kernel's."""
+        self.settings = settings
+        self._clock = clock
+        self._recorder = recorder
+        self.metrics = Metrics()
+        self.health = HealthState(clock=clock, patience=2 * settings.sync_s)
+        self.caches = ProxyCaches()
+        self.caches.reflect(client, node_name=settings.node_name, clock=clock)
+        self.node = OwnNode(
+            settings.node_name,
+            gates=settings.gates,
+            bind_address=settings.bind_address,
+            on_topology=self._move_node,
+            on_addresses=self._lay_out,
+        )
+        self.acknowledger = Acknowledger(
+            client,
+            read=self._acknowledgement,
+            owner=self._owner,
+            every_s=settings.acknowledge_every_s,
+            clock=clock,
+        )
+        flaws = Flaws()
+        self.families = {
+            family: FamilyProxy(
+                family,
+                settings=settings,
+                caches=self.caches,
+                node=self.node,
+                writer=writer,
+                metrics=self.metrics,
+                health=self.health,
+                clock=clock,
+                flaws=flaws,
+                on_written=self.acknowledger.note,
+                on_change=self._show_pending,
+                on_check_failure=self._tell_check_failure,
+                flows=(flows or {}).get(family),
+            )
+            for family in settings.families
+        }
+        self.counters = ConnectionCounters(
+            {name: family.rules for name, family in self.families.items()},
+            table=settings.table,
+            reader=counts or KernelCounters(clock=clock),
+            clock=clock,
+        )
+        if settings.counts_connections:
+            self.metrics.count_connections(lambda: self.counters.counts)
+        self.synced = asyncio.Event()
+        """Set once all families were written."""
+        self._subscribe()
+
+    @property
+    def own_node(self) -> Node | None:
+        """The Node object, None when there is none."""
+        return self.caches.nodes.get(NamespacedName("", self.settings.node_name))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that came in is written."""
+        return self.synced.is_set() and all(one.sync.is_idle for one in self.families.values())
+
+    async def run(self) -> None:
+        """Run until cancelled; the rules stay.
+
+        Only settings that cannot work end it by themselves: ConfigError comes through.
+        """
+        await self._run([self._sync_for_ever()], acknowledges=self.settings.acknowledges)
+
+    async def run_once(self, *, within_s: float = math.inf) -> None:
+        """Write everything once and return; raises NftError when that fails.
+
+        Raises TimeoutError when the server does not answer within the time.
+        """
+        await self._run([self._sync_once(within_s)], acknowledges=False)
+
+    async def _run(self, work: list[Coroutine[Any, Any, None]], *, acknowledges: bool) -> None:
+        background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.caches.reflectors]
+        if self._recorder is not None:
+            background.append(self._recorder.run())
+        if acknowledges:
+            background.append(self.acknowledger.run())
+        main = [asyncio.create_task(one) for one in work]
+        beside = [asyncio.create_task(one) for one in background]
+        try:
+            await _until_done(main, beside)
+        finally:
+            tasks = [*main, *beside]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for family in self.families.values():
+                await family.close()
+            await self.counters.close()
+
+    async def _sync_for_ever(self) -> None:
+        await self._await_caches()
+        for name in self.families:
+            # From here on a family counts for the health of the proxy.
+            self.health.note_update(name)
+        tasks = [asyncio.create_task(one.sync.run()) for one in self.families.values()]
+        try:
+            for one in self.families.values():
+                await _first(one.sync.synced.wait(), tasks)
+            self.synced.set()
+            self.acknowledger.note()
+            _log.info("rules are written", services=len(self.caches.services))
+            await _until_done(tasks, [])
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _sync_once(self, within_s: float) -> None:
+        limit = None if within_s == math.inf else within_s
+        await self._clock.wait_for(self._await_caches(), limit)
+        for one in self.families.values():
+            await one.sync_once()
+        self.synced.set()
+
+    async def _await_caches(self) -> None:
+        for reflector in self.caches.needed:
+            await reflector.synced.wait()
+        end = self._clock.monotonic() + self.settings.node_wait_s
+        while not self.node.addresses.ips and self._clock.monotonic() < end:
+            await self._clock.sleep(min(1.0, max(0.0, end - self._clock.monotonic())))
+        if not self.node.addresses.ips:
+            _log.warning("the addresses of the node are not known", node=self.settings.node_name)
+
+    def _subscribe(self) -> None:
+        self.caches.nodes.subscribe(self.node.hear_node)
+        self.caches.service_cidrs.subscribe(self._hear_cidrs)
+        for family in self.families.values():
+            self.caches.services.subscribe(family.tracker.hear_service)
+            self.caches.slices.subscribe(family.tracker.hear_slice)
+
+    def _move_node(self) -> None:
+        for family in self.families.values():
+            family.move_node()
+
+    def _lay_out(self) -> None:
+        for family in self.families.values():
+            family.lay_out()
+
+    def _hear_cidrs(self, old: ServiceCidr | None, new: ServiceCidr | None) -> None:
+        del old, new
+        for family in self.families.values():
+            family.set_service_cidrs(self.caches.cluster_ranges())
+
+    def _show_pending(self) -> None:
+        families = self.families.values()
+        self.metrics.show_pending(
+            services=sum(one.tracker.pending_services for one in families),
+            endpoints=sum(one.tracker.pending_endpoints for one in families),
+        )
+
+    def _acknowledgement(self) -> NodeAcknowledgement | None:
+        families = self.families.values()
+        if not self.synced.is_set() or any(one.sync.is_failing for one in families):
+            return None
+        exceptions: dict[NamespacedName, str] = {}
+        for one in families:
+            for key, reason in one.states.exceptions.items():
+                exceptions.setdefault(key, reason.value)
+        version = reached_version(
+            Progress(one.tracker.version, one.sync.version) for one in families
+        )
+        return NodeAcknowledgement(self.settings.node_name, version, exceptions)
+
+    def _owner(self) -> OwnerReference | None:
+        node = self.own_node
+        if node is None or not node.metadata.uid:
+            return None
+        return OwnerReference(api_version="v1", kind="Node", name=node.name, uid=node.metadata.uid)
+
+    def _tell_check_failure(self, service: NamespacedName, message: str) -> None:
+        if self._recorder is not None:
+            reference = ObjectReference(
+                kind="Service", namespace=service.namespace, name=service.name, api_version="v1"
+            )
+            self._recorder.record(reference, "Warning", FAILED_REASON, message)
+
+    def status(self, namespace: str = "", name: str = "") -> ProxyStatus:
+        """Return what is done with each Service, or with those of one namespace or name."""
+        families = self.families
+        return ProxyStatus(
+            node=self.settings.node_name,
+            zone=self.node.view.zone,
+            families={
+                family: FamilyStatus(
+                    synced=one.sync.synced.is_set(),
+                    failing=one.sync.is_failing,
+                    service_ports=sum(one.states.modes.values()),
+                )
+                for family, one in families.items()
+            },
+            services=describe_services(
+                {family: one.states.services for family, one in families.items()},
+                self.counters.counts,
+                namespace=namespace,
+                name=name,
+            ),
+            counted=any(one.is_counting for one in families.values()),
+        )
+
+
+async def _first(one: Coroutine[Any, Any, Any], tasks: list[asyncio.Task[Any]]) -> None:
+    """Wait for one thing, or for a task to fail, and raise that."""
+    task = asyncio.ensure_future(one)
+    try:
+        await asyncio.wait((task, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        for other in tasks:
+            if other.done():
+                other.result()
+    finally:
+        task.cancel()
+
+
+async def _until_done(main: list[asyncio.Task[Any]], beside: list[asyncio.Task[Any]]) -> None:
+    """Return when the main tasks are done; what any task raises is raised."""
+    pending = {*main, *beside}
+    while any(not task.done() for task in main):
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()

@@ -1,0 +1,167 @@
+"""One address family of a proxy: its changes, its states, its rules and its syncs, put together.
+
+The two families share caches and the own node, and nothing else: one that fails does not keep the
+other from working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from keepclose.kube.clock import Clock
+from keepclose.model.addresses import IPV4
+from keepclose.model.meta import NamespacedName
+from keepclose.proxy.aftermath import Aftermath, Flows
+from keepclose.proxy.caches import ProxyCaches
+from keepclose.proxy.conntrack import Conntrack
+from keepclose.proxy.flaws import Flaws
+from keepclose.proxy.healthchecks import HealthChecks
+from keepclose.proxy.healthz import HealthState
+from keepclose.proxy.layout import layout_of, node_port_ips
+from keepclose.proxy.metrics import Metrics
+from keepclose.proxy.nodeview import OwnNode
+from keepclose.proxy.portstates import PortStates
+from keepclose.proxy.rules import Rules
+from keepclose.proxy.settings import ProxySettings, family_of_range
+from keepclose.proxy.syncing import FamilySync
+from keepclose.proxy.tracking import ChangeTracker
+from keepclose.proxy.writers import NftWriter
+from keepclose.ruleset.settings import RulesetSettings
+
+EVERY_ADDRESS: Final = {"IPv4": "0.0.0.0", "IPv6": "::"}  # noqa: S104 - as kube-proxy does
+_log = structlog.get_logger(__name__)
+
+
+class FamilyProxy:
+    """All that belongs to one family."""
+
+    def __init__(
+        self,
+        family: str,
+        *,
+        settings: ProxySettings,
+        caches: ProxyCaches,
+        node: OwnNode,
+        writer: NftWriter,
+        metrics: Metrics,
+        health: HealthState,
+        clock: Clock,
+        flaws: Flaws,
+        on_written: Callable[[], None],
+        on_change: Callable[[], None],
+        on_check_failure: Callable[[NamespacedName, str], None],
+        flows: Flows | None = None,
+    ) -> None:
+        self.family = family
+        self._settings = settings
+        self._caches = caches
+        self._node = node
+        self._clock = clock
+        self._on_change = on_change
+        self.is_counting = settings.counts_connections
+        """Whether connections are counted; with many Services they are not."""
+        self.rules = Rules(self._layout(), writer=writer)
+        self.states = PortStates(
+            family, gates=settings.gates, node=node.view, set_port=self.rules.set_port
+        )
+        self.tracker = ChangeTracker(
+            family,
+            gates=settings.gates,
+            counts=metrics,
+            on_change=self._hear_change,
+            started_at=clock.now(),
+            flaws=flaws,
+        )
+        self._checks = HealthChecks(
+            node=settings.node_name,
+            addresses=(EVERY_ADDRESS[family],),
+            is_proxy_healthy=lambda: health.health().healthy,
+            on_failure=on_check_failure,
+        )
+        self._aftermath = Aftermath(
+            family,
+            states=self.states,
+            flows=flows or Conntrack("ip" if family == IPV4 else "ip6", clock=clock),
+            checks=self._checks,
+            metrics=metrics,
+            note=on_written,
+        )
+        self.sync = FamilySync(
+            family,
+            settings=settings,
+            caches=caches,
+            tracker=self.tracker,
+            states=self.states,
+            rules=self.rules,
+            metrics=metrics,
+            health=health,
+            clock=clock,
+            flaws=flaws,
+            before_full=self._look_around,
+            after=self._follow,
+        )
+
+    def move_node(self) -> None:
+        """Follow the own node to another zone, region or name of it."""
+        self.states.move_node(self._node.view)
+        self.sync.move_node()
+
+    def lay_out(self) -> None:
+        """Follow a change of the node's addresses; the table is compared as a whole."""
+        self._apply_layout()
+        self.sync.request(full=True)
+
+    def set_service_cidrs(self, ranges: tuple[str, ...]) -> None:
+        """Follow a change of the ranges from which cluster IPs are taken."""
+        own = tuple(one for one in ranges if family_of_range(one) == self.family)
+        if self.rules.set_service_cidrs(own):
+            self.sync.request()
+
+    async def sync_once(self) -> None:
+        """Write everything, delete what that replaced, and return; raises NftError.
+
+        Nothing but the table is touched.
+        """
+        await self.sync.sync_or_raise(follows=False)
+        due = self.sync.next_sweep
+        if due is not None:
+            await self._clock.sleep(due - self._clock.monotonic())
+            await self.sync.sweep()
+
+    async def close(self) -> None:
+        """Let go of everything but the rules."""
+        await self._aftermath.close()
+
+    def _hear_change(self) -> None:
+        self._on_change()
+        self.sync.request()
+
+    def _layout(self) -> RulesetSettings:
+        return layout_of(
+            self._settings, self._node.addresses, self.family, is_counting=self.is_counting
+        )
+
+    def _apply_layout(self) -> None:
+        layout = self._layout()
+        if self.rules.lay_out(layout):
+            self.states.replay(self.rules.set_port)
+            _log.info("layout changed", family=self.family, node_ip=layout.node_ip)
+
+    def _look_around(self) -> None:
+        """Take in what nobody tells: addresses of interfaces, and how many Services there are."""
+        count = len(self._caches.services)
+        if self.is_counting and count > self._settings.most_counted:
+            # For good, so that the table is not laid out anew time and again.
+            self.is_counting = False
+            _log.warning("connections are not counted, there are too many", services=count)
+            self._apply_layout()
+        addresses = node_port_ips(self._settings, self._node.addresses, self.family)
+        self.rules.set_node_port_ips(addresses)
+        self._checks.move((EVERY_ADDRESS[self.family],) if addresses is None else addresses)
+
+    async def _follow(self, touched: set[NamespacedName]) -> None:
+        self._on_change()
+        await self._aftermath.follow(touched)

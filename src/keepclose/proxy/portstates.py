@@ -1,0 +1,191 @@
+"""What this node does with each service port of one family, kept up with every change.
+
+For a touched Service its endpoints are collected and the selection of each port is asked for anew;
+what comes out goes to the rules, and sums that the metrics, health checks and the acknowledgement
+need are kept on the way, so that none of them looks at everything. Only carries what
+`routing.selection` decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.gates import FeatureGates
+from keepclose.model.meta import NamespacedName
+from keepclose.proxy.flaws import usable_endpoints
+from keepclose.proxy.tracking import Ports
+from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.reasons import ReasonCode
+from keepclose.routing.selection import PacketVerdict, Selection, select
+from keepclose.routing.serviceports import PortKey, RoutedPort
+from keepclose.routing.topology import RoutingMode
+
+EndpointsByPort = dict[PortKey, tuple[PortEndpoint, ...]]
+ServicePortKey = tuple[NamespacedName, str, str]
+"""A Service, the name of its port, and the protocol."""
+SetPort = Callable[[RoutedPort, Selection | None], None]
+"""How the rules are told of a port; None takes it away."""
+
+# Why a node does not follow hints that are there, the weightiest first.
+FALLBACKS: Final = (
+    ReasonCode.HINTS_IGNORED,
+    ReasonCode.NODE_WITHOUT_ZONE,
+    ReasonCode.ZONE_HINT_MISSING,
+    ReasonCode.ZONE_NOT_HINTED,
+    ReasonCode.NODE_HINT_MISSING,
+    ReasonCode.NODE_NOT_HINTED,
+)
+
+
+class PortState(msgspec.Struct, frozen=True):
+    """A service port, all its endpoints, and what this node does with them."""
+
+    port: RoutedPort
+    endpoints: tuple[PortEndpoint, ...]
+    selection: Selection
+
+    @property
+    def exception(self) -> ReasonCode | None:
+        """Why hints that the endpoints carry are not followed; None where they are, or none are."""
+        return _exception(self.endpoints, self.selection)
+
+
+class ServiceState(msgspec.Struct, frozen=True):
+    """A Service as this node treats it."""
+
+    ports: dict[PortKey, PortState]
+    local_ready: int
+    """How many different addresses on this node are ready, over all ports."""
+
+
+class PortStates:
+    """The state of all service ports of one family on this node."""
+
+    def __init__(
+        self, family: str, *, gates: FeatureGates, node: NodeView, set_port: SetPort
+    ) -> None:
+        self._family = family
+        self._gates = gates
+        self._node = node
+        self._set_port = set_port
+        self._ports: dict[NamespacedName, Ports] = {}
+        self._endpoints: dict[NamespacedName, EndpointsByPort] = {}
+        self.services: dict[NamespacedName, ServiceState] = {}
+        self.modes: Counter[str] = Counter()
+        """Service ports by routing mode."""
+        self.no_local: Counter[str] = Counter({"internal": 0, "external": 0})
+        """Ports whose Local policy finds nothing on this node, by direction."""
+        self.fallbacks: Counter[str] = Counter()
+        """Service ports whose hints are not followed, by reason."""
+        self.health_checks: dict[NamespacedName, int] = {}
+        """The health-check ports of Services."""
+        self.udp: set[NamespacedName] = set()
+        """Services with a UDP port."""
+        self.exceptions: dict[NamespacedName, ReasonCode] = {}
+        """Services whose hints are not followed here."""
+
+    def keys(self) -> list[NamespacedName]:
+        """Return all Services that have ports here."""
+        return list(self._ports)
+
+    def move_node(self, node: NodeView) -> None:
+        """Take another view of the own node; it counts from the next `select` on."""
+        self._node = node
+
+    def set_ports(self, key: NamespacedName, ports: Ports) -> None:
+        """Note what ports a Service has; none means that it is gone."""
+        if ports:
+            self._ports[key] = ports
+        else:
+            self._ports.pop(key, None)
+
+    def set_endpoints(self, key: NamespacedName, slices: Iterable[EndpointSlice]) -> None:
+        """Note what slices a Service has."""
+        found = collect_endpoints(slices, self._family, gates=self._gates)
+        if found:
+            self._endpoints[key] = {
+                port: usable_endpoints(endpoints, self._family) for port, endpoints in found.items()
+            }
+        else:
+            self._endpoints.pop(key, None)
+
+    def select(self, key: NamespacedName) -> None:
+        """Ask anew what this node does with the ports of a Service, and tell the rules."""
+        before = self.services.pop(key, None)
+        if before is not None:
+            self._count(key, before, -1)
+        ports = self._ports.get(key, ())
+        endpoints = self._endpoints.get(key, {})
+        states: dict[PortKey, PortState] = {}
+        for port in ports:
+            found = endpoints.get(port.key, ())
+            selection = select(port, found, node=self._node, gates=self._gates)
+            states[port.key] = PortState(port, found, selection)
+        if before is not None:
+            for port_key, state in before.ports.items():
+                if port_key not in states:
+                    self._set_port(state.port, None)
+        for state in states.values():
+            self._set_port(state.port, state.selection)
+        if states:
+            after = ServiceState(states, self._count_local(states))
+            self.services[key] = after
+            self._count(key, after, 1)
+
+    def replay(self, set_port: SetPort) -> None:
+        """Tell other rules all that these were told."""
+        self._set_port = set_port
+        for service in self.services.values():
+            for state in service.ports.values():
+                set_port(state.port, state.selection)
+
+    def _count_local(self, states: dict[PortKey, PortState]) -> int:
+        name = self._node.name
+        return len(
+            {
+                one.address
+                for state in states.values()
+                for one in state.endpoints
+                if one.node_name == name and one.ready
+            }
+        )
+
+    def _count(self, key: NamespacedName, service: ServiceState, step: int) -> None:
+        is_added = step > 0
+        self.exceptions.pop(key, None)
+        self.health_checks.pop(key, None)
+        self.udp.discard(key)
+        for state in service.ports.values():
+            port, selection = state.port, state.selection
+            self.modes[selection.mode.value] += step
+            if selection.internal.verdict is PacketVerdict.DROP:
+                self.no_local["internal"] += step
+            if selection.external.verdict is PacketVerdict.DROP:
+                self.no_local["external"] += step
+            exception = state.exception
+            if exception is not None:
+                self.fallbacks[exception.value] += step
+            if is_added:
+                if exception is not None:
+                    self.exceptions.setdefault(key, exception)
+                if port.health_check_node_port:
+                    self.health_checks[key] = port.health_check_node_port
+                if port.protocol == "UDP":
+                    self.udp.add(key)
+
+
+def _exception(endpoints: tuple[PortEndpoint, ...], selection: Selection) -> ReasonCode | None:
+    if selection.mode is not RoutingMode.ALL or selection.cluster is None:
+        return None
+    codes = {reason.code for reason in selection.reasons}
+    found = next((code for code in FALLBACKS if code in codes), None)
+    if found is None:
+        return None
+    # NB: a reason may speak of a level that was never asked for on these endpoints.
+    is_hinted = any([one.ready and (one.zone_hints or one.node_hints) for one in endpoints])  # noqa: C419 - a list is quicker
+    return found if is_hinted else None

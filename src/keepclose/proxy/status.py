@@ -1,0 +1,142 @@
+"""What a proxy does with every Service, as data: for its page and `keepclose proxy status`.
+
+Renders decisions that were made elsewhere; the words are those of the reasons. Shares are of new
+connections that the kernel counted, by the zone of the endpoint that they were led to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from keepclose.model.meta import NamespacedName
+from keepclose.proxy.metrics import ConnectionCount, mode_label
+from keepclose.proxy.portstates import PortState, ServiceState
+from keepclose.routing.reasons import Reason
+from keepclose.routing.selection import Outcome, PacketVerdict
+
+
+class EndpointStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """An endpoint, and whether this node sends new connections to it."""
+
+    address: str
+    port: int
+    zone: str = ""
+    node: str = ""
+    state: str = "ready"
+    used: bool = False
+
+
+class PortStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """A service port of one family."""
+
+    family: str
+    name: str
+    protocol: str
+    cluster_ip: str
+    port: int
+    mode: str
+    internal: str
+    external: str
+    endpoints: tuple[EndpointStatus, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+
+class ServiceStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """A Service, its ports, and how many connections went to each zone."""
+
+    namespace: str
+    name: str
+    ports: tuple[PortStatus, ...] = ()
+    connections: dict[str, int] = {}
+
+
+class FamilyStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """How the rules of a family are."""
+
+    synced: bool
+    failing: bool
+    service_ports: int
+
+
+class ProxyStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """A whole proxy."""
+
+    node: str
+    zone: str = ""
+    families: dict[str, FamilyStatus] = {}
+    services: tuple[ServiceStatus, ...] = ()
+    counted: bool = False
+    """Whether connections are counted at all."""
+
+
+def describe_services(
+    families: Mapping[str, Mapping[NamespacedName, ServiceState]],
+    counts: Iterable[ConnectionCount],
+    *,
+    namespace: str = "",
+    name: str = "",
+) -> tuple[ServiceStatus, ...]:
+    """Return the Services by name, those of one namespace or name only where that is given."""
+    connections: dict[NamespacedName, dict[str, int]] = {}
+    for one in counts:
+        zones = connections.setdefault(NamespacedName(one.namespace, one.service), {})
+        zones[one.zone] = zones.get(one.zone, 0) + one.connections
+    keys = {key for states in families.values() for key in states}
+    return tuple(
+        ServiceStatus(
+            key.namespace,
+            key.name,
+            tuple(
+                describe_port(family, state)
+                for family, states in families.items()
+                if key in states
+                for state in states[key].ports.values()
+            ),
+            dict(sorted(connections.get(key, {}).items())),
+        )
+        for key in sorted(keys)
+        if (not namespace or key.namespace == namespace) and (not name or key.name == name)
+    )
+
+
+def describe_port(family: str, state: PortState) -> PortStatus:
+    """Return a port with all its endpoints, those that are used marked."""
+    port, selection = state.port, state.selection
+    used = {one.key for one in selection.internal.endpoints}
+    used |= {one.key for one in selection.external.endpoints}
+    return PortStatus(
+        family=family,
+        name=port.name,
+        protocol=port.protocol,
+        cluster_ip=port.cluster_ip,
+        port=port.port,
+        mode=mode_label(selection.mode.value),
+        internal=_describe(selection.internal),
+        external=_describe(selection.external) if port.is_externally_accessible else "",
+        endpoints=tuple(
+            EndpointStatus(
+                one.address,
+                one.port,
+                one.zone,
+                one.node_name,
+                _state(ready=one.ready, serving=one.serving, terminating=one.terminating),
+                one.key in used,
+            )
+            for one in state.endpoints
+        ),
+        reasons=selection.reasons,
+    )
+
+
+def _describe(outcome: Outcome) -> str:
+    if outcome.verdict is not PacketVerdict.NONE:
+        return outcome.verdict.value
+    return f"{len(outcome.endpoints)} endpoint" + ("" if len(outcome.endpoints) == 1 else "s")
+
+
+def _state(*, ready: bool, serving: bool, terminating: bool) -> str:
+    if terminating:
+        return "terminating, serving" if serving else "terminating"
+    return "ready" if ready else "not ready"

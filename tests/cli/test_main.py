@@ -1,0 +1,24 @@
+"""The command line as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from keepclose.cli.main import plain_switch
+
+
+@pytest.mark.parametrize(
+    ("argument", "want"),
+    [
+        ("--leader-elect=false", "--no-leader-elect"),
+        ("--leader-elect=true", "--leader-elect"),
+        ("--leader-elect", "--leader-elect"),
+        ("--feature-gates=NodeLevelTopology=true", "--feature-gates=NodeLevelTopology=true"),
+        ("--node-name=false1", "--node-name=false1"),
+        ("name=false", "name=false"),
+        ("-o=true", "-o=true"),
+    ],
+)
+def test_switches_as_kubernetes_takes_them(argument: str, want: str) -> None:
+    """A switch may say true or false behind an equals sign; nothing else is touched."""
+    assert plain_switch(argument) == want

@@ -1,0 +1,170 @@
+"""`keepclose proxy` and `keepclose proxy status` as commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from keepclose.cli.main import app
+from keepclose.proxy.pages import Pages
+from keepclose.proxy.recording import RecordingWriter
+from keepclose.proxy.settings import ProxySettings
+from keepclose.testing.apiservers import serving
+from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
+
+COMMAND = Path(sys.executable).parent / "keepclose"
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        pytest.param(
+            ["--once", "--cleanup"],
+            "--once, --dry-run and --cleanup exclude each other",
+            id="two things at once",
+        ),
+        pytest.param(
+            ["--feature-gates", "Nonsense=true"],
+            "--feature-gates: unknown feature gate 'Nonsense'",
+            id="an unknown gate",
+        ),
+        pytest.param(
+            ["--sync-period", "soon"],
+            "--sync-period: 'soon' must be a duration such as 1s",
+            id="no duration",
+        ),
+        pytest.param(
+            ["--masquerade-bit", "40"],
+            "--masquerade-bit must be from 0 to 31, but got 40",
+            id="no such bit",
+        ),
+        pytest.param(
+            ["--metrics-bind-address", "10249"],
+            "--metrics-bind-address: '10249' must be HOST:PORT, or none",
+            id="no address",
+        ),
+        pytest.param(
+            ["--kubeconfig", "/nowhere"],
+            "cannot read /nowhere: no such file or directory",
+            id="a kubeconfig that is not there",
+        ),
+    ],
+)
+def test_bad_input(options: list[str], want: str) -> None:
+    """Each flaw is one line that names the option, with exit code 2."""
+    result = CliRunner().invoke(app, ["proxy", "--node-name", "n1", *options])
+    assert result.exit_code == 2
+    assert f"error: {want}" in result.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
+def test_without_rights() -> None:
+    """A proxy that may not change the network says so, with exit code 2."""
+    done = subprocess.run(
+        [
+            *("setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all"),
+            *(str(COMMAND), "proxy", "--node-name", "n1", "--cleanup"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "error: nftables cannot be used here: the process lacks CAP_NET_ADMIN" in done.stderr
+
+
+async def show(*options: str) -> tuple[int, str, str]:
+    """Run the status command; return its code and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        "proxy",
+        "status",
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    out, errors = await process.communicate()
+    return process.returncode or 0, out.decode(), errors.decode()
+
+
+async def test_the_status(tmp_path: Path) -> None:
+    """Modes, endpoints by zone, reasons, fixes and shares, as people read them."""
+    async with serving(tmp_path) as api, cluster_of(api) as cluster:
+        await cluster.add_node("n1", "zone-a")
+        await cluster.add_service()
+        await cluster.set_endpoints(
+            hinted("10.0.0.1", "zone-a"),
+            hinted("10.0.0.2", "zone-b"),
+            plain("10.0.0.3", "zone-b"),
+        )
+        counts = FakeCounters()
+        async with cluster.proxied("n1", writer=RecordingWriter(), counts=counts) as proxy:
+            await cluster.settle(proxy)
+            counted = proxy.families["IPv4"].rules._ruleset.counters()
+            counts.numbers |= {
+                name: 30 if one.zone == "zone-a" else 10 for name, one in counted.items()
+            }
+            pages = Pages(
+                ProxySettings("n1"),
+                metrics=proxy.metrics.page,
+                refresh=proxy.counters.refresh,
+                status=proxy.status,
+            )
+            port = await pages.start("127.0.0.1", 0)
+            address = ("--metrics-address", f"127.0.0.1:{port}")
+            try:
+                code, out, errors = await show("web", *address)
+                missing = await show("default/absent", *address)
+            finally:
+                await pages.stop()
+        assert (code, errors) == (0, "")
+        lines = [line.rstrip() for line in out.splitlines()]
+        assert lines[0] == "node n1  zone-a"
+        assert lines[1:3] == ["  IPv4  1 port, in effect", "  IPv6  0 ports, in effect"]
+        assert "everywhere  3 endpoints of 3" in lines[5]
+        assert lines[6:8] == ["    zone-a: 10.0.0.1", "    zone-b: 10.0.0.2, 10.0.0.3"]
+        assert lines[8].startswith("  why  every ready endpoint must have a zone hint; 10.0.0.3")
+        assert "  went to  zone-a 75.0% (30), zone-b 25.0% (10)" in lines
+        assert (missing[0], missing[2]) == (
+            3,
+            "error: no such Service is routed on this node\n",
+        )
+        code, out, errors = await show(*address)
+        assert (code, out) == (4, "")
+        assert errors.startswith(f"error: no proxy answers at {address[1]}: [Errno 111] Connection")
+
+
+@pytest.mark.parametrize("address", ["10249", "localhost:http", "127.0.0.1:65536", ""])
+def test_an_address_that_is_none(address: str) -> None:
+    """What is no address is told as such, with exit code 2."""
+    result = CliRunner().invoke(app, ["proxy", "status", "--metrics-address", address])
+    assert result.exit_code == 2
+    assert result.output == f"error: --metrics-address: {address!r} must be HOST:PORT\n"
+
+
+async def test_somebody_else_answers() -> None:
+    """What is no keepclose proxy is told from one that does not answer, with exit code 4."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
+        want = f"error: what answers at {address} is no keepclose proxy: status 404\n"
+        assert await show("--metrics-address", address) == (4, "", want)
+    code, out, errors = await show("--metrics-address", address)
+    assert (code, out) == (4, "")
+    assert errors.endswith(
+        "Connection refused; run this on a node where keepclose proxy runs, or say with "
+        "--metrics-address where it serves its pages\n"
+    )

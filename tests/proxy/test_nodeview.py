@@ -1,0 +1,109 @@
+"""What a proxy knows of its own node, and when it hears of a change."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.workload import Node, NodeAddress, NodeSpec, NodeStatus
+from keepclose.proxy.nodeview import NodeAddresses, OwnNode, find_addresses
+from keepclose.routing.portendpoints import NodeView
+from keepclose.testing.builders import node
+
+
+def addressed(one: Node, *addresses: tuple[str, str], pod_cidrs: tuple[str, ...] = ()) -> Node:
+    """Return the node with these addresses, each a type and a text."""
+    status = NodeStatus(addresses=tuple(NodeAddress(*pair) for pair in addresses))
+    return replace(one, status=status, spec=NodeSpec(pod_cidrs=pod_cidrs))
+
+
+def make_own(gates: FeatureGates | None = None) -> tuple[OwnNode, list[str]]:
+    """Return the own node n1, and a list of what it tells."""
+    told: list[str] = []
+    own = OwnNode(
+        "n1",
+        gates=gates or FeatureGates(),
+        on_topology=lambda: told.append("topology"),
+        on_addresses=lambda: told.append("addresses"),
+    )
+    return own, told
+
+
+def test_a_new_zone_is_told_and_other_labels_are_not() -> None:
+    """Only the zone and region of the own node matter."""
+    own, told = make_own()
+    own.hear_node(None, node("n1", "zone-a"))
+    assert (own.view, told) == (NodeView("n1", "zone-a"), ["topology"])
+    own.hear_node(node("n1", "zone-a"), node("n1", "zone-a", labels={"team": "blue"}))
+    own.hear_node(None, node("n2", "zone-b"))
+    assert told == ["topology"]
+    own.hear_node(node("n1", "zone-a"), node("n1", None))
+    assert (own.view, told) == (NodeView("n1"), ["topology", "topology"])
+
+
+def test_labels_matter_to_topology_keys() -> None:
+    """With the gate of topologyKeys every label counts."""
+    gates = FeatureGates().without(Gate.TOPOLOGY_AWARE_HINTS).with_gates(Gate.SERVICE_TOPOLOGY)
+    own, told = make_own(gates)
+    own.hear_node(None, node("n1", "zone-a"))
+    own.hear_node(None, node("n1", "zone-a", labels={"rack": "7"}))
+    assert told == ["topology", "topology"]
+    assert own.view.labels["rack"] == "7"
+
+
+def test_a_node_that_is_deleted_stays_known() -> None:
+    """The last view and addresses stay in effect."""
+    own, told = make_own()
+    one = addressed(node("n1", "zone-a"), ("InternalIP", "192.168.0.1"))
+    own.hear_node(None, one)
+    own.hear_node(one, None)
+    assert (own.view.zone, own.addresses.ips) == ("zone-a", {"IPv4": "192.168.0.1"})
+    assert told == ["topology", "addresses"]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "bind_address", "want"),
+    [
+        pytest.param((), "", {}, id="none"),
+        pytest.param(
+            (("ExternalIP", "1.2.3.4"), ("InternalIP", "10.0.0.1"), ("InternalIP", "10.0.0.2")),
+            "",
+            {"IPv4": "10.0.0.1"},
+            id="internal ones come first",
+        ),
+        pytest.param(
+            (("Hostname", "n1"), ("InternalIP", "fd00::1"), ("ExternalIP", "1.2.3.4")),
+            "",
+            {"IPv6": "fd00::1", "IPv4": "1.2.3.4"},
+            id="one of each family",
+        ),
+        pytest.param(
+            (("InternalIP", "10.0.0.1"),),
+            "10.9.9.9",
+            {"IPv4": "10.9.9.9"},
+            id="a concrete address to bind to wins",
+        ),
+        pytest.param(
+            (("InternalIP", "10.0.0.1"),),
+            "0.0.0.0",  # noqa: S104 - nothing is bound
+            {"IPv4": "10.0.0.1"},
+            id="all addresses do not",
+        ),
+        pytest.param((("InternalIP", "nonsense"),), "", {}, id="no address"),
+    ],
+)
+def test_addresses(
+    addresses: tuple[tuple[str, str], ...], bind_address: str, want: dict[str, str]
+) -> None:
+    """The first address of each family counts."""
+    assert find_addresses(addressed(node("n1"), *addresses), bind_address).ips == want
+
+
+def test_ranges_of_pods() -> None:
+    """The first range of each family counts, and an old node has one without a list."""
+    one = addressed(node("n1"), pod_cidrs=("10.244.1.0/24", "fd00:1::/64", "10.99.0.0/24", "x"))
+    assert find_addresses(one).pod_cidrs == {"IPv4": "10.244.1.0/24", "IPv6": "fd00:1::/64"}
+    old = replace(node("n1"), spec=NodeSpec(pod_cidr="10.244.7.0/24"))
+    assert find_addresses(old).pod_cidrs == {"IPv4": "10.244.7.0/24"}
+    assert find_addresses(None) == NodeAddresses()
