@@ -38,6 +38,10 @@ bench: $(READY)
 	$(VENV)/bin/python bench/storage.py
 	$(VENV)/bin/python bench/apiserver.py
 	$(VENV)/bin/python bench/controller.py
+	$(VENV)/bin/python bench/controllerscale.py
+	$(VENV)/bin/python bench/sidebyside.py
+	$(VENV)/bin/python bench/proxy.py
+	$(VENV)/bin/python bench/swaps.py
 
 docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py
