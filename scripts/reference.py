@@ -1,6 +1,6 @@
 """Write docs/reference from the code, or with --check say whether it is up to date.
 
-Commands, gates, reasons and conditions are described once, where they are defined.
+Commands, gates, reasons, conditions, events and metrics are described once, where they are defined.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from reference_conditions import describe_conditions
+from reference_events import describe_events
+from reference_metrics import describe_metrics
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
@@ -15,7 +18,6 @@ from keepclose.cli.main import app
 from keepclose.cli.problems import ExitCode
 from keepclose.model import wellknown
 from keepclose.model.gates import EXCLUSIVE_PAIRS, ON_BY_DEFAULT, Gate
-from keepclose.routing.conditions import ACCEPTED, HONORED, PROGRAMMED, ConditionReason
 from keepclose.routing.reasons import ReasonCode
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
@@ -34,6 +36,7 @@ GATES = {
     " (KEP-1672).",
     Gate.STRICT_IP_CIDR_VALIDATION: "Addresses with leading zeros are refused.",
     Gate.RELAXED_SERVICE_NAME_VALIDATION: "Service names may begin with a digit.",
+    Gate.ALLOW_SERVICE_EXTERNAL_IPS: "The proxy leads traffic to `spec.externalIPs`.",
     Gate.TOPOLOGY_AWARE_SUBSETTING: "The subsetting annotation divides slices by zone (KEP-2004).",
     Gate.ENDPOINT_SLICE_SUBSETTING: "Nodes take only slices labelled for their zone (KEP-2030).",
     Gate.PREFER_LOCAL_TRAFFIC_POLICY: "`PreferLocal` as a traffic policy (KEP-3015, first draft).",
@@ -72,6 +75,9 @@ def pages() -> dict[str, str]:
         "gates.md": _gates(),
         "annotations.md": _annotations(),
         "reasons.md": _reasons(),
+        "conditions.md": f"# Conditions of a Service\n\n{WRITTEN}\n{describe_conditions()}",
+        "events.md": f"# Events\n\n{WRITTEN}\n{describe_events()}",
+        "metrics.md": f"# Metrics\n\n{WRITTEN}\n{describe_metrics()}",
     }
 
 
@@ -126,13 +132,11 @@ def _annotations() -> str:
 
 def _reasons() -> str:
     codes = "\n".join(f"- `{code.value}`" for code in ReasonCode)
-    types = "\n".join(f"- `{name}`" for name in (ACCEPTED, PROGRAMMED, HONORED))
-    reasons = "\n".join(f"- `{reason.value}`" for reason in ConditionReason)
     return (
-        f"# Reasons and conditions\n\n{WRITTEN}\n"
+        f"# Reasons\n\n{WRITTEN}\n"
         "Every decision comes with reasons. A reason has a code from this closed list, a message, "
-        "the object it is about, and the smallest fix.\n\n"
-        f"{codes}\n\n## Conditions of a Service\n\n{types}\n\nTheir reasons:\n\n{reasons}\n"
+        "the object it is about, and the smallest fix. Conditions have [reasons of their own]"
+        f"(conditions.md).\n\n{codes}\n"
     )
 
 

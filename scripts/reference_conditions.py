@@ -1,0 +1,112 @@
+"""What the reference says about conditions: each status and reason, as the code gives it.
+
+Every row is an example that goes through the function that makes conditions; the words here only
+say what the example is. A reason that no example leads to is an error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from keepclose.controller.webhookprocess import CONDITION_PREFIX
+from keepclose.model.gates import Gate
+from keepclose.model.meta import Condition
+from keepclose.routing.conditions import (
+    ACCEPTED,
+    HONORED,
+    PROGRAMMED,
+    Acknowledgements,
+    ConditionReason,
+    service_conditions,
+)
+from keepclose.routing.hints import SliceSet
+from keepclose.routing.strategy import FIELD, Strategy, StrategyName, Verdict
+from keepclose.testing.builders import endpoint, endpoint_slice
+
+_ABOUT = {
+    ACCEPTED: "Whether the value of trafficDistribution is one that is known and switched on.",
+    PROGRAMMED: "Whether every ready endpoint carries the hints that the value asks for.",
+    HONORED: "Whether all ready nodes use the hints as written. Only there while hints are"
+    " programmed and some node answers.",
+}
+_HINTED = SliceSet(
+    unchanged=(endpoint_slice(endpoint(zone="zone-a", for_zones=("zone-a",))),),
+)
+_BARE = SliceSet(unchanged=(endpoint_slice(endpoint()),))
+
+
+class _Example(NamedTuple):
+    type: str
+    when: str
+    verdict: Verdict = Verdict.GOVERNS
+    slices: SliceSet = _HINTED
+    name: StrategyName = StrategyName.SAME_ZONE
+    write_failed: str = ""
+    acknowledgements: Acknowledgements | None = None
+
+
+_EXAMPLES = (
+    _Example(ACCEPTED, "The value is known, even where something else takes precedence."),
+    _Example(ACCEPTED, "Nothing is known by this value.", Verdict.UNSUPPORTED),
+    _Example(ACCEPTED, "The feature gate for the value is off.", Verdict.DISABLED),
+    _Example(PROGRAMMED, "All ready endpoints have hints."),
+    _Example(PROGRAMMED, "Another mechanism takes precedence.", Verdict.OVERRIDDEN),
+    _Example(PROGRAMMED, "The value is not accepted.", Verdict.UNSUPPORTED),
+    _Example(PROGRAMMED, "The hints could not be written.", write_failed="the server's answer"),
+    _Example(PROGRAMMED, "No endpoint is ready.", slices=SliceSet()),
+    _Example(PROGRAMMED, "Ready endpoints have no zone, or no node.", slices=_BARE),
+    _Example(
+        PROGRAMMED,
+        "A custom heuristic found no allocation.",
+        slices=_BARE,
+        name=StrategyName.CUSTOM,
+    ),
+    _Example(
+        HONORED,
+        "Every ready node has answered, and uses the hints.",
+        acknowledgements=Acknowledgements(nodes=2, answered=2, honoured=2),
+    ),
+    _Example(
+        HONORED,
+        "Some ready node has not answered for the newest slices.",
+        acknowledgements=Acknowledgements(nodes=2, answered=1, honoured=1),
+    ),
+    _Example(
+        HONORED,
+        "Every ready node has answered, and some do not use the hints.",
+        acknowledgements=Acknowledgements(nodes=2, answered=2, honoured=1),
+    ),
+)
+
+
+def describe_conditions() -> str:
+    """Return a section with a table for each condition."""
+    shown = [(one, _condition(one)) for one in _EXAMPLES]
+    missing = set(ConditionReason) - {condition.reason for _, condition in shown}
+    if missing:
+        raise ValueError(f"no example leads to {sorted(missing)}")
+    about = (
+        f"Services that ask for a trafficDistribution have these in `status.conditions` while the"
+        f" gate `{Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS}` is on. In webhook mode their types"
+        f" begin with `{CONDITION_PREFIX}`, and `{HONORED}` is not among them.\n"
+    )
+    parts = [about]
+    for kind, about in _ABOUT.items():
+        rows = "\n".join(
+            f"| {condition.status} | `{condition.reason}` | {example.when} |"
+            for example, condition in shown
+            if example.type == kind
+        )
+        parts.append(f"## {kind}\n\n{about}\n\n| status | reason | when |\n|---|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def _condition(example: _Example) -> Condition:
+    strategy = Strategy(example.name, FIELD, "", (), example.verdict)
+    found = service_conditions(
+        strategy,
+        example.slices,
+        write_failed=example.write_failed,
+        acknowledgements=example.acknowledgements,
+    )
+    return next(one for one in found if one.type == example.type)

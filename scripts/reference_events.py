@@ -1,0 +1,155 @@
+"""What the reference says about Events: who writes which, on what object, and when.
+
+Types and reasons are those of the code: of the functions that make an event, or of the calls that
+write one. A reason that no text here explains is an error, and so is a text without its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import keepclose
+from keepclose.controller.settings import COMPONENT as CONTROLLER
+from keepclose.controller.settings import MIRRORING_COMPONENT
+from keepclose.controller.webhookprocess import COMPONENT as WEBHOOK
+from keepclose.model.endpointslice import EndpointAddress, Endpoints, EndpointSubset
+from keepclose.proxy.healthchecks import FAILED_REASON
+from keepclose.proxy.settings import COMPONENT as PROXY
+from keepclose.routing.auto import Infeasible, allocate, disabled_event, enabled_event, zone_bounds
+from keepclose.routing.hints import SliceSet
+from keepclose.slices.mirroring import mirror
+from keepclose.testing import builders
+
+_SOURCES = Path(keepclose.__file__).parent
+_FOLDERS = ("controller", "proxy")
+_WARNERS = ("fail", "warn")
+
+
+class _Event(NamedTuple):
+    component: str
+    type: str
+    reason: str
+
+
+_WHEN: dict[tuple[str, str], tuple[str, str]] = {
+    (CONTROLLER, "TopologyAwareHintsEnabled"): (
+        "Service",
+        "The topology mode `Auto` has found an allocation, and the hints are new.",
+    ),
+    (CONTROLLER, "TopologyAwareHintsDisabled"): (
+        "Service",
+        "The mode `Auto` finds no allocation, or it has ended; the message says why.",
+    ),
+    (CONTROLLER, "FailedToUpdateEndpointSlices"): (
+        "Service",
+        "Slices or conditions could not be written; it is tried again for a while.",
+    ),
+    (MIRRORING_COMPONENT, "FailedToUpdateEndpointSlices"): (
+        "Endpoints",
+        "Mirrored slices could not be written; it is tried again for a while.",
+    ),
+    (MIRRORING_COMPONENT, "InvalidIPAddress"): (
+        "Endpoints",
+        "Addresses are left out because they are not valid.",
+    ),
+    (MIRRORING_COMPONENT, "TooManyAddressesToMirror"): (
+        "Endpoints",
+        "A subset has more addresses than are mirrored.",
+    ),
+    (WEBHOOK, "HintsNotSet"): (
+        "Service",
+        "The Service asks for something that hints alone cannot give, or that is not known.",
+    ),
+    (WEBHOOK, "FailedToSetHints"): (
+        "Service",
+        "Hints could not be written on a slice; it is tried again for a while.",
+    ),
+    (PROXY, FAILED_REASON): (
+        "Service",
+        "The health-check node port could not be opened; it is tried again with every sync.",
+    ),
+}
+
+
+def describe_events() -> str:
+    """Return a table of all events, and the messages of the mode Auto."""
+    found = list(dict.fromkeys(_events()))
+    keys = {(one.component, one.reason) for one in found}
+    if keys != set(_WHEN):
+        raise ValueError(f"events and their texts differ: {sorted(keys ^ set(_WHEN))}")
+    order = {key: place for place, key in enumerate(_WHEN)}
+    rows = []
+    for one in sorted(found, key=lambda event: order[event.component, event.reason]):
+        kind, when = _WHEN[one.component, one.reason]
+        rows.append(f"| `{one.component}` | {kind} | {one.type} | `{one.reason}` | {when} |")
+    lines = "\n".join(rows)
+    messages = "\n".join(f"- {message}" for message in _auto_messages())
+    return (
+        "What stays as it is is told once. A write that fails is told each time; repeats raise"
+        " the count of the Event, and of too many about one object some are left out.\n\n"
+        f"| source | object | type | reason | when |\n|---|---|---|---|---|\n{lines}\n\n"
+        f"## Why the mode Auto finds no allocation\n\n"
+        "The message begins with one of these; numbers are examples.\n\n"
+        f"{messages}\n"
+    )
+
+
+def _events() -> Iterator[_Event]:
+    for told in (enabled_event("IPv4"), disabled_event("IPv4")):
+        yield _Event(CONTROLLER, told.type, told.reason)
+    yield from (_Event(_component(path), *pair) for path, pair in _calls())
+    addresses = tuple(EndpointAddress(ip=ip) for ip in ("", "10.0.0.1", "10.0.0.2"))
+    mirrored = mirror(
+        Endpoints(subsets=(EndpointSubset(addresses=addresses),)),
+        builders.service(selector=None),
+        existing=(),
+        max_per_subset=1,
+    )
+    for event in mirrored.events:
+        yield _Event(MIRRORING_COMPONENT, "Warning", event.reason)
+
+
+def _calls() -> Iterator[tuple[Path, tuple[str, str]]]:
+    """Return the type and reason of each call in the code that names its reason."""
+    known = {"FAILED_REASON": FAILED_REASON}
+    for folder in _FOLDERS:
+        for path in sorted((_SOURCES / folder).glob("*.py")):
+            for call in ast.walk(ast.parse(path.read_text())):
+                if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                    continue
+                words = [_text(argument, known) for argument in call.args]
+                if call.func.attr == "record" and len(words) == 4 and words[1] and words[2]:
+                    yield path, (words[1], words[2])
+                elif call.func.attr in _WARNERS and len(words) == 3 and words[1]:
+                    yield path, ("Warning", words[1])
+
+
+def _text(argument: ast.expr, known: dict[str, str]) -> str:
+    """Return the text of a literal or of a constant that is known; "" for anything else."""
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        return argument.value
+    return known.get(argument.id, "") if isinstance(argument, ast.Name) else ""
+
+
+def _component(path: Path) -> str:
+    """Return who writes the events of a module."""
+    if path.parent.name == "proxy":
+        return PROXY
+    if path.stem.startswith("hint"):
+        return WEBHOOK
+    return MIRRORING_COMPONENT if path.stem == "mirroring" else CONTROLLER
+
+
+def _auto_messages() -> Iterator[str]:
+    equal = dict.fromkeys(("zone-a", "zone-b", "zone-c"), 1 / 3)
+    for ratios, ready in ((None, 3), ({"zone-a": 1.0}, 3), (equal, 2), (equal, 4)):
+        bounds = zone_bounds(ratios, ready)
+        if isinstance(bounds, Infeasible):
+            yield bounds.message
+    homeless = SliceSet(create=(builders.endpoint_slice(*(builders.endpoint(),) * 3),))
+    result = allocate(homeless, ratios=equal, address_type="", populated=False)
+    for event in result.events:
+        yield event.message.rpartition(", addressType: ")[0]

@@ -1,0 +1,122 @@
+"""What the reference says about metrics: names, types, labels and texts of all pages served.
+
+Names, types and texts are read from the pages themselves, so they are those that a scraper sees;
+labels, which a page without series does not tell, are asked of the registry behind it. Nothing is
+described here a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
+
+from keepclose.apiserver.serving.metrics import Metrics as ServerMetrics
+from keepclose.apiserver.storage.store import Store
+from keepclose.controller.metrics import Metrics as ControllerMetrics
+from keepclose.controller.webhookmetrics import WebhookMetrics
+from keepclose.proxy.metrics import Metrics as ProxyMetrics
+from keepclose.slices.settings import Settings
+
+_TOTAL = "_total"
+
+
+class _Page(NamedTuple):
+    title: str
+    where: str
+    text: bytes
+    registry: CollectorRegistry
+
+
+class _Family(NamedTuple):
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def describe_metrics() -> str:
+    """Return a section with a table for each process."""
+    about = (
+        "Series whose names end in `_created`, which tell when another began, are not listed. A"
+        " series with labels appears once there is something to say.\n"
+    )
+    return "\n".join([about, *(_section(page) for page in _pages())])
+
+
+def _pages() -> Iterator[_Page]:
+    controller = ControllerMetrics(max_endpoints=Settings().max_endpoints)
+    yield _Page(
+        "Controller",
+        "`keepclose controller`, mirroring included, serves these at `--metrics-address`.",
+        controller.page(),
+        controller.registry,
+    )
+    webhook = WebhookMetrics()
+    yield _Page(
+        "Controller in webhook mode",
+        "`keepclose controller --mode=webhook` serves these, and not those above, at"
+        " `--metrics-address`.",
+        webhook.page(),
+        webhook.registry,
+    )
+    proxy = ProxyMetrics()
+    proxy.count_connections(lambda: ())
+    yield _Page(
+        "Node proxy",
+        "`keepclose proxy` serves these at `--metrics-bind-address`. Connections are there only"
+        " where they are counted.",
+        proxy.page(),
+        proxy.registry,
+    )
+    store = Store.open(None)
+    server = ServerMetrics(store)
+    yield _Page(
+        "API server",
+        "`keepclose apiserver` serves these at the path `/metrics` of its own port.",
+        server.page(),
+        server.registry,
+    )
+    store.close()
+
+
+def _section(page: _Page) -> str:
+    rows = "\n".join(
+        f"| `{one.name}` | {one.type} | {', '.join(f'`{label}`' for label in one.labels)} "
+        f"| {one.help} |"
+        for one in _families(page)
+    )
+    return (
+        f"## {page.title}\n\n{page.where}\n\n"
+        f"| metric | type | labels | what it shows |\n|---|---|---|---|\n{rows}\n"
+    )
+
+
+def _families(page: _Page) -> list[_Family]:
+    """Return what a page has to show, by name."""
+    labels = dict(_labels(page.registry))
+    helps: dict[str, str] = {}
+    found = []
+    for line in page.text.decode().splitlines():
+        word, _, rest = line.removeprefix("# ").partition(" ")
+        name, _, text = rest.partition(" ")
+        if word == "HELP":
+            helps[name] = text
+        elif word == "TYPE":
+            own = name if name in labels else name.removesuffix(_TOTAL)
+            # NB: the library also shows when series began, in families that no collector makes.
+            if own in labels:
+                found.append(_Family(name, text, labels[own], helps[name]))
+    return sorted(found)
+
+
+def _labels(registry: CollectorRegistry) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Return the labels of each family by its name in the registry."""
+    collectors: dict[Collector, list[str]] = vars(registry)["_collector_to_names"]
+    for collector in collectors:
+        for family in collector.collect():
+            # One that was made with its labels hands out families that do not know them.
+            holder = family if "_labelnames" in vars(family) else collector
+            yield family.name, tuple(vars(holder).get("_labelnames", ()))
