@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.resources import SERVED
 
 TARGET = Path(__file__).parents[1] / "src/keepclose/apiserver/schemas/protobuf.json"
 GO_VERSION = "v0.36.3"
@@ -53,7 +53,7 @@ class Tag(NamedTuple):
 
 def main() -> None:
     """Write the file anew."""
-    roots = [one.definition.removeprefix(API) for one in RESOURCES]
+    roots = [one.definition.removeprefix(API) for one in SERVED]
     todo = sorted({*roots, *OTHERS})
     written: dict[str, list[str]] = {}
     packages: dict[str, tuple[dict[str, str], dict[str, str]]] = {}

@@ -125,6 +125,20 @@ def test_resources_of_the_core_group() -> None:
         "kind": "Pod",
         "verbs": SOME,
     }
+    assert entries["pods/binding"] == {
+        "name": "pods/binding",
+        "singularName": "",
+        "namespaced": True,
+        "kind": "Binding",
+        "verbs": ["create"],
+    }
+    assert found["resources"][0] == {
+        "name": "bindings",
+        "singularName": "binding",
+        "namespaced": True,
+        "kind": "Binding",
+        "verbs": ["create"],
+    }
     assert entries["namespaces/finalize"]["verbs"] == ["update"]
     assert "deletecollection" not in entries["namespaces"]["verbs"]
     assert "categories" not in entries["namespaces"]

@@ -188,6 +188,7 @@ def test_a_server_from_start_to_end(tmp_path: Path) -> None:
             "kubeconfig": ("keepclose:admin", "admin"),
             "controller.kubeconfig": ("keepclose:controller", "controller"),
             "viewer.kubeconfig": ("keepclose:viewer", "viewer"),
+            "lab.kubeconfig": ("keepclose:lab", "lab"),
             "node-n1.kubeconfig": ("system:node:n1", "node-n1"),
             "node-n2.kubeconfig": ("system:node:n2", "node-n2"),
         }

@@ -325,7 +325,7 @@ async def test_a_daemon_set_follows_the_nodes(lab: Lab) -> None:
 
 
 async def test_pods_wait_for_a_node_and_say_why(lab: Lab) -> None:
-    """With all nodes cordoned pods stay pending with the reason, until one opens."""
+    """With all nodes cordoned pods stay pending with the reason, and are bound when one opens."""
     for name in ZONES:
         await lab.cluster.change(NODES, name, {"spec": {"unschedulable": True}})
     caches = lab.controller.caches
@@ -340,13 +340,15 @@ async def test_pods_wait_for_a_node_and_say_why(lab: Lab) -> None:
         return [one.message for one in found if one is not None]
 
     await lab.until(lambda: reasons() == [want] * 3)
+    waiting = {pod.uid for pod in lab.pods}
     page = await lab.client.list_all(EVENTS, namespace="default")
     told = {one.message for one in page.items if one.reason == "FailedScheduling"}
     assert told <= {want}
     await lab.cluster.change(NODES, "n3", {"spec": {"unschedulable": None}})
     await lab.until(lambda: len(lab.pods) == 3 and all(pod.is_ready for pod in lab.pods))
     assert {pod.spec.node_name for pod in lab.pods} == {"n3"}
-    assert "single" in {pod.metadata.name for pod in lab.pods}
+    assert {pod.uid for pod in lab.pods} == waiting
+    assert Counter(lab.wire.take())["DELETE pods"] == 0
 
 
 async def test_availability_takes_its_time(lab: Lab) -> None:

@@ -22,6 +22,8 @@ JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
 SERVICES = "/api/v1/namespaces/default/services"
 PODS = "/api/v1/namespaces/default/pods"
+BINDINGS = "/api/v1/namespaces/default/bindings"
+PLACES = "topology.kubernetes.io"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -191,6 +193,17 @@ def endpoints(
 def ranges(name: str, *cidrs: str) -> dict[str, Any]:
     """Return a ServiceCIDR."""
     return plain("ServiceCIDR", name, "networking.k8s.io/v1", spec={"cidrs": list(cidrs)})
+
+
+def bound(name: str, *, to: Any = "n", **metadata: Any) -> dict[str, Any]:
+    """Return a Binding of a pod to a node, or to anything else."""
+    target = {"apiVersion": "v1", "kind": "Node", "name": to} if isinstance(to, str) else to
+    return {**plain("Binding", name, target=target), "metadata": {"name": name, **metadata}}
+
+
+def gates(*names: str) -> dict[str, Any]:
+    """Return a patch of what holds a pod back."""
+    return {"spec": {"schedulingGates": [{"name": name} for name in names]}}
 
 
 Ask = tuple[Any, ...]
@@ -578,6 +591,119 @@ CASES: dict[str, list[Ask]] = {
             MERGE,
         ),
     ],
+    "a bound pod": [
+        ("POST", PODS, pod("bound")),
+        ("POST", f"{PODS}/bound/binding", bound("bound", to="n1")),
+        ("GET", f"{PODS}/bound"),
+        ("POST", f"{PODS}/bound/binding", bound("bound", to="n2")),
+        ("POST", BINDINGS, bound("bound", to="n2")),
+        ("DELETE", f"{PODS}/bound"),
+        ("POST", f"{PODS}/bound/binding", bound("bound", to="n2")),
+        ("DELETE", f"{PODS}/bound?gracePeriodSeconds=0"),
+    ],
+    "a bound pod with everything": [
+        ("POST", NODES, node("placed", {f"{PLACES}/zone": "z", f"{PLACES}/region": "r", "a": "b"})),
+        ("POST", PODS, {**pod("rich"), "metadata": {"name": "rich", "labels": {"x": "1"}}}),
+        (
+            "PATCH",
+            f"{PODS}/rich/status",
+            {
+                "status": {
+                    "nominatedNodeName": "elsewhere",
+                    "conditions": [
+                        {"type": "Other", "status": "True"},
+                        {"type": "PodScheduled", "status": "False", "reason": "Full"},
+                    ],
+                }
+            },
+            MERGE,
+        ),
+        (
+            "POST",
+            f"{PODS}/rich/binding",
+            bound(
+                "rich",
+                to="placed",
+                annotations={"note": "a"},
+                labels={"x": "2", "y": "3", f"{PLACES}/zone": "other"},
+            ),
+        ),
+        ("GET", f"{PODS}/rich"),
+        ("PATCH", f"{PODS}/rich/status", {"status": {"phase": "Running"}}, STRATEGIC),
+    ],
+    "a pod that is bound the old way": [
+        ("POST", NODES, node("old", {f"{PLACES}/zone": "z"})),
+        ("POST", PODS, pod("old")),
+        ("POST", BINDINGS, bound("old", to="old", uid="odd", labels={"x": "2"})),
+        ("GET", f"{PODS}/old"),
+    ],
+    "a binding that is only tried": [
+        ("POST", PODS, pod("tried")),
+        ("POST", f"{PODS}/tried/binding?dryRun=All", bound("tried")),
+        ("GET", f"{PODS}/tried"),
+        ("POST", f"{PODS}/tried/binding", bound("tried", to={"name": "n"})),
+        ("GET", f"{PODS}/tried"),
+    ],
+    "bindings that are refused": [
+        ("POST", PODS, pod("free")),
+        ("POST", f"{PODS}/free/binding", bound("free", to="")),
+        ("POST", f"{PODS}/free/binding", bound("free", to={"kind": "Minion", "name": "n"})),
+        ("POST", f"{PODS}/free/binding", bound("free", to={"kind": "Minion"})),
+        ("POST", BINDINGS, bound("free", to={"kind": "Minion"})),
+        ("POST", f"{PODS}/free/binding", {"apiVersion": "v1", "kind": "Binding"}),
+        ("POST", BINDINGS, {"apiVersion": "v1", "kind": "Binding", "target": {"name": "n"}}),
+        ("POST", BINDINGS, bound("a/b%")),
+        ("POST", BINDINGS, bound("..")),
+        ("POST", f"{PODS}/free/binding", bound("other")),
+        ("POST", f"{PODS}/free/binding", bound("free", uid="odd")),
+        ("POST", f"{PODS}/free/binding", bound("free", resourceVersion="1")),
+        ("POST", f"{PODS}/free/binding", bound("free", uid="odd", resourceVersion="1")),
+        ("POST", BINDINGS, bound("free", resourceVersion="1")),
+        ("POST", f"{PODS}/free/binding", bound("free", namespace="other")),
+        ("POST", f"{PODS}/none/binding", bound("none")),
+        ("POST", BINDINGS, bound("none")),
+        ("POST", "/api/v1/namespaces/none/pods/free/binding", bound("free")),
+        ("POST", f"{PODS}/free/binding", b"{"),
+        ("POST", f"{PODS}/free/binding", pod("free")),
+        ("POST", f"{PODS}/free/binding", {**bound("free"), "apiVersion": "v2"}),
+        ("POST", f"{PODS}/free/binding", bound("free", to={"name": 5})),
+        ("POST", PODS, bound("free")),
+        ("POST", f"{PODS}/free/binding?fieldValidation=Strict", {**bound("free"), "color": "red"}),
+        ("GET", f"{PODS}/free"),
+        ("POST", f"{PODS}/free/binding", {**bound("free"), "color": "red"}),
+    ],
+    "a gate before the binding": [
+        ("POST", PODS, pod("gated", schedulingGates=[{"name": "example.com/wait"}])),
+        ("POST", f"{PODS}/gated/binding", bound("gated")),
+        ("PATCH", f"{PODS}/gated", gates("example.com/wait", "b"), MERGE),
+        ("PATCH", f"{PODS}/gated", gates("c"), MERGE),
+        ("PATCH", f"{PODS}/gated", {"spec": {"schedulingGates": None}}, MERGE),
+        ("POST", f"{PODS}/gated/binding", bound("gated")),
+        ("GET", f"{PODS}/gated"),
+    ],
+    "a binding in a namespace that is leaving": [
+        ("POST", NAMESPACES, plain("Namespace", "leaving")),
+        (
+            "POST",
+            f"{NAMESPACES}/leaving/pods",
+            {**pod("held"), "metadata": {"name": "held", "finalizers": ["example.com/hold"]}},
+        ),
+        ("DELETE", f"{NAMESPACES}/leaving"),
+        ("POST", f"{NAMESPACES}/leaving/pods/none/binding", bound("none")),
+        ("POST", f"{NAMESPACES}/leaving/bindings", bound("none")),
+    ],
+    "paths of bindings": [
+        ("GET", f"{PODS}/free/binding"),
+        ("PUT", f"{PODS}/free/binding", bound("free")),
+        ("DELETE", f"{PODS}/free/binding"),
+        ("GET", BINDINGS),
+        ("DELETE", BINDINGS),
+        ("GET", f"{BINDINGS}/free"),
+        ("POST", f"{BINDINGS}/free", bound("free")),
+        ("POST", "/api/v1/bindings", bound("free")),
+        ("GET", "/api/v1/bindings"),
+        ("POST", f"{PODS}/free/status", pod("free")),
+    ],
     "a second host for a slice": [
         ("POST", SLICES, endpoint_slice("hosts", endpoints=[{"addresses": ["10.1.0.1"]}] * 2)),
         ("PATCH", f"{SLICES}/hosts", {"ports": [{"port": 70000, "protocol": "Odd"}]}, MERGE),
@@ -606,6 +732,7 @@ def _plain(value: Any) -> Any:
     # How etcd words a precondition, the difference of two pods and a whole patched object are
     # told in ways that nobody should rely on.
     value = re.sub(r"StorageError: .*AdditionalErrorMsg: ", "", value)
+    value = re.sub(r"ResourceVersion in object meta: \d+", "ResourceVersion: -", value)
     value = re.sub(r'Invalid value: "(\{.*\}|map\[.*\])"', "Invalid value: {}", value)
     return _VOLATILE.sub("-", value.partition("\n@@")[0])
 
@@ -619,3 +746,13 @@ def test_the_same_answer(name: str, servers: tuple[Api, Api]) -> None:
         code, body, warnings = ours.ask(*ask)
         assert _plain(body) == _plain(want_body)
         assert (code, warnings) == (want_code, want_warnings)
+
+
+def test_bindings_are_announced_alike(servers: tuple[Api, Api]) -> None:
+    """Clients find the two ways to bind a pod where a real kube-apiserver has them."""
+    want, found = (
+        [one for one in api.ask("GET", "/api/v1")[1]["resources"] if "binding" in one["name"]]
+        for api in servers
+    )
+    assert found == want
+    assert [one["name"] for one in found] == ["bindings", "pods/binding"]

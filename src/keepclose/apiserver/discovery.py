@@ -9,7 +9,13 @@ from __future__ import annotations
 import platform
 from typing import Any, Final
 
-from keepclose.apiserver.resources import RESOURCES, Resource
+from keepclose.apiserver.resources import (
+    RESOURCES,
+    SERVED,
+    SUBRESOURCE_VERBS,
+    USUAL_SUBRESOURCE_VERBS,
+    Resource,
+)
 
 JsonObject = dict[str, Any]
 # The release whose behaviour is followed.
@@ -22,8 +28,6 @@ _RANKED: Final = (
     "coordination.k8s.io",
     "discovery.k8s.io",
 )
-_SUBRESOURCE_VERBS: Final = {"finalize": ("update",)}
-_USUAL_VERBS: Final = ("get", "patch", "update")
 
 
 def version_info() -> JsonObject:
@@ -101,7 +105,7 @@ def _versions(group: str) -> list[str]:
 
 
 def _resources(group: str, version: str) -> list[Resource]:
-    found = [one for one in RESOURCES if (one.group, one.version) == (group, version)]
+    found = [one for one in SERVED if (one.group, one.version) == (group, version)]
     return sorted(found, key=lambda one: one.plural)
 
 
@@ -144,7 +148,7 @@ def _sub_entries(resource: Resource) -> list[JsonObject]:
                 "namespaced": resource.namespaced,
                 **foreign,
                 "kind": kind["kind"],
-                "verbs": list(_SUBRESOURCE_VERBS.get(name, _USUAL_VERBS)),
+                "verbs": _sub_verbs(name),
             }
         )
     return entries
@@ -154,7 +158,12 @@ def _sub_kind(resource: Resource, name: str) -> JsonObject:
     """Return the kind of a subresource; group and version are empty where they are the parent's."""
     if name == "scale":
         return {"group": "autoscaling", "version": "v1", "kind": "Scale"}
-    return {"group": "", "version": "", "kind": resource.kind}
+    kind = "Binding" if name == "binding" else resource.kind
+    return {"group": "", "version": "", "kind": kind}
+
+
+def _sub_verbs(name: str) -> list[str]:
+    return list(SUBRESOURCE_VERBS.get(name, USUAL_SUBRESOURCE_VERBS))
 
 
 def _aggregated(groups: list[str], version: str) -> JsonObject:
@@ -194,7 +203,7 @@ def _aggregated_entry(resource: Resource) -> JsonObject:
             {
                 "subresource": name,
                 "responseKind": _sub_kind(resource, name),
-                "verbs": list(_SUBRESOURCE_VERBS.get(name, _USUAL_VERBS)),
+                "verbs": _sub_verbs(name),
             }
             for name in sorted(resource.subresources)
         ]

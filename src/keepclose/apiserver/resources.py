@@ -101,7 +101,7 @@ RESOURCES: Final = (
         definition=_CORE + "Pod",
         short_names=("po",),
         categories=("all",),
-        subresources=("status",),
+        subresources=("binding", "status"),
         selectable=(
             "spec.nodeName",
             "spec.restartPolicy",
@@ -249,6 +249,21 @@ RESOURCES: Final = (
     ),
 )
 
+# What is only sent, and never stored or read.
+BINDINGS: Final = Resource(
+    group="",
+    version="v1",
+    kind="Binding",
+    plural="bindings",
+    singular="binding",
+    definition=_CORE + "Binding",
+    verbs=("create",),
+)
+SERVED: Final = (*RESOURCES, BINDINGS)
+# The verbs of subresources; those that are not named here have the usual ones.
+SUBRESOURCE_VERBS: Final = {"binding": ("create",), "finalize": ("update",)}
+USUAL_SUBRESOURCE_VERBS: Final = ("get", "patch", "update")
+
 # Versions that are no longer announced, and only read: kubectl 1.20 describes slices by this one.
 OLD_RESOURCES: Final = (
     Resource(
@@ -263,6 +278,6 @@ OLD_RESOURCES: Final = (
     ),
 )
 
-BY_PATH: Final = {(one.group, one.version, one.plural): one for one in (*RESOURCES, *OLD_RESOURCES)}
+BY_PATH: Final = {(one.group, one.version, one.plural): one for one in (*SERVED, *OLD_RESOURCES)}
 BY_KIND: Final = {(one.api_version, one.kind): one for one in RESOURCES}
 BY_STORE: Final = {one.store: one for one in RESOURCES if not one.stored_as}

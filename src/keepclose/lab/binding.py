@@ -1,44 +1,27 @@
 """Gives nodes to pods that wait for one, or says in their status why they have to wait.
 
-A pod is bound as a scheduler does it. A server without bindings takes a node only with a new pod:
-there the waiting pod, of which nothing runs yet, makes way for the same pod with its node, which
-the pod's controller makes, or this hand where a pod has none.
+A pod is bound as a scheduler does it: by a Binding that names the pod's uid, so that no other pod
+of the same name gets the node. One that was bound or removed meanwhile is left alone.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-import structlog
-
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.errors import ApiError, Conflict, NotFound
+from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.kinds import Kind
 from keepclose.kube.recorder import EventRecorder, format_time
 from keepclose.kube.requests import PatchType
 from keepclose.lab.expectations import Expectations
-from keepclose.lab.podmaking import put_on_node
 from keepclose.lab.pods import PODS, WorkloadPod
 from keepclose.lab.scheduling import Placement, place_pods
 from keepclose.lab.workloadcaches import WorkloadCaches
-from keepclose.lab.workloads import JsonObject
 from keepclose.model.meta import ObjectReference
 
 UNSCHEDULABLE: Final = "Unschedulable"
 _SCHEDULED: Final = "PodScheduled"
-_NOT_SERVED: Final = (404, 405)
-_RAW_PODS: Final[Kind[dict[str, Any]]] = Kind("", "v1", "pods", "Pod", True, dict)
-# What the server gives to a pod; a new one gets its own.
-_SERVERS: Final = (
-    "uid",
-    "resourceVersion",
-    "creationTimestamp",
-    "generation",
-    "managedFields",
-    "selfLink",
-)
-_log = structlog.get_logger(__name__)
 
 
 class Binder:
@@ -57,8 +40,6 @@ class Binder:
         self._expectations = expectations
         self._clock, self._recorder = clock, recorder
         self._bound: dict[str, WorkloadPod] = {}
-        self.binds = True
-        """Whether the server has bindings; turned off when it says that it has not."""
 
     async def sync(self) -> None:
         """Look at all waiting pods once."""
@@ -82,49 +63,21 @@ class Binder:
 
     async def _bind(self, place: Placement) -> None:
         meta = place.pod.metadata
-        if self.binds:
-            # NB: a kind whose name holds the path to one pod: bindings are served nowhere else.
-            kind: Kind[dict[str, Any]] = Kind(
-                "", "v1", f"pods/{meta.name}/binding", "Binding", True, dict
-            )
-            body = {
-                "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": place.node},
-            }
-            try:
-                await self._client.create(kind, body, namespace=meta.namespace)
-            except Conflict:
-                return
-            except ApiError as error:
-                if error.code not in _NOT_SERVED:
-                    raise
-                if error.details.get("name") == meta.name:
-                    return
-                self.binds = False
-                _log.info("this server has no bindings; waiting pods are made anew")
-            else:
-                self._note_bound(place)
-                return
-        await self._replace(place)
-
-    def _note_bound(self, place: Placement) -> None:
-        self._bound[place.pod.uid] = place.placed
-        key = place.pod.key
-        self._tell(place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}")
-
-    async def _replace(self, place: Placement) -> None:
-        pod, meta = place.pod, place.pod.metadata
+        # NB: a kind whose name holds the path to one pod: this is how subresources are created.
+        kind: Kind[dict[str, Any]] = Kind(
+            "", "v1", f"pods/{meta.name}/binding", "Binding", True, dict
+        )
+        body = {
+            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": place.node},
+        }
         try:
-            stored = await self._client.get(_RAW_PODS, meta.name, namespace=meta.namespace)
-            if stored["metadata"]["uid"] != meta.uid:
-                return
-            await self._client.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            await self._client.create(kind, body, namespace=meta.namespace)
         except (NotFound, Conflict):
             return
-        if pod.controller is not None:
-            return
-        new = put_on_node(_as_new(stored), place.node)
-        await self._client.create(PODS, new, namespace=meta.namespace)
+        self._bound[meta.uid] = place.placed
+        key = place.pod.key
+        self._tell(place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}")
 
     async def _explain(self, place: Placement) -> None:
         """Write why a pod waits, if that is news."""
@@ -164,9 +117,3 @@ class Binder:
             resource_version=meta.resource_version,
         )
         self._recorder.record(reference, severity, reason, message)
-
-
-def _as_new(stored: JsonObject) -> JsonObject:
-    """Return a stored pod as somebody would make it."""
-    meta = {key: value for key, value in stored["metadata"].items() if key not in _SERVERS}
-    return {"metadata": meta, "spec": stored["spec"]}

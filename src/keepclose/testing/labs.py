@@ -161,8 +161,9 @@ async def tending(kubeconfig: Path, cluster: World) -> AsyncIterator[Lab]:
 @asynccontextmanager
 async def workloads(api: Served) -> AsyncIterator[Lab]:
     """Tend the workloads of a server in this process."""
-    kubeconfig = api.server.settings.data_dir / "kubeconfig"
-    async with opened(kubeconfig) as cluster:
+    directory = api.server.settings.data_dir
+    async with opened(directory / "kubeconfig") as cluster:
         cluster.api = api
-        async with tending(kubeconfig, cluster) as lab:
+        # What the controllers do is all that their role may do.
+        async with tending(directory / "lab.kubeconfig", cluster) as lab:
             yield lab

@@ -116,6 +116,20 @@ def test_paths_of_a_resource() -> None:
         ("api/v1", "/api/v1/nodes/{name}", "put", "replaceCoreV1Node", "Node"),
         (
             "api/v1",
+            "/api/v1/namespaces/{namespace}/bindings",
+            "post",
+            "createCoreV1NamespacedBinding",
+            "Binding",
+        ),
+        (
+            "api/v1",
+            "/api/v1/namespaces/{namespace}/pods/{name}/binding",
+            "post",
+            "createCoreV1NamespacedPodBinding",
+            "Binding",
+        ),
+        (
+            "api/v1",
             "/api/v1/namespaces/{name}/finalize",
             "put",
             "replaceCoreV1NamespaceFinalize",
@@ -137,6 +151,20 @@ def test_operations_have_the_names_that_generators_expect(
     operation = read(path)["paths"][address][method]
     assert operation["operationId"] == want_id
     assert operation["x-kubernetes-group-version-kind"]["kind"] == want_kind
+
+
+def test_bindings_are_only_created() -> None:
+    """Neither way to bind a pod has another method, and there is no path to a single binding."""
+    paths = read("api/v1")["paths"]
+    found = {
+        path: sorted(set(methods) - {"parameters"})
+        for path, methods in paths.items()
+        if "binding" in path
+    }
+    assert found == {
+        "/api/v1/namespaces/{namespace}/bindings": ["post"],
+        "/api/v1/namespaces/{namespace}/pods/{name}/binding": ["post"],
+    }
 
 
 def test_schemas_carry_the_marks_of_lists_and_kinds() -> None:

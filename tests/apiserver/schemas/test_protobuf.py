@@ -88,6 +88,16 @@ def test_every_kind_that_is_served_was_compared() -> None:
     assert {(pair["json"]["apiVersion"], pair["json"]["kind"]) for pair in PAIRS} == want
 
 
+def test_a_binding_is_read_as_schedulers_send_it() -> None:
+    """The pod is named by the metadata, the node by the target."""
+    metadata = block(1, block(1, "p"), block(3, "shop"), block(5, "some-uid"))
+    target = block(2, block(1, "Node"), block(3, "n1"))
+    found = decode_protobuf(envelope("v1", "Binding", metadata, target))
+    assert (found["apiVersion"], found["kind"]) == ("v1", "Binding")
+    assert found["metadata"] == {"name": "p", "namespace": "shop", "uid": "some-uid"}
+    assert found["target"] == {"kind": "Node", "name": "n1"}
+
+
 def test_no_message_holds_itself() -> None:
     """The depth of every message is bounded by the types alone."""
     messages = load_messages()

@@ -30,7 +30,7 @@ def test_each_role_gets_a_token_of_its_own_in_a_private_file(tmp_path: Path) -> 
         assert path.stat().st_mode & 0o777 == 0o600
         assert len(token) == 43
         assert tokens.find(token) == role_user(role)
-    assert len({tokens.of_role(role) for role in Role}) == 3
+    assert len({tokens.of_role(role) for role in Role}) == 4
     assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o700
 
 

@@ -60,6 +60,7 @@ def test_every_role_has_a_private_file(tmp_path: Path) -> None:
         Role.ADMIN: tmp_path / "kubeconfig",
         Role.CONTROLLER: tmp_path / "controller.kubeconfig",
         Role.VIEWER: tmp_path / "viewer.kubeconfig",
+        Role.LAB: tmp_path / "lab.kubeconfig",
     }
     for role, path in paths.items():
         written = yaml.safe_load(path.read_text())

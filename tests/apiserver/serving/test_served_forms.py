@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.resources import SERVED
 from keepclose.testing.apiservers import Served
 
 JsonObject = dict[str, Any]
@@ -176,7 +176,7 @@ async def test_plain_discovery(api: Served) -> None:
     assert core["versions"] == ["v1"]
     assert api.url.endswith(core["serverAddressByClientCIDRs"][0]["serverAddress"])
     groups = {one["name"]: one for one in (await api.get("/apis"))["groups"]}
-    assert set(groups) == {one.group for one in RESOURCES if one.group}
+    assert set(groups) == {one.group for one in SERVED if one.group}
     assert await api.get("/apis/apps") == {"kind": "APIGroup", "apiVersion": "v1", **groups["apps"]}
     found = {one["name"]: one for one in (await api.get("/api/v1"))["resources"]}
     assert found["services"]["shortNames"] == ["svc"]
@@ -200,7 +200,7 @@ async def test_aggregated_discovery(api: Served, version: str) -> None:
             for one in group["versions"]
             for resource in one["resources"]
         ]
-    assert sorted(names) == sorted(one.plural for one in RESOURCES)
+    assert sorted(names) == sorted(one.plural for one in SERVED)
 
 
 async def test_openapi(api: Served) -> None:
@@ -216,7 +216,7 @@ async def test_openapi(api: Served) -> None:
         assert (other.status, other.body) == (200, reply.body)
     assert set(index["paths"]) == {
         "api/v1",
-        *(f"apis/{one.group}/{one.version}" for one in RESOURCES if one.group),
+        *(f"apis/{one.group}/{one.version}" for one in SERVED if one.group),
     }
     document = await api.get("/openapi/v2")
     assert "io.k8s.api.core.v1.Service" in document["definitions"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.resources import BY_KIND
+from keepclose.apiserver.resources import BINDINGS, BY_KIND
 from keepclose.apiserver.serving.targets import Target, parse_path, verb_of
 
 POD = BY_KIND["v1", "Pod"]
@@ -41,6 +41,12 @@ DEPLOYMENT = BY_KIND["apps/v1", "Deployment"]
             Target(DEPLOYMENT, "a", "d", "scale"),
             id="scale",
         ),
+        pytest.param(
+            "/api/v1/namespaces/a/pods/p/binding", Target(POD, "a", "p", "binding"), id="a binding"
+        ),
+        pytest.param(
+            "/api/v1/namespaces/a/bindings", Target(BINDINGS, "a"), id="the old way to bind"
+        ),
         pytest.param("/api/v1/pods/", Target(POD), id="a slash at the end does not matter"),
     ],
 )
@@ -58,6 +64,9 @@ def test_paths_name_what_they_should(path: str, want: Target) -> None:
         pytest.param("/apis/apps/v1", id="a group and version of another group"),
         pytest.param("/api/v1/widgets", id="an unknown kind"),
         pytest.param("/api/v1/pods/p", id="a namespaced object without namespace"),
+        pytest.param("/api/v1/bindings", id="the bindings of all namespaces"),
+        pytest.param("/api/v1/namespaces/a/bindings/b", id="a binding of its own"),
+        pytest.param("/api/v1/nodes/n/binding", id="what is no pod has no binding"),
         pytest.param("/api/v1/namespaces/a/nodes/n", id="a node inside a namespace"),
         pytest.param("/api/v1/namespaces/a/pods/p/exec", id="an unknown subresource"),
         pytest.param("/api/v1/namespaces/a/pods/p/status/x", id="too long"),
@@ -88,6 +97,13 @@ def test_other_paths_name_nothing(path: str) -> None:
         ("DELETE", "/api/v1/nodes/n/status", False, None),
         ("PUT", "/api/v1/namespaces/a/finalize", False, "update"),
         ("GET", "/api/v1/namespaces/a/finalize", False, None),
+        ("POST", "/api/v1/namespaces/a/pods/p/binding", False, "create"),
+        ("POST", "/api/v1/namespaces/a/pods/p/status", False, None),
+        ("GET", "/api/v1/namespaces/a/pods/p/binding", False, None),
+        ("PUT", "/api/v1/namespaces/a/pods/p/binding", False, None),
+        ("POST", "/api/v1/namespaces/a/bindings", False, "create"),
+        ("GET", "/api/v1/namespaces/a/bindings", False, None),
+        ("DELETE", "/api/v1/namespaces/a/bindings", False, None),
     ],
 )
 def test_verbs(method: str, path: str, want: str | None, *, watch: bool) -> None:

@@ -11,7 +11,7 @@ from keepclose.apiserver.strategies.base import JsonObject
 from keepclose.apiserver.strategies.pod_defaults import quality_of_service
 from keepclose.apiserver.strategies.pods import FIXED_SPEC
 from keepclose.model.strings import LABEL_SENTENCE
-from keepclose.testing.kinds import Kinds, raw
+from keepclose.testing.kinds import NOW, Kinds, raw
 
 WEB: JsonObject = {"name": "web", "image": "nginx"}
 TOLERATIONS = [
@@ -460,3 +460,59 @@ def test_a_pod_on_a_node_is_given_time(
     """The grace period is the client's or the pod's, where something runs."""
     pod = raw("Pod", spec=spec, status={"phase": phase})
     assert kinds.of(pod).grace_period(pod, asked) == want_period
+
+
+def test_a_gate_holds_a_new_pod_back(kinds: Kinds) -> None:
+    """The condition says why the pod is not scheduled."""
+    gates = [{"name": "example.com/wait"}]
+    got = kinds.write(raw("Pod", spec={"containers": [WEB], "schedulingGates": gates}))
+    assert got.object["status"]["conditions"] == [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": NOW,
+            "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "want_causes"),
+    [
+        pytest.param(["a", "b"], [], id="the same gates"),
+        pytest.param(["b"], [], id="a gate less"),
+        pytest.param([], [], id="no gates"),
+        pytest.param(
+            ["a", "c"],
+            [
+                (
+                    "spec.schedulingGates[1].name: Forbidden: only deletion is allowed, but found "
+                    "new scheduling gate 'c'"
+                )
+            ],
+            id="a new gate",
+        ),
+    ],
+)
+def test_gates_may_only_be_taken_away(
+    kinds: Kinds, names: list[str], want_causes: list[str]
+) -> None:
+    """An update removes gates and adds none."""
+    gates = [{"name": "a"}, {"name": "b"}]
+    old = kinds.write(raw("Pod", spec={"containers": [WEB], "schedulingGates": gates})).object
+    new = deepcopy(old)
+    new["spec"]["schedulingGates"] = [{"name": name} for name in names]
+    assert kinds.write(new, old).causes == want_causes
+
+
+def test_times_of_conditions_are_written_even_when_not_given(kinds: Kinds) -> None:
+    """A condition without times has none, as a real server shows it."""
+    old = kinds.write(raw("Pod", spec={"containers": [WEB]})).object
+    new = deepcopy(old)
+    new["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    kinds.of(new).set_defaults(new)
+    assert new["status"]["conditions"] == [
+        {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransitionTime": None}
+    ]

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.resources import RESOURCES, Resource
+from keepclose.apiserver.resources import BINDINGS, SERVED, Resource
 from keepclose.apiserver.schemas.definitions import META
 
 SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
@@ -113,7 +113,7 @@ def group_path(resource: Resource) -> str:
 def group_paths() -> dict[str, list[Resource]]:
     """Return the resources of each group and version that is served."""
     found: dict[str, list[Resource]] = {}
-    for resource in RESOURCES:
+    for resource in SERVED:
         found.setdefault(group_path(resource), []).append(resource)
     return found
 
@@ -199,6 +199,21 @@ def _subresource_operations(resource: Resource, path: str, name: str) -> Iterato
     definition, of = resource.definition, (resource.group, resource.version, resource.kind)
     if name == "scale":
         definition, of = SCALE, ("autoscaling", "v1", "Scale")
+    if name == "binding":
+        yield _operation(
+            resource,
+            path,
+            "post",
+            action="post",
+            verb="create",
+            noun=noun,
+            text="Give a node to a",
+            body=BINDINGS.definition,
+            answer=BINDINGS.definition,
+            query=_WRITE,
+            of=(BINDINGS.group, BINDINGS.version, BINDINGS.kind),
+        )
+        return
     for method in ("put",) if name == "finalize" else ("get", "put", "patch"):
         action, verb, text = _VERBS[method]
         yield _operation(

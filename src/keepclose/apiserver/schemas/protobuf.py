@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.resources import SERVED
 from keepclose.apiserver.schemas.scalarmessages import READERS, read_bytes, read_text
 from keepclose.apiserver.schemas.wires import (
     MessageError,
@@ -34,7 +34,7 @@ Setter = Callable[[JsonObject, list[Value]], None]
 _MAGIC: Final = b"k8s\x00"
 _DELETE_OPTIONS: Final = "DeleteOptions"
 _MESSAGES: Final = {
-    (one.api_version, one.kind): one.definition.removeprefix("io.k8s.api.") for one in RESOURCES
+    (one.api_version, one.kind): one.definition.removeprefix("io.k8s.api.") for one in SERVED
 } | {("autoscaling/v1", "Scale"): "autoscaling.v1.Scale"}
 _SCALARS: Final = {"bool": False, "int32": 0, "int64": 0, "string": ""}
 _NUMBERS: Final = frozenset({"bool", "int32", "int64"})

@@ -1,9 +1,11 @@
 """Who may do what, as a pure function of the caller and the request.
 
 Administrators may do everything. The controller reads everything and writes what follows from
-Services: EndpointSlices, Endpoints, the status of Services, events and leases. A node reads what
-routing needs and writes about itself alone. Viewers read. Anyone may ask whether the server is
-healthy, and nothing else. What no rule allows is refused, in the words of kube-apiserver.
+Services: EndpointSlices, Endpoints, the status of Services, events and leases. A lab reads
+everything and writes what a scheduler, the controllers of workloads and the kubelets of its nodes
+do. A node reads what routing needs and writes about itself alone. Viewers read. Anyone may ask
+whether the server is healthy, and nothing else. What no rule allows is refused, in the words of
+kube-apiserver.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from keepclose.apiserver.failures import Failure, forbidden
 from keepclose.apiserver.security.users import (
     AUTHENTICATED,
     CONTROLLERS,
+    LABS,
     MASTERS,
     VIEWERS,
     User,
@@ -29,6 +32,7 @@ NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 _READ: Final = frozenset(("get", "list", "watch"))
 _CHANGE: Final = frozenset(("create", "update", "patch"))
 _CHANGE_OWN: Final = _CHANGE | {"get"}
+_TEND: Final = frozenset(("update", "patch"))
 _PATH_READ: Final = frozenset(("get", "head"))
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
 _DISCOVERY: Final = ("/api", "/apis", "/openapi", "/version")
@@ -41,10 +45,28 @@ _EVENTS: Final = (("", "events", ""), ("events.k8s.io", "events", ""))
 _CONTROLLER_WRITES: Final[Mapping[tuple[str, str, str], frozenset[str]]] = {
     (_DISCOVERY_GROUP, "endpointslices", ""): _CHANGE | {"delete"},
     ("", "endpoints", ""): _CHANGE | {"delete"},
-    ("", "services", "status"): frozenset(("update", "patch")),
+    ("", "services", "status"): _TEND,
     **dict.fromkeys(_EVENTS, _CHANGE),
     _LEASE: _CHANGE,
 }
+_LAB_WRITES: Final[Mapping[tuple[str, str, str], frozenset[str]]] = {
+    ("", "pods", ""): _CHANGE | {"delete"},
+    ("", "pods", "status"): _TEND,
+    ("", "pods", "binding"): frozenset(("create",)),
+    ("", "bindings", ""): frozenset(("create",)),
+    ("apps", "replicasets", ""): _CHANGE | {"delete"},
+    ("apps", "replicasets", "status"): _TEND,
+    # People make these; a lab notes revisions in them.
+    ("apps", "deployments", ""): _TEND,
+    ("apps", "deployments", "status"): _TEND,
+    ("apps", "daemonsets", ""): _TEND,
+    ("apps", "daemonsets", "status"): _TEND,
+    ("", "nodes", ""): _CHANGE | {"delete"},
+    ("", "nodes", "status"): _TEND,
+    **dict.fromkeys(_EVENTS, _CHANGE),
+    _LEASE: _CHANGE | {"delete"},
+}
+_READERS: Final = (CONTROLLERS, LABS, VIEWERS)
 _NODE_READS: Final = frozenset(
     (
         ("", "services", ""),
@@ -94,10 +116,12 @@ def allowed(user: User, action: Action, body: Mapping[str, Any] | None = None) -
         return Decision(True, "administrators may do everything")
     if not action.resource:
         return _allowed_path(user, action)
-    if action.verb in _READ and (VIEWERS in user.groups or CONTROLLERS in user.groups):
-        return Decision(True, "viewers and controllers may read everything")
+    if action.verb in _READ and _reads_everything(user):
+        return Decision(True, "viewers, controllers and labs may read everything")
     if CONTROLLERS in user.groups and action.verb in _CONTROLLER_WRITES.get(action.target, ()):
         return Decision(True, "controllers may write what follows from Services")
+    if LABS in user.groups and action.verb in _LAB_WRITES.get(action.target, ()):
+        return Decision(True, "labs may tend nodes and workloads")
     if user.node:
         return _allowed_node(user.node, action, body or {})
     return REFUSED
@@ -123,9 +147,13 @@ def _allowed_path(user: User, action: Action) -> Decision:
         return Decision(True, "anyone may ask whether the server is healthy")
     if AUTHENTICATED in user.groups and _is_at_or_below(action.path, _DISCOVERY):
         return Decision(True, "whoever is known may ask what is served")
-    if VIEWERS in user.groups or CONTROLLERS in user.groups:
-        return Decision(True, "viewers and controllers may read everything")
+    if _reads_everything(user):
+        return Decision(True, "viewers, controllers and labs may read everything")
     return REFUSED
+
+
+def _reads_everything(user: User) -> bool:
+    return any(group in user.groups for group in _READERS)
 
 
 def _allowed_node(node_name: str, action: Action, body: Mapping[str, Any]) -> Decision:

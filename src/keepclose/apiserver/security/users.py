@@ -16,6 +16,7 @@ MASTERS: Final = "system:masters"
 NODES: Final = "system:nodes"
 CONTROLLERS: Final = "keepclose:controllers"
 VIEWERS: Final = "keepclose:viewers"
+LABS: Final = "keepclose:labs"
 AUTHENTICATED: Final = "system:authenticated"
 UNAUTHENTICATED: Final = "system:unauthenticated"
 NODE_PREFIX: Final = "system:node:"
@@ -27,6 +28,7 @@ class Role(StrEnum):
     ADMIN = "admin"
     CONTROLLER = "controller"
     VIEWER = "viewer"
+    LAB = "lab"
 
 
 class User(msgspec.Struct, frozen=True):
@@ -49,6 +51,7 @@ _GROUP_OF: Final = {
     Role.ADMIN: MASTERS,
     Role.CONTROLLER: CONTROLLERS,
     Role.VIEWER: VIEWERS,
+    Role.LAB: LABS,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +35,13 @@ def answer_written(target: Target, written: Written, warnings: list[str], form: 
         data = encode(shaped, form.media_type)
     answer = answer_with(201 if written.created else 200, data, form)
     answer.headers = warning_headers(warnings + written.warnings)
+    return answer
+
+
+def answer_status(code: int, status: dict[str, Any], warnings: list[str], form: Form) -> Answer:
+    """Return a Status as the outcome of a request."""
+    answer = answer_with(code, encode(status, form.media_type), form)
+    answer.headers = warning_headers(warnings)
     return answer
 
 

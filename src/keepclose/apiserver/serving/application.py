@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -23,16 +23,18 @@ from keepclose.apiserver.failures import (
 from keepclose.apiserver.patching.merge import apply_merge_patch
 from keepclose.apiserver.patching.operations import apply_json_patch
 from keepclose.apiserver.patching.strategic import apply_strategic_patch
+from keepclose.apiserver.resources import BINDINGS
 from keepclose.apiserver.serving import bodies
-from keepclose.apiserver.serving.answers import answer_failure, answer_with, answer_written, noting
-from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
-from keepclose.apiserver.serving.forms import (
-    Form,
-    encode,
-    read_accept,
-    render_entry,
-    render_list,
+from keepclose.apiserver.serving.answers import (
+    answer_failure,
+    answer_status,
+    answer_with,
+    answer_written,
+    noting,
 )
+from keepclose.apiserver.serving.binding import SUCCESS, bind_pod
+from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
+from keepclose.apiserver.serving.forms import Form, encode, read_accept, render_entry, render_list
 from keepclose.apiserver.serving.messages import Answer, Request, Stream
 from keepclose.apiserver.serving.notices import warning_headers
 from keepclose.apiserver.serving.options import (
@@ -52,7 +54,6 @@ from keepclose.apiserver.strategies.scale import scale_of, write_scale
 
 log = structlog.get_logger(__name__)
 Query = dict[str, str]
-_JSON: Final = b"application/json"
 
 
 class Guard(Protocol):
@@ -194,7 +195,8 @@ class Application:
         return watch
 
     def _create(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
-        resource = target.resource
+        binds = target.subresource == "binding" or target.resource is BINDINGS
+        resource = BINDINGS if binds else target.resource
         options = read_write_options(query)
         new, warnings = bodies.read_object(
             request.body,
@@ -204,6 +206,9 @@ class Application:
             validation=options.field_validation,
         )
         with noting(warnings):
+            if binds:
+                bind_pod(self.store, target, new, dry_run=options.dry_run)
+                return answer_status(201, SUCCESS, warnings, form)
             written = self.writer.create(target, new, options, manager=_manager(options, request))
         return answer_written(target, written, warnings, form)
 

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from keepclose.apiserver.failures import Failure, bad_request, invalid, unsupported_media_type
-from keepclose.apiserver.resources import BY_KIND, Resource
+from keepclose.apiserver.resources import BINDINGS, BY_KIND, Resource
 from keepclose.apiserver.schemas.checking import check_object
 from keepclose.apiserver.schemas.protobuf import decode_protobuf
 from keepclose.apiserver.schemas.strictness import strict_texts
@@ -136,7 +136,7 @@ def check_kind(value: JsonObject, resource: Resource) -> None:
     version = value.get("apiVersion") or resource.api_version
     kind = value.get("kind") or resource.kind
     value["apiVersion"], value["kind"] = version, kind
-    known = (version, kind) in BY_KIND
+    known = (version, kind) in BY_KIND or (version, kind) == (BINDINGS.api_version, BINDINGS.kind)
     if not known:
         why = (
             f'no kind "{kind}" is registered for version "{version}" in scheme '

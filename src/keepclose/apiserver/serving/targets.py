@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from keepclose.apiserver.resources import BY_PATH, Resource
+from keepclose.apiserver.resources import (
+    BINDINGS,
+    BY_PATH,
+    SUBRESOURCE_VERBS,
+    USUAL_SUBRESOURCE_VERBS,
+    Resource,
+)
 
 READING: Final = frozenset({"get", "list", "watch"})
 _COLLECTION_VERBS: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
@@ -52,6 +58,9 @@ def parse_path(path: str) -> Target | None:
         return None
     if name and resource.namespaced and not namespace:
         return None
+    # There is nothing to read of these, so no object has a path, nor have those of all namespaces.
+    if resource is BINDINGS and (name or not namespace):
+        return None
     return Target(resource, namespace, name, subresource)
 
 
@@ -65,13 +74,8 @@ def verb_of(method: str, target: Target, *, watch: bool) -> str | None:
     else:
         verb = _OBJECT_VERBS.get(method)
     if target.subresource:
-        allowed = _SUBRESOURCE_VERBS.get(target.subresource, ())
+        # What is posted below an object is created there.
+        verb = "create" if method == "POST" else verb
+        allowed = SUBRESOURCE_VERBS.get(target.subresource, USUAL_SUBRESOURCE_VERBS)
         return verb if verb in allowed else None
     return verb if verb in target.resource.verbs else None
-
-
-_SUBRESOURCE_VERBS: Final = {
-    "status": ("get", "update", "patch"),
-    "scale": ("get", "update", "patch"),
-    "finalize": ("update",),
-}

@@ -35,6 +35,13 @@ FIXED_SPEC: Final = (
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
 _ENDED: Final = ("Succeeded", "Failed")
+_GATED: Final = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 
 
 class PodStrategy(PlainStrategy):
@@ -50,13 +57,20 @@ class PodStrategy(PlainStrategy):
         spec = new["spec"] = new.get("spec") or {}
         default_pod_spec(spec)
         default_pod(spec)
-        _settle_single_address(new.get("status") or {})
+        status = new.get("status") or {}
+        _settle_single_address(status)
+        for condition in status.get("conditions") or ():
+            # A time that was not given is written as none, and has an owner.
+            condition.setdefault("lastProbeTime", None)
+            condition.setdefault("lastTransitionTime", None)
 
     def prepare_create(self, new: JsonObject, context: Context) -> None:
         """Set defaults; a new pod waits for a node."""
         super().prepare_create(new, context)
         admit_pod(new["spec"])
         new["status"] = {"phase": "Pending", "qosClass": quality_of_service(new["spec"])}
+        if new["spec"].get("schedulingGates"):
+            new["status"]["conditions"] = [{**_GATED, "lastTransitionTime": context.now}]
 
     def prepare_update(
         self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
@@ -125,6 +139,7 @@ def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
         ]
     causes += _deadline_causes(spec, before)
     causes += _toleration_causes(spec.get("tolerations") or [], before.get("tolerations") or [])
+    causes += _gate_causes(spec.get("schedulingGates") or [], before.get("schedulingGates") or [])
     changed, fixed = _fixed_part(spec), _fixed_part(before)
     for container, other in zip(containers_of(changed), containers_of(fixed), strict=True):
         container["image"] = other.get("image", "")
@@ -137,7 +152,7 @@ def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
 
 def _fixed_part(spec: JsonObject) -> JsonObject:
     copy = deepcopy(spec)
-    for key in ("activeDeadlineSeconds", "tolerations"):
+    for key in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
         copy.pop(key, None)
     return copy
 
@@ -148,6 +163,18 @@ def _toleration_causes(now: list[JsonObject], before: list[JsonObject]) -> list[
         return []
     detail = "existing toleration can not be modified except its tolerationSeconds"
     return [forbidden("spec.tolerations", detail)]
+
+
+def _gate_causes(now: list[JsonObject], before: list[JsonObject]) -> list[Cause]:
+    known = [one.get("name") for one in before]
+    return [
+        forbidden(
+            f"spec.schedulingGates[{place}].name",
+            f"only deletion is allowed, but found new scheduling gate '{one.get('name', '')}'",
+        )
+        for place, one in enumerate(now)
+        if one.get("name") not in known
+    ]
 
 
 def _deadline_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
