@@ -68,7 +68,7 @@ def test_without_rights() -> None:
     """A proxy that may not change the network says so, with exit code 2."""
     done = subprocess.run(
         [
-            *("setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all"),
+            *("setpriv", "--inh-caps=-all", "--bounding-set=-all"),
             *(str(COMMAND), "proxy", "--node-name", "n1", "--cleanup"),
         ],
         capture_output=True,

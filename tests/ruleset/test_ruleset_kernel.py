@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -26,31 +25,17 @@ from keepclose.ruleset import (
     cleanup_text,
     listing_of,
 )
+from keepclose.testing.netns import Namespace, namespaces_or_skip
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("nft") is None or shutil.which("ip") is None,
-    reason="NOT TESTED AGAINST A KERNEL: needs root, nft and ip",
-)
 NASTY = 'a"; flush ruleset\n} é*\\'
 
 
 class Kernel:
-    """A network namespace."""
+    """A network namespace, seen as what keeps tables."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def run(self, *command: str, text: str = "") -> str:
-        """Run a program in the namespace and return what it prints; it must succeed."""
-        done = subprocess.run(
-            ["ip", "netns", "exec", self.name, *command],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{done.stderr}\n{text}"
-        return done.stdout
+    def __init__(self, inside: Namespace) -> None:
+        self.inside = inside
+        self.run = inside.run
 
     def write(self, *texts: str) -> None:
         """Run the transactions."""
@@ -64,13 +49,10 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    """Return a fresh namespace."""
-    name = f"kc-rules-{os.getpid()}-{abs(hash(request.node.name)) % 10**6}"
-    if subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True).returncode:
-        pytest.skip("NOT TESTED AGAINST A KERNEL: network namespaces are not allowed here")
-    yield Kernel(name)
-    subprocess.run(["ip", "netns", "del", name], check=True)
+def kernel() -> Iterator[Kernel]:
+    """Make a fresh namespace."""
+    with namespaces_or_skip("rules") as [inside]:
+        yield Kernel(inside)
 
 
 def endpoints(*numbers: int, family: str = "IPv4") -> list[PortEndpoint]:
@@ -259,7 +241,6 @@ for s in socks:
 print("ready", flush=True)
 sys.stdin.read()
 """
-    kernel.run("ip", "link", "set", "lo", "up")
     for address in ("10.180.0.1", "10.180.0.2"):
         kernel.run("ip", "address", "add", f"{address}/32", "dev", "lo")
     kernel.run("ip", "link", "add", "d0", "type", "veth", "peer", "name", "d1")
@@ -271,15 +252,14 @@ sys.stdin.read()
     heavy, light = endpoints(1, 2)
     tell_port(ruleset, ports("IPv4")[0], [replace(heavy, weight=9), replace(light, weight=1)])
     kernel.write(*ruleset.reconcile(Listing()).phases)
-    python = shutil.which("python3") or "python3"
     with subprocess.Popen(
-        ["ip", "netns", "exec", kernel.name, python, "-c", server],
+        kernel.inside.command(sys.executable, "-c", server),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        kernel.run(python, "-c", script)
+        kernel.run(sys.executable, "-c", script)
         process.terminate()
     listed = json.loads(
         kernel.run("nft", "--json", "list", "counters", "table", "ip", "kube-proxy")
