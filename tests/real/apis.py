@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from embedded import embedded_server
+from programs import real_control_plane
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
@@ -25,6 +29,17 @@ class Api(NamedTuple):
     kubeconfig: Path
     # Of somebody who is known and may change nothing.
     weak_kubeconfig: Path
+
+
+@contextmanager
+def serving(make: str, directory: Path) -> Iterator[Api]:
+    """Run a server of that make, "real" or "embedded"."""
+    if make == "real":
+        with real_control_plane(directory) as plane:
+            yield Api("real", plane.url, plane.kubeconfig, plane.stranger)
+    else:
+        with embedded_server(directory / "data") as server:
+            yield Api("embedded", server.url, server.kubeconfig, server.role("viewer"))
 
 
 def opened(kubeconfig: Path, *, retries: Retries | None = None) -> Client:

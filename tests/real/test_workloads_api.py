@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from apis import Api
+from apis import Api, serving
 
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import NODES, Kind
@@ -24,6 +24,13 @@ def template(image: str) -> JsonObject:
     """Return a template of pods."""
     container = {"name": "main", "image": image}
     return {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]}}
+
+
+@pytest.fixture(scope="module", params=["real", "embedded"])
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """Run servers that have no other nodes and pods, for these count all."""
+    with serving(request.param, tmp_path_factory.mktemp(request.param)) as found:
+        yield found
 
 
 @pytest.fixture
