@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
@@ -223,4 +223,12 @@ async def test_udp_clients_leave_only_endpoints_that_are_gone(tmp_path: Path) ->
                 assert await asyncio.to_thread(seen) == {"n1-p1"}
                 await asyncio.sleep(0.05)
             await use("n2-p1")
-            await until(lambda: seen() == {"n2-p1"})
+
+            def all_moved() -> bool:
+                # NB: an answer on its way while its flow is ended has no way back, and the caller
+                # waits in vain; datagrams may get lost, and callers ask again.
+                with suppress(TimeoutError):
+                    return seen() == {"n2-p1"}
+                return False
+
+            await until(all_moved)
