@@ -36,7 +36,7 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES
-from keepclose.proxy.workthread import enter_network
+from keepclose.network.namespaces import enter_network
 from keepclose.testing.netns import namespaces
 from keepclose.testing.processes import Embedded, embedded_server
 

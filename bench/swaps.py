@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
+from keepclose.network.namespaces import enter_network
 from keepclose.proxy.libnftables import Context
-from keepclose.proxy.workthread import enter_network
 from keepclose.routing.portendpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select as select_endpoints
 from keepclose.routing.serviceports import RoutedPort

@@ -23,10 +23,11 @@ from programs import program
 from keepclose.apiserver.strategies.registry import AllocationSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES
 from keepclose.model.service import Service
+from keepclose.network.relays import Relay
 from keepclose.testing.apiservers import serving
 from keepclose.testing.netanswers import PATIENCE, PORT, Answer, Silence, answering, ask, calling
 from keepclose.testing.netns import Namespace
-from keepclose.testing.netproxies import Relay, prepared, started
+from keepclose.testing.netproxies import prepared, started
 from keepclose.testing.nettopology import (
     SERVICE_NETWORK,
     SERVICE_NETWORK6,

@@ -9,40 +9,21 @@ The thread is a daemon: a hanging call does not keep the process from ending.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import functools
-import os
 import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from keepclose.kube.clock import Clock, SystemClock
+from keepclose.network.namespaces import enter_network
 
 T = TypeVar("T")
-_CLONE_NEWNET: Final = 0x40000000
 
 
 class StuckError(Exception):
     """A call takes too long, or an earlier one that took too long still runs."""
-
-
-def enter_network(namespace: Path) -> None:
-    """Move the calling thread, and it alone, into a network namespace; raises OSError.
-
-    Python has `os.setns` from 3.12 on only.
-    """
-    with namespace.open() as file:
-        if _libc().setns(file.fileno(), _CLONE_NEWNET) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(namespace))
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 class WorkThread:

@@ -11,7 +11,6 @@ test can cut. Each proxy has the rights of its node and no more.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import subprocess
@@ -20,57 +19,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from keepclose.testing.netns import Namespace
+from keepclose.network.relays import Relay
 from keepclose.testing.nettopology import Bed, BedNode
 from keepclose.testing.proxies import ProxyCluster
 
 PAGES: Final = "127.0.0.1:10249"
 HEALTH: Final = "127.0.0.1:10256"
 _SECONDS: Final = 20.0
-
-
-class Relay:
-    """Carries bytes from a listening socket to a local port of this process's world."""
-
-    def __init__(self, namespace: Namespace, port: int) -> None:
-        self._namespace, self._port = namespace, port
-        self._server: asyncio.Server | None = None
-        self._ends: set[asyncio.WriteTransport] = set()
-
-    async def open(self) -> None:
-        """Listen at the same port inside the namespace."""
-        listener = self._namespace.listen("127.0.0.1", self._port)
-        self._server = await asyncio.start_server(self._carry, sock=listener)
-
-    async def cut(self) -> None:
-        """Break all connections and take no more."""
-        if self._server is not None:
-            self._server.close()
-        for end in tuple(self._ends):
-            end.abort()
-        self._server = None
-        await asyncio.sleep(0)
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
-            ends = {writer.transport, far_writer.transport}
-            self._ends |= ends
-            try:
-                await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
-            finally:
-                self._ends -= ends
-                for end in ends:
-                    end.abort()
-            return
-        writer.transport.abort()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
-    writer.transport.abort()
 
 
 class RunningProxy(NamedTuple):
@@ -181,4 +136,4 @@ def started(proxies: dict[str, RunningProxy], *more: str) -> Iterator[None]:
                 raise AssertionError(proxies[name].log.read_text(errors="replace")[-3000:])
 
 
-__all__ = ["HEALTH", "PAGES", "Relay", "RunningProxy", "prepared", "started"]
+__all__ = ["HEALTH", "PAGES", "RunningProxy", "prepared", "started"]

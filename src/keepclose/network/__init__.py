@@ -1,0 +1,1 @@
+"""Networks inside the kernel: namespaces, the links between them, and the rights they take."""

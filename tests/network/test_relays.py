@@ -1,0 +1,118 @@
+"""Relays: a server of the machine's own world, reached from inside a namespace until it is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from keepclose.network.namespaces import Namespace, make_namespace
+from keepclose.network.privilege import why_no_packets
+from keepclose.network.relays import Relay
+
+Echo = tuple[Namespace, int]
+
+
+@pytest.fixture
+async def echo() -> AsyncIterator[Echo]:
+    """Serve whoever calls with what it says, and give a namespace and the port of the server."""
+    reason = why_no_packets()
+    if reason:
+        pytest.skip(reason)
+
+    answering: set[asyncio.Task[None] | None] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.add(asyncio.current_task())
+        while line := await reader.readline():
+            writer.write(b"heard " + line)
+        writer.close()
+
+    namespace = make_namespace("here")
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield namespace, port
+        # All who called before this one are answered then, or have gone.
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"last\n")
+        await reader.readline()
+        writer.transport.abort()
+        await asyncio.gather(*(task for task in answering if task))
+    namespace.close()
+
+
+async def _connect(echo: Echo) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    namespace, port = echo
+    caller = namespace.open_socket()
+    caller.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(caller, ("127.0.0.1", port))
+    except OSError:
+        caller.close()
+        raise
+    return await asyncio.open_connection(sock=caller)
+
+
+async def _ask(echo: Echo) -> bytes:
+    reader, writer = await _connect(echo)
+    writer.write(b"me\n")
+    answer = await reader.readline()
+    writer.transport.abort()
+    return answer
+
+
+async def test_who_is_inside_reaches_the_server(echo: Echo) -> None:
+    """A relay listens at the server's own port inside; without it nobody does."""
+    with pytest.raises(ConnectionRefusedError):
+        await _ask(echo)
+    relay = Relay(*echo)
+    await relay.open()
+    await relay.open()
+    assert await asyncio.gather(*(_ask(echo) for _ in range(3))) == [b"heard me\n"] * 3
+    await relay.cut()
+
+
+async def test_cut_and_open_again(echo: Echo) -> None:
+    """A cut ends connections that are open and lets nobody in until the relay is opened again."""
+    relay = Relay(*echo)
+    await relay.open()
+    reader, writer = await _connect(echo)
+    writer.write(b"me\n")
+    assert await reader.readline() == b"heard me\n"
+    await relay.cut()
+    assert await reader.read() == b""
+    with pytest.raises(ConnectionRefusedError):
+        await _ask(echo)
+    await relay.open()
+    assert await _ask(echo) == b"heard me\n"
+    await relay.cut()
+    await relay.cut()
+    writer.transport.abort()
+
+
+async def test_a_cut_while_the_server_is_sought(echo: Echo) -> None:
+    """A connection whose far end is not there yet is broken too."""
+    relay = Relay(*echo)
+    await relay.open()
+    reader, writer = await _connect(echo)
+    while not relay._ends:  # noqa: ASYNC110 - nothing tells when a connection was taken
+        await asyncio.sleep(0)
+    await relay.cut()
+    assert await reader.read() == b""
+    writer.transport.abort()
+
+
+async def test_no_server_behind(echo: Echo) -> None:
+    """Who is let in is sent away when nobody serves behind the relay."""
+    namespace, _ = echo
+    probe = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = probe.sockets[0].getsockname()[1]
+    probe.close()
+    relay = Relay(namespace, port)
+    await relay.open()
+    reader, writer = await _connect((namespace, port))
+    assert await reader.read() == b""
+    writer.transport.abort()
+    await relay.cut()
