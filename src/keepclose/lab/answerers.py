@@ -1,0 +1,163 @@
+"""What a pod answers: who it is, where it runs, and who asked; over HTTP/1.x and over UDP.
+
+Small and quick rather than complete: any method and any path is answered at once with 200, bodies
+are read and dropped. The zone is that of the node's label at the moment of the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+MOST_HEADER_BYTES: Final = 32_768
+_END: Final = b"\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_MAPPED: Final = "::ffff:"
+
+
+class Answers:
+    """What one pod says of itself."""
+
+    def __init__(
+        self, *, pod: str, node: str, zone: Callable[[], str], names_only: bool = False
+    ) -> None:
+        """Hold who answers; with `names_only` HTTP bodies are the pod's name, as agnhost's are."""
+        self._pod, self._node, self._zone = pod, node, zone
+        self._names_only = names_only
+
+    def http(self, path: str, client: str, *, closes: bool, has_body: bool = True) -> bytes:
+        """Return the whole answer to a request."""
+        zone = self._zone()
+        if path.partition("?")[0] == "/json":
+            kind = "application/json"
+            known = {"pod": self._pod, "node": self._node, "zone": zone, "client": client}
+            body = msgspec.json.encode(known) + b"\n"
+        else:
+            kind = "text/plain; charset=utf-8"
+            text = self._pod if self._names_only else f"{self._pod} {self._node} {zone}\n"
+            body = text.encode()
+        head = (
+            f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            f"X-Pod: {self._pod}\r\nX-Node: {self._node}\r\nX-Zone: {zone}\r\n"
+            f"X-Client: {client}\r\nConnection: {'close' if closes else 'keep-alive'}\r\n\r\n"
+        ).encode()
+        return head + body if has_body else head
+
+    def datagram(self, client: str) -> bytes:
+        """Return the answer to a datagram."""
+        return f"{self._pod} {self._node} {self._zone()} {client}\n".encode()
+
+
+class HttpAnswerer(asyncio.Protocol):
+    """One connection; it stands among the connections of its listener while it is open."""
+
+    def __init__(self, answers: Answers, connections: set[asyncio.Transport]) -> None:
+        self._answers, self._connections = answers, connections
+        self._transport: asyncio.Transport
+        self._client = ""
+        self._buffer = b""
+        self._body_left = 0
+        self._reads_chunks = False
+        self._closes = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note who asks."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.add(self._transport)
+        self._client = _client_of(transport.get_extra_info("peername"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        del exc
+        self._connections.discard(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer every request that is complete."""
+        self._buffer += data
+        while self._buffer and not self._transport.is_closing():
+            if self._reads_chunks:
+                # The connection ends with such a request, so nothing can follow its last chunk.
+                self._buffer = self._buffer[-len(_LAST_CHUNK) :]
+                if self._buffer == _LAST_CHUNK:
+                    self._transport.close()
+                return
+            if self._body_left:
+                dropped = min(self._body_left, len(self._buffer))
+                self._buffer = self._buffer[dropped:]
+                self._body_left -= dropped
+                if self._closes and not self._body_left:
+                    self._transport.close()
+                continue
+            end = self._buffer.find(_END)
+            if end < 0:
+                if len(self._buffer) > MOST_HEADER_BYTES:
+                    self._refuse(b"431 Request Header Fields Too Large")
+                return
+            head, self._buffer = self._buffer[:end], self._buffer[end + len(_END) :]
+            self._answer(head)
+
+    def _answer(self, head: bytes) -> None:
+        line, _, fields = head.partition(b"\r\n")
+        words = line.split()
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            self._refuse(b"400 Bad Request")
+            return
+        headers = _read_headers(fields) if fields else {}
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit():
+            self._refuse(b"400 Bad Request")
+            return
+        connection = headers.get(b"connection", b"").lower()
+        is_old = words[2] == b"HTTP/1.0"
+        closes = b"close" in connection or (is_old and b"keep-alive" not in connection)
+        self._reads_chunks = b"chunked" in headers.get(b"transfer-encoding", b"").lower()
+        self._body_left = 0 if self._reads_chunks else int(length)
+        self._closes = closes = closes or self._reads_chunks
+        if headers.get(b"expect", b"").lower() == b"100-continue":
+            self._transport.write(_CONTINUE)
+        path = words[1].decode("latin-1")
+        self._transport.write(
+            self._answers.http(path, self._client, closes=closes, has_body=words[0] != b"HEAD")
+        )
+        # NB: closed before its body was read, a connection ends with a reset.
+        if closes and not self._reads_chunks and not self._body_left:
+            self._transport.close()
+
+    def _refuse(self, status: bytes) -> None:
+        answer = b"HTTP/1.1 %b\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status
+        self._transport.write(answer)
+        self._transport.close()
+
+
+class DatagramAnswerer(asyncio.DatagramProtocol):
+    """One UDP socket: each datagram is answered by one."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._transport: asyncio.DatagramTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket."""
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
+        """Answer."""
+        del data
+        self._transport.sendto(self._answers.datagram(_client_of(addr)), addr)
+
+
+def _read_headers(fields: bytes) -> dict[bytes, bytes]:
+    found = {}
+    for line in fields.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        found[name.strip().lower()] = value.strip()
+    return found
+
+
+def _client_of(peer: tuple[Any, ...] | None) -> str:
+    """Return the address of who asks; IPv4 as itself though the socket is of both families."""
+    return str(peer[0]).removeprefix(_MAPPED) if peer else ""

@@ -1,0 +1,218 @@
+"""Pods as a kubelet sees them: what is to run, how it is to end, and what is reported of it.
+
+The structs hold what the lab's kubelets read and write, which is less than the API has: never write
+a pod back whole. Statuses are built from the same structs that are read, so that what was stored
+and what is wanted can be compared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from keepclose.kube.kinds import Kind
+from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectReference
+from keepclose.model.workload import ContainerPort, PodIP, StatusCondition
+
+_ENDED: Final = ("Succeeded", "Failed")
+ALWAYS: Final = "Always"
+
+
+class PodMeta(ObjectMeta, frozen=True):
+    """Metadata, with the time that a pod is given to end."""
+
+    deletion_grace_period_seconds: int | None = None
+
+
+class Sleep(Frozen, frozen=True):
+    """A hook that waits."""
+
+    seconds: float = 0
+
+
+class Command(Frozen, frozen=True):
+    """A hook that runs a command."""
+
+    command: tuple[str, ...] = ()
+
+
+class Hook(Frozen, frozen=True):
+    """What happens to a container at a turn of its life; other kinds of hooks take no time."""
+
+    sleep: Sleep | None = None
+    exec: Command | None = None
+
+
+class Lifecycle(Frozen, frozen=True):
+    """The hooks of a container."""
+
+    pre_stop: Hook | None = None
+
+
+class Probe(Frozen, frozen=True):
+    """When a container is first asked how it is."""
+
+    initial_delay_seconds: int = 0
+
+
+class Variable(Frozen, frozen=True):
+    """A variable of a container's environment; one that is taken from elsewhere has no value."""
+
+    name: str = ""
+    value: str = ""
+
+
+class ContainerSpec(Frozen, frozen=True):
+    """A container that is to run."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[Variable, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
+    lifecycle: Lifecycle | None = None
+    readiness_probe: Probe | None = None
+    restart_policy: str = ""
+
+
+class ReadinessGate(Frozen, frozen=True):
+    """A condition, set by others, without which a pod is not ready."""
+
+    condition_type: str = ""
+
+
+class KubeletSpec(Frozen, frozen=True):
+    """What runs where."""
+
+    node_name: str = ""
+    host_network: bool = False
+    containers: tuple[ContainerSpec, ...] = ()
+    init_containers: tuple[ContainerSpec, ...] = ()
+    readiness_gates: tuple[ReadinessGate, ...] = ()
+    restart_policy: str = ALWAYS
+
+    @property
+    def sidecars(self) -> tuple[ContainerSpec, ...]:
+        """The init containers that stay."""
+        return tuple(one for one in self.init_containers if one.restart_policy == ALWAYS)
+
+    @property
+    def lasting(self) -> tuple[ContainerSpec, ...]:
+        """All containers that run beside each other."""
+        return (*self.sidecars, *self.containers)
+
+
+class PodCondition(StatusCondition, frozen=True):
+    """A condition of a pod with its reason."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Running(Frozen, frozen=True):
+    """Since when a container runs."""
+
+    started_at: str | None = None
+
+
+class Waiting(Frozen, frozen=True):
+    """Why a container does not run yet, or not again."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(Frozen, frozen=True, omit_defaults=False):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class ContainerState(Frozen, frozen=True):
+    """One of the three; none of them for a container that was never there."""
+
+    running: Running | UnsetType = UNSET
+    waiting: Waiting | UnsetType = UNSET
+    terminated: Terminated | UnsetType = UNSET
+
+
+class ContainerStatus(Frozen, frozen=True, omit_defaults=False):
+    """How a container is."""
+
+    name: str = ""
+    image: str = ""
+    image_id: str = msgspec.field(default="", name="imageID")
+    container_id: str | UnsetType = msgspec.field(default=UNSET, name="containerID")
+    ready: bool = False
+    started: bool = False
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class KubeletStatus(Frozen, frozen=True):
+    """What a kubelet reports of a pod; the conditions are those of others too."""
+
+    phase: str = ""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    host_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="hostIPs")
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
+    start_time: str | None = None
+    conditions: tuple[PodCondition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+    def condition(self, type: str) -> PodCondition | None:  # noqa: A002 - the API's word
+        """Return the condition of that type."""
+        return next((one for one in self.conditions if one.type == type), None)
+
+
+class KubeletPod(Frozen, frozen=True, omit_defaults=False):
+    """A pod."""
+
+    metadata: PodMeta = PodMeta()
+    spec: KubeletSpec = KubeletSpec()
+    status: KubeletStatus = KubeletStatus()
+
+    @property
+    def key(self) -> NamespacedName:
+        """The pod's identity."""
+        return self.metadata.key
+
+    @property
+    def uid(self) -> str:
+        """What tells the pod from a later one of its name."""
+        return self.metadata.uid
+
+    @property
+    def is_terminating(self) -> bool:
+        """Whether the pod was asked to go."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all containers ended for good."""
+        return self.status.phase in _ENDED
+
+    def reference(self, container: str = "") -> ObjectReference:
+        """Return what an event about the pod, or one of its containers, points to."""
+        return ObjectReference(
+            kind="Pod",
+            namespace=self.metadata.namespace,
+            name=self.metadata.name,
+            uid=self.metadata.uid,
+            api_version="v1",
+            resource_version=self.metadata.resource_version,
+            field_path=f"spec.containers{{{container}}}" if container else "",
+        )
+
+
+KUBELET_PODS: Final = Kind("", "v1", "pods", "Pod", True, KubeletPod)
