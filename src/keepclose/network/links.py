@@ -53,6 +53,8 @@ NODE_SETTINGS: Final[Mapping[str, int | str]] = {
     "ipv4/conf/all/send_redirects": 0,
     "ipv4/conf/default/send_redirects": 0,
     "ipv4/icmp_ratelimit": 0,
+    # NB: without the mask a limit for all destinations together still holds.
+    "ipv4/icmp_ratemask": 0,
     "ipv6/icmp/ratelimit": 0,
 }
 WIRE_SETTINGS: Final[Mapping[str, int | str]] = {

@@ -1,0 +1,127 @@
+"""`keepclose traffic`: real connections to a Service of a running lab, and where they went."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
+
+if TYPE_CHECKING:
+    from keepclose.cli.progress import Advance
+
+
+class Family(StrEnum):
+    """Address families."""
+
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+
+
+class Way(StrEnum):
+    """At which address the Service is called from outside."""
+
+    NODE_PORT = "node-port"
+    LOAD_BALANCER = "load-balancer"
+
+
+class Output(StrEnum):
+    """Forms of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def traffic(
+    service: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE/]SERVICE", help="The Service to connect to.")
+    ],
+    *,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="ZONE|NODE|POD|outside",
+            help="Who connects: all nodes of a zone, one node, one pod, or the host outside. "
+            "Default: every zone.",
+        ),
+    ] = "",
+    connections: Annotated[
+        int,
+        typer.Option(min=1, max=1_000_000, metavar="N", help="Connections from each zone."),
+    ] = 1000,
+    udp: Annotated[
+        bool, typer.Option("--udp", help="Send datagrams instead of opening TCP connections.")
+    ] = False,
+    port: Annotated[
+        str,
+        typer.Option(metavar="NAME|NUMBER", help="Port of the Service; default the first."),
+    ] = "",
+    family: Annotated[
+        Family | None, typer.Option(help="Address family; default the Service's first.")
+    ] = None,
+    via: Annotated[
+        Way | None, typer.Option(help="Connect from outside to this address of the Service.")
+    ] = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Show node to node too.")] = False,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
+        Output.TABLE
+    ),
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Open real connections to a Service and show where they went, beside where they should go.
+
+    Exit codes: 0 all as expected, 1 connections failed or went elsewhere, 2 bad input, 3 no such
+    Service or nothing to connect to, 4 no cluster runs, 5 the cluster has no packets.
+    """
+    from keepclose.cli.problems import ExitCode
+
+    params = {
+        "service": service,
+        "from": source,
+        "connections": connections,
+        "udp": udp,
+        "port": port,
+        "family": family.value if family else "",
+        "via": via.value if via else "",
+    }
+    with ExitStack() as stack:
+        document = ask(data_dir, "traffic", params, on_tell=_Bar(stack).hear)
+    is_fine = _show(document, output, by_node=nodes)
+    raise typer.Exit(ExitCode.OK if is_fine else ExitCode.FOUND)
+
+
+class _Bar:
+    """A bar that appears with the first news, which tells how much there is to do."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._advance: Advance | None = None
+
+    def hear(self, news: dict[str, Any]) -> None:
+        """Show how much is done."""
+        from keepclose.cli.progress import shown_progress
+
+        if self._advance is None:
+            self._advance = self._stack.enter_context(shown_progress(news["of"], "connections"))
+        self._advance(news["done"])
+
+
+def _show(document: dict[str, Any], output: Output, *, by_node: bool) -> bool:
+    import msgspec
+
+    from keepclose.lab.trafficreport import TrafficReport
+
+    report = msgspec.convert(document, TrafficReport)
+    if output is Output.JSON:
+        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        from rich.console import Console
+
+        from keepclose.cli.traffic_table import print_traffic
+
+        print_traffic(Console(highlight=False), report, by_node=by_node)
+    return report.is_fine

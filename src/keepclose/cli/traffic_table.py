@@ -1,0 +1,228 @@
+"""The answer of `keepclose traffic` for people: how many, who reached whom, why, and the sums.
+
+A matrix stands in whatever form fits the width: counts with percents, percents alone, or a list of
+what is not empty. Every line ends with its last sign, and colour only helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from textwrap import wrap
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from keepclose.lab.trafficreport import Row, TrafficReport
+
+WIDEST: Final = 100
+SHOWN_REASONS: Final = 8
+NOTHING: Final = "·"
+_NO_ZONE: Final = "no zone"
+_LEGEND: Final = "in % (expected)"
+Cell = Callable[[Row, str], str]
+
+
+def print_traffic(console: Console, report: TrafficReport, *, by_node: bool = False) -> None:
+    """Print the report, with a second matrix node by node if asked for."""
+    width = min(console.width, WIDEST)
+    is_outside = report.via != "cluster-ip"
+    lines = _matrix(
+        report.rows, report.zones, word="via" if is_outside else "from", width=width, sums=True
+    )
+    for line in (_headline(report, max(map(_length, lines), default=0), width), *lines):
+        console.print(line, soft_wrap=True)
+    if by_node:
+        console.print()
+        console.print(Text(f"node by node, {_LEGEND}", style="dim"))
+        for line in _matrix(report.sources, report.nodes, word="from", width=width, sums=False):
+            console.print(line, soft_wrap=True)
+        console.print()
+    for line in (*_explanation(report, width), *_footer(report, width)):
+        console.print(line, soft_wrap=True)
+
+
+def _headline(report: TrafficReport, table: int, width: int) -> Text:
+    place = " from outside" if report.via != "cluster-ip" else ""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.failures.items()))
+    failed = f"{report.failed:,} failed" + (f" ({kinds})" if kinds else "")
+    noun = "datagram" if report.port.endswith("/UDP") else "connection"
+    noun += "" if report.connections == 1 else "s"
+    head = Text(f"{report.connections:,} {noun}{place}, ", style="bold")
+    head.append(failed, style="bold red" if report.failed else "bold")
+    gap = min(max(table, 60), width) - len(head.plain) - len(report.mechanism)
+    head.append(" " * max(gap, 3))
+    head.append(report.mechanism, style="cyan")
+    return head
+
+
+def _matrix(
+    rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int, sums: bool
+) -> list[Text]:
+    """Return the lines of the first form that fits the width."""
+    digits = max([len(f"{count:,}") for row in rows for count in row.answered.values()] or [1])
+
+    def counted(row: Row, place: str) -> str:
+        return f"{row.answered.get(place, 0):>{digits},} {_percent(row, place):>3} %"
+
+    def in_percent(row: Row, place: str) -> str:
+        return f"{_percent(row, place):>3} %"
+
+    def beside(row: Row, place: str) -> str:
+        return f"{_percent(row, place):>3} ({_expected(row, place)})"
+
+    for form in (counted, in_percent) if sums else (beside,):
+        lines = _grid(rows, columns, form, word=word, sums=sums)
+        if max(map(_length, lines), default=0) <= width:
+            return lines
+    legend = [Text(_LEGEND, style="dim")] if sums else []
+    return [*legend, *_list(rows, columns, word=word, width=width)]
+
+
+def _grid(
+    rows: Sequence[Row], columns: Sequence[str], form: Cell, *, word: str, sums: bool
+) -> list[Text]:
+    tails = ["expected"] if sums else []
+    if any(row.failures for row in rows):
+        tails.append("failed")
+    table = [["to", *(place or _NO_ZONE for place in columns), *tails, ""]]
+    for number, row in enumerate(rows):
+        label = f"{word if number == 0 else '':<{len(word)}} {row.source or _NO_ZONE}"
+        cells = [form(row, place) if _is_used(row, place) else NOTHING for place in columns]
+        if sums:
+            cells.append(_expectation(row, columns))
+        if len(tails) > sums:
+            cells.append(_failed(row) or NOTHING)
+        table.append([label, *cells, "✗" if row.fault else "✓"])
+    widths = [max(cell_len(line[column]) for line in table) for column in range(len(table[0]))]
+    lines = []
+    for number, cells in enumerate(table):
+        line = Text()
+        for column, cell in enumerate(cells):
+            blank = " " * (widths[column] - cell_len(cell))
+            if column == 0 and number == 0:
+                cell, blank = blank + cell, ""  # noqa: PLW2901 - over the rows' own names
+            style = "dim" if number == 0 or cell == NOTHING else _style(cell)
+            line.append(cell, style=style)
+            line.append(blank + ("  " if column < len(cells) - 1 else ""))
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _list(rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int) -> list[Text]:
+    """Return a line or more for each row: what it reached in percent, and expected in brackets."""
+    names = [row.source or _NO_ZONE for row in rows]
+    longest = max(map(len, names), default=0)
+    lines = []
+    for number, (row, name) in enumerate(zip(rows, names, strict=True)):
+        reached = [
+            f"{place or _NO_ZONE} {_percent(row, place)} ({_expected(row, place)})"
+            for place in columns
+            if _is_used(row, place)
+        ]
+        if row.failures or row.expected_failures:
+            reached.append(f"failed {_failed(row) or NOTHING}")
+        mark = "✗" if row.fault else "✓"
+        label = f"{word if number == 0 else '':<{len(word)}} {name:<{longest}}  "
+        whole = (
+            ", ".join(reached)
+            .replace(" ", "\N{NO-BREAK SPACE}")
+            .replace(",\N{NO-BREAK SPACE}", ", ")
+        )
+        for part in wrap(whole, width - len(label) - 3) or [""]:
+            text = part.replace("\N{NO-BREAK SPACE}", " ")
+            line = Text(label)
+            if label.strip():
+                line.append(mark, style=_style(mark))
+                line.append(f"  {text}")
+            else:
+                line.append(f"   {text}")
+            line.rstrip()
+            lines.append(line)
+            label = " " * len(label)
+    return lines
+
+
+def _explanation(report: TrafficReport, width: int) -> list[Text]:
+    lines = []
+    for row in report.rows:
+        if row.fault:
+            lines += _labelled("✗", row.fault, width, style="red")
+    told: dict[str, int] = {}
+    for reason in (reason for row in report.rows for reason in row.reasons):
+        # Only of what is said about one node it is news that it holds on others.
+        told[reason.message] = reason.nodes - 1 if reason.subject.startswith("Node ") else 0
+    for message, others in [*told.items()][:SHOWN_REASONS]:
+        more = f" (the same on {others} more node{'s' if others > 1 else ''})" if others else ""
+        lines += _labelled("why", message + more, width, style="dim")
+    if len(told) > SHOWN_REASONS:
+        more = f"and {len(told) - SHOWN_REASONS} more, see -o json"
+        lines += _labelled("", more, width, style="dim")
+    for note in report.notes:
+        lines += _labelled("note", note, width, style="dim")
+    # Never folded: a command that is broken into lines cannot be copied.
+    fixes = dict.fromkeys(r.fix for row in report.rows for r in row.reasons if r.fix)
+    shown = [*fixes][:SHOWN_REASONS]
+    lines += [Text.assemble((f"{'fix':<4}  ", "dim"), (fix, "green")) for fix in shown]
+    return lines
+
+
+def _labelled(label: str, text: str, width: int, *, style: str) -> list[Text]:
+    lines = []
+    for part in wrap(text, width - 6):
+        lines.append(Text.assemble((f"{label:<4}  ", style), part))
+        label = ""
+    return lines
+
+
+def _footer(report: TrafficReport, width: int) -> list[Text]:
+    parts = []
+    if report.in_zone is not None and report.on_node is not None:
+        parts.append(f"in zone {100 * report.in_zone:.1f} %")
+        parts.append(f"on node {100 * report.on_node:.1f} %")
+    if report.busiest is not None:
+        one = report.busiest
+        where = f"{one.pod}, {one.zone or one.node or _NO_ZONE}"
+        parts.append(f"busiest endpoint {one.times:.2f}x its fair share ({where})")
+    lines: list[Text] = []
+    for part in parts:
+        if lines and _length(lines[-1]) + 3 + len(part) <= width:
+            lines[-1].append(f"   {part}")
+        else:
+            lines.append(Text(part))
+    return lines
+
+
+def _expectation(row: Row, columns: Sequence[str]) -> str:
+    parts = []
+    if row.expected or not row.expected_failures:
+        parts.append("/".join(_expected(row, place) for place in columns))
+    for kind, share in row.expected_failures.items():
+        parts.append(kind if share > 0.999 else f"{100 * share:.0f} {kind}")
+    return ", ".join(parts)
+
+
+def _expected(row: Row, place: str) -> str:
+    return f"{100 * row.expected.get(place, 0.0):.0f}"
+
+
+def _percent(row: Row, place: str) -> str:
+    return f"{100 * row.answered.get(place, 0) / max(row.connections, 1):.0f}"
+
+
+def _is_used(row: Row, place: str) -> bool:
+    return bool(row.answered.get(place) or row.expected.get(place))
+
+
+def _failed(row: Row) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in sorted(row.failures.items()))
+
+
+def _style(cell: str) -> str:
+    return {"✓": "green", "✗": "bold red"}.get(cell, "")
+
+
+def _length(line: Text) -> int:
+    return cell_len(line.plain)

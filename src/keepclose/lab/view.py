@@ -1,0 +1,27 @@
+"""What those who watch the lab or make trouble in it may use."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from keepclose.kube.client import Client
+from keepclose.lab.kubelets import Kubelets
+from keepclose.model.gates import FeatureGates
+from keepclose.network.relays import Relay
+from keepclose.network.underlay import Underlay
+
+
+class LabView(NamedTuple):
+    """A running lab."""
+
+    client: Client
+    """With the rights of the administrator."""
+    kubelets: Kubelets
+    gates: FeatureGates
+    """Of controller and API server."""
+    underlay: Underlay | None
+    """None when no packets can be sent here."""
+    no_packets: str
+    """Why not, or ""."""
+    relays: dict[str, Relay]
+    """By node: how its proxy reaches the API server."""
