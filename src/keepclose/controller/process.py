@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -20,6 +18,7 @@ from keepclose.controller.memory import settle_memory
 from keepclose.controller.metrics import Metrics
 from keepclose.controller.pages import Pages
 from keepclose.controller.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
+from keepclose.eventloops import find_loop_factory, until_signal
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
@@ -58,8 +57,16 @@ def run_controller(
     Raise ConfigError when the cluster cannot be asked with these settings, LeadershipLost when
     somebody else may lead by now, and OSError when the pages cannot be served.
     """
-    with asyncio.Runner(loop_factory=_find_loop_factory()) as runner:
-        runner.run(_run_until_signal(settings, connection, leader_elect, listening, on_ready))
+    with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
+        work = serve(
+            settings,
+            connection,
+            leader_elect=leader_elect,
+            clock=SystemClock(),
+            listening=listening,
+            on_ready=on_ready,
+        )
+        runner.run(until_signal(work))
 
 
 async def serve(
@@ -104,15 +111,6 @@ async def serve(
             await pages.stop()
 
 
-def _find_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the quicker event loop of `keepclose[server]` where it is installed."""
-    try:
-        import uvloop  # noqa: PLC0415
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 async def _lead(
     controller: Controller, client: Client, *, clock: Clock, leader_elect: bool
 ) -> None:
@@ -139,27 +137,3 @@ async def _work(controller: Controller, *, clock: Clock) -> None:
     finally:
         settling.cancel()
         await asyncio.wait((settling,))
-
-
-async def _run_until_signal(
-    settings: ControllerSettings,
-    connection: ConnectionSettings,
-    leader_elect: bool,
-    listening: Listening | None,
-    on_ready: Callable[[str], None],
-) -> None:
-    task = asyncio.ensure_future(
-        serve(
-            settings,
-            connection,
-            leader_elect=leader_elect,
-            clock=SystemClock(),
-            listening=listening,
-            on_ready=on_ready,
-        )
-    )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    with suppress(asyncio.CancelledError):
-        await task

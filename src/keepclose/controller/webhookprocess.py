@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -28,6 +26,7 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.webhook import Webhook
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhooksettings import PATH, WebhookSettings
+from keepclose.eventloops import until_signal
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
@@ -201,26 +200,16 @@ def run_webhook(
 
     Raise ConfigError when the settings cannot work, and OSError when a port cannot be had.
     """
-
-    async def run() -> None:
-        task = asyncio.ensure_future(
-            serve_webhook(
-                settings,
-                webhook,
-                connection,
-                leader_elect=leader_elect,
-                clock=SystemClock(),
-                listening=listening,
-                on_ready=on_ready,
-            )
-        )
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
-        with suppress(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    work = serve_webhook(
+        settings,
+        webhook,
+        connection,
+        leader_elect=leader_elect,
+        clock=SystemClock(),
+        listening=listening,
+        on_ready=on_ready,
+    )
+    asyncio.run(until_signal(work))
 
 
 async def serve_webhook(

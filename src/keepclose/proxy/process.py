@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 from msgspec.structs import replace
 
+from keepclose.eventloops import until_signal
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
 from keepclose.kube.recorder import EventRecorder
@@ -87,14 +87,14 @@ def run_proxy(
     work = serve(
         settings, connection, surroundings=surroundings, clock=SystemClock(), on_ready=on_ready
     )
-    asyncio.run(_until_signal(work))
+    asyncio.run(until_signal(work))
 
 
 def run_once(
     settings: ProxySettings, connection: ConnectionSettings, *, writer: WriterName = "auto"
 ) -> None:
     """Write all rules once; raises ConfigError, CannotProgramError, NftError and TimeoutError."""
-    asyncio.run(_until_signal(_write_once(settings, connection, writer)))
+    asyncio.run(until_signal(_write_once(settings, connection, writer)))
 
 
 def show_transactions(
@@ -105,12 +105,12 @@ def show_transactions(
     writer: WriterName = "auto",
 ) -> None:
     """Show what would have to be written; raises ConfigError and TimeoutError."""
-    asyncio.run(_until_signal(_show(settings, connection, show, writer)))
+    asyncio.run(until_signal(_show(settings, connection, show, writer)))
 
 
 def remove_tables(settings: ProxySettings, *, writer: WriterName = "auto") -> None:
     """Remove the tables of all families, if there are any; raises CannotProgramError, NftError."""
-    asyncio.run(_until_signal(_remove(settings, writer)))
+    asyncio.run(until_signal(_remove(settings, writer)))
 
 
 async def serve(
@@ -256,12 +256,3 @@ async def _remove(settings: ProxySettings, name: WriterName) -> None:
             await writer.apply(cleanup_text(layout))
     finally:
         await writer.close()
-
-
-async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
-    with suppress(asyncio.CancelledError):
-        await task
