@@ -5,10 +5,14 @@ VENV := .venv
 READY := $(VENV)/.ready
 PYTEST_ARGS ?= -n auto
 
-.PHONY: up test real test-real check bench docs coverage lock clean
+.PHONY: up down test real test-real check bench docs picture coverage wheel lock clean
 
+# A cluster of three zones, running until make down.
 up: $(READY)
-	@$(VENV)/bin/keepclose resolve -f examples/three-zones.yaml
+	@$(VENV)/bin/keepclose up --detach
+
+down: $(READY)
+	@$(VENV)/bin/keepclose down
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real"
@@ -42,15 +46,26 @@ bench: $(READY)
 	$(VENV)/bin/python bench/sidebyside.py
 	$(VENV)/bin/python bench/proxy.py
 	$(VENV)/bin/python bench/swaps.py
+	$(VENV)/bin/python bench/cluster.py
 
 docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py
 
+# The picture of the README, from a real run.
+picture: $(READY)
+	$(VENV)/bin/python scripts/picture.py
+
 coverage: $(READY)
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real" --cov --cov-report=term
 
+# One file with everything in it: uvx --from dist/keepclose-*.whl keepclose up
+wheel: $(READY)
+	@rm -rf dist
+	@$(VENV)/bin/python -m uv build --quiet --wheel --no-build-isolation --python $(VENV)/bin/python -o dist .
+	@ls dist/*.whl
+
 lock:
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	$(VENV)/bin/python -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra sim --extra server --group dev pyproject.toml -o requirements.lock
 
 clean:

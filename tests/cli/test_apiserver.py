@@ -273,8 +273,8 @@ def test_gates_reach_the_server(tmp_path: Path) -> None:
         assert "trafficDistribution" not in created["spec"]
 
 
-def test_the_server_needs_its_extra(tmp_path: Path) -> None:
-    """Without the packages of the server the command says what to install."""
+def test_the_server_names_what_is_missing(tmp_path: Path) -> None:
+    """Where a package of the server was left out, the command says what to install."""
     hidden = (
         "import sys; sys.modules['httptools'] = None; from keepclose.cli.main import run; run()"
     )
@@ -288,7 +288,7 @@ def test_the_server_needs_its_extra(tmp_path: Path) -> None:
     )
     assert result.returncode == 2
     assert result.stderr == (
-        "error: httptools is not installed; the API server needs: pip install 'keepclose[server]'\n"
+        "error: httptools is not installed; the API server needs: pip install httptools\n"
     )
 
 

@@ -8,6 +8,7 @@ nothing that was answered.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,6 @@ from typing import Final, Literal
 
 import msgspec
 import structlog
-import uvloop
 
 from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.garbage import Collector
@@ -42,6 +42,7 @@ from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.allocation.ranges import RangeError
 from keepclose.apiserver.strategies.registry import AllocationSettings, strategies
 from keepclose.apiserver.strategies.servicecidrs import DEFAULT_NAME, default_service_cidr
+from keepclose.eventloops import find_loop_factory
 from keepclose.model.gates import FeatureGates
 
 NAMESPACES: Final = (
@@ -130,8 +131,10 @@ class ApiServer:
             port = await self._server.start(settings.host, settings.port)
         except OSError as error:
             self.store.close()
+            # NB: asyncio's own text says all this once more.
+            reason = os.strerror(error.errno) if error.errno else str(error)
             raise StartError(
-                f"cannot listen at {settings.host} port {settings.port}: {error.strerror}; "
+                f"cannot listen at {settings.host} port {settings.port}: {reason}; "
                 "choose another with --port, or 0 for any"
             ) from error
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -189,7 +192,9 @@ class ApiServer:
 def _explain(error: Exception) -> str:
     """Return an error as one line; those of files name the file."""
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}; choose another directory with --data-dir"
+        # NB: a disk that gets full while a file is written is told without the file.
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; choose another directory with --data-dir"
     return str(error)
 
 
@@ -206,7 +211,7 @@ async def _keep_running(follow: Callable[[], Awaitable[None]]) -> None:
 def run(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it; raises StartError."""
     server = ApiServer(settings)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
         runner.run(_serve(server, on_ready))
 
 

@@ -90,9 +90,7 @@ def _read_settings(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("keepclose"):
             raise
-        _fail(
-            f"{error.name} is not installed; the API server needs: pip install 'keepclose[server]'"
-        )
+        _fail(f"{error.name} is not installed; the API server needs: pip install {error.name}")
     from keepclose.apiserver.strategies.registry import AllocationSettings
     from keepclose.model.gates import GateError, parse_gates
 

@@ -27,7 +27,7 @@ RENEWED_BEFORE: Final = timedelta(days=90)
 _TOLERANCE: Final = timedelta(minutes=5)
 _NEEDED: Final = (
     "cryptography is not installed; a webhook that makes its own certificate needs: "
-    "pip install 'keepclose[server]'. Else give --webhook-tls-cert-file and "
+    "pip install cryptography. Else give --webhook-tls-cert-file and "
     "--webhook-tls-private-key-file"
 )
 
@@ -108,7 +108,7 @@ def make_pair(hosts: Sequence[str], *, now: float) -> ServingPair:
     The authority's key is not kept: it signs this one certificate and no other.
     """
     try:
-        from cryptography import x509  # noqa: PLC0415 - an extra that not everybody has
+        from cryptography import x509  # noqa: PLC0415 - loaded only where it is needed
         from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: PLC0415
@@ -163,7 +163,7 @@ def make_pair(hosts: Sequence[str], *, now: float) -> ServingPair:
 def is_good(pair: ServingPair, hosts: Sequence[str], *, now: float) -> bool:
     """Return whether a made pair can be read, is for these hosts and holds for a while yet."""
     try:
-        from cryptography import x509  # noqa: PLC0415 - an extra that not everybody has
+        from cryptography import x509  # noqa: PLC0415 - loaded only where it is needed
     except ImportError:
         # Whoever made it could judge it; one that cannot must trust it.
         return True

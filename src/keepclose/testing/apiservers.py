@@ -3,7 +3,7 @@
     async with serving(tmp_path) as api:
         reply = await api.call("GET", "/api/v1/namespaces")
 
-Everything is that of production but the port, which is any free one. Needs `keepclose[server]`.
+Everything is that of production but the port, which is any free one.
 """
 
 from __future__ import annotations
