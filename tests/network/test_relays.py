@@ -92,6 +92,42 @@ async def test_cut_and_open_again(echo: Echo) -> None:
     writer.transport.abort()
 
 
+async def test_holding_whoever_comes(echo: Echo) -> None:
+    """Held connections break off, new ones wait without an answer and go on once it is open."""
+    relay = Relay(*echo)
+    await relay.open()
+    reader, writer = await _connect(echo)
+    writer.write(b"me\n")
+    assert await reader.readline() == b"heard me\n"
+    assert relay.connections == 1
+    await relay.hold()
+    assert await reader.read() == b""
+    assert relay.connections == 0
+    waiting = [asyncio.create_task(_ask(echo)) for _ in range(2)]
+    done, _ = await asyncio.wait(waiting, timeout=0.2)
+    assert not done
+    await relay.open()
+    assert await asyncio.gather(*waiting) == [b"heard me\n"] * 2
+    await relay.cut()
+    writer.transport.abort()
+
+
+async def test_a_cut_ends_those_that_are_held(echo: Echo) -> None:
+    """Whoever waits is sent away when the relay is cut instead of opened."""
+    relay = Relay(*echo)
+    await relay.open()
+    await relay.hold()
+    reader, writer = await _connect(echo)
+    while not relay._held:  # noqa: ASYNC110 - nothing tells when a connection was taken
+        await asyncio.sleep(0)
+    await relay.cut()
+    assert await reader.read() == b""
+    writer.transport.abort()
+    await relay.open()
+    assert await _ask(echo) == b"heard me\n"
+    await relay.cut()
+
+
 async def test_a_cut_while_the_server_is_sought(echo: Echo) -> None:
     """A connection whose far end is not there yet is broken too."""
     relay = Relay(*echo)

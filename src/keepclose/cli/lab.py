@@ -1,0 +1,279 @@
+"""`keepclose lab`: trouble for the nodes of a running cluster, and a way into its namespaces."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from keepclose.cli.lab_gates import gates
+from keepclose.cli.lab_slo import slo
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask, fail
+
+_COLUMNS: Final = ("NODE", "ZONE", "STATE", "PODS", "READY")
+_Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.")]
+
+
+class Output(StrEnum):
+    """Forms of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+app = typer.Typer(
+    name="lab",
+    help="Make trouble in the cluster that keepclose up runs, and see what becomes of traffic.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("fail")
+def fail_nodes(
+    name: Annotated[str, typer.Argument(metavar="ZONE|NODE", help="What is to fail.")],
+    *,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Let a node die, or all nodes of a zone.
+
+    Link and kubelet are silent, and the cluster notices at once. Exit codes: 0 done, 3 no such
+    node or zone, 4 no cluster runs.
+    """
+    done = ask(data_dir, "fail", {"name": name})
+    nodes = ", ".join(done["nodes"])
+    what = name if done["nodes"] == [name] else f"{name} ({nodes})"
+    if not done["changed"]:
+        typer.echo(f"{what} has failed already")
+        return
+    typer.echo(f"✓ {what} failed; {_count(done['unready'], 'pod')} no longer ready")
+    _say("pods of a lost node stay for five minutes in Kubernetes, and here until you heal it")
+    _offer("keepclose traffic SERVICE", undo=f"keepclose lab heal {name}")
+
+
+@app.command()
+def partition(
+    node: _Node,
+    *,
+    notice: Annotated[
+        bool, typer.Option("--notice", help="Let the cluster notice, as it does after 40 s.")
+    ] = False,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Cut a node off from all others and from the API server.
+
+    What runs on it goes on. Exit codes: 0 done, 3 no such node, 4 no cluster runs, 5 no packets.
+    """
+    done = ask(data_dir, "partition", {"name": node, "notice": notice})
+    cut = "" if done["changed"] else " already"
+    noticed = done["is_noticed"]
+    knows = "and the cluster knows it" if noticed else "and the cluster has not noticed"
+    typer.echo(f"✓ {node} is{cut} cut off from all others and from the API server, {knows}")
+    if noticed:
+        _say(f"{_count(done['unready'], 'pod')} no longer ready by this")
+    else:
+        _say(f"its pods still count as ready; after 40 s: keepclose lab partition {node} --notice")
+    _offer("keepclose traffic SERVICE", undo=f"keepclose lab heal {node}")
+
+
+@app.command()
+def drain(
+    node: _Node,
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete pods too that nothing would replace.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for pods to end.")
+    ] = 60.0,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Move all pods away from a node, but those of DaemonSets, and let no more come.
+
+    Exit codes: 0 done, 1 pods are still there, 3 no such node, 4 no cluster runs.
+    """
+    done = ask(data_dir, "drain", {"name": node, "force": force, "timeout": timeout})
+    gone, kept = done["evicted"], done["kept"]
+    stay = f"; {len(kept)} of DaemonSets stay" if kept else ""
+    typer.echo(f"✓ {node} is drained: {_count(gone, 'pod')} left it{stay}")
+    _offer("kubectl get pods -A -o wide", undo=f"keepclose lab heal {node}")
+
+
+@app.command()
+def cordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
+    """Let no more pods come to a node.
+
+    Exit codes: 0 done, 3 no such node, 4 no cluster runs.
+    """
+    done = ask(data_dir, "cordon", {"name": node})
+    typer.echo(f"✓ {node} takes no more pods" if done["changed"] else f"{node} takes none already")
+    _offer("kubectl get nodes", undo=f"keepclose lab uncordon {node}")
+
+
+@app.command()
+def uncordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
+    """Let pods come to a node again.
+
+    Exit codes: 0 done, 3 no such node, 4 no cluster runs.
+    """
+    done = ask(data_dir, "uncordon", {"name": node})
+    typer.echo(f"✓ {node} takes pods again" if done["changed"] else f"{node} takes pods already")
+
+
+@app.command()
+def relabel(
+    node: _Node,
+    zone: Annotated[str, typer.Argument(metavar="ZONE", help="Its new zone; - for none.")],
+    *,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Put a node into another zone, or into none.
+
+    Exit codes: 0 done, 2 no name for a zone, 3 no such node, 4 no cluster runs.
+    """
+    done = ask(data_dir, "relabel", {"name": node, "zone": zone})
+    now, before = done["zone"] or "no zone", done["before"] or "no zone"
+    if not done["changed"]:
+        typer.echo(f"{node} is in {now} already")
+        return
+    typer.echo(f"✓ {node} moved from {before} to {now}")
+    _offer("keepclose traffic SERVICE", undo=f"keepclose lab heal {node}")
+
+
+@app.command()
+def heal(
+    name: Annotated[
+        str, typer.Argument(metavar="[ZONE|NODE]", help="What is to heal; default everything.")
+    ] = "",
+    *,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Undo failures, partitions, cordons and moves, of one node, of a zone or of all.
+
+    Waits until the proxies of nodes that were cut off are back at the API server. Exit codes:
+    0 done, 3 no such node or zone, 4 no cluster runs.
+    """
+
+    def wait(news: JsonObject) -> None:
+        if sys.stderr.isatty():
+            nodes = ", ".join(news["waiting"])
+            typer.echo(
+                f"\r\x1b[Kwaiting for the proxies of {nodes} to come back", err=True, nl=False
+            )
+
+    done = ask(data_dir, "heal", {"name": name}, on_tell=wait)
+    if sys.stderr.isatty():
+        typer.echo("\r\x1b[K", err=True, nl=False)
+    healed: dict[str, list[str]] = done["healed"]
+    if not healed:
+        typer.echo("there was nothing to heal")
+        return
+    told = ", ".join(f"{node} ({', '.join(undone)})" for node, undone in healed.items())
+    typer.echo(f"✓ healed {told}")
+    if done["away"]:
+        _say(f"the proxies of {', '.join(done['away'])} come back within half a minute")
+    _offer("keepclose lab status")
+
+
+@app.command()
+def status(
+    *,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
+        Output.TABLE
+    ),
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Show how all nodes are, and the pods that run on them.
+
+    Exit codes: 0 shown, 4 no cluster runs.
+    """
+    nodes: list[JsonObject] = ask(data_dir, "status")["nodes"]
+    if output is Output.JSON:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode({"nodes": nodes}), indent=2).decode())
+    else:
+        rows = [
+            (one["node"], one["zone"] or "-", one["words"], str(one["pods"]), str(one["readyPods"]))
+            for one in nodes
+        ]
+        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+        for row in (_COLUMNS, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            typer.echo("  ".join(cells).rstrip())
+
+
+@app.command(
+    "exec", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}
+)
+def execute(
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE|POD|outside", help="Where; client/NODE is where clients of a node are."
+        ),
+    ],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND...", help="What; default a shell.")
+    ] = None,
+    *,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Run a command in the network of a node, a pod or the outside host.
+
+    Files and processes are those of this machine. Exit codes: those of the command, 3 no such
+    place, 4 no cluster runs, 5 no packets or no rights.
+    """
+    from keepclose.lab.places import enter_command, find_place
+    from keepclose.lab.refusals import LabRefusal
+    from keepclose.network.namespaces import search_path
+
+    if command and command[0] == "--":
+        command = command[1:]
+    places = ask(data_dir, "places")
+    try:
+        fd = find_place(places["fds"], place)
+    except LabRefusal as refusal:
+        fail(str(refusal), code=refusal.code)
+    # NB: everything after the place is the command's, so the sign of that comes along.
+    wanted = command[1:] if command and command[0] == "--" else command
+    line = enter_command(
+        wanted or [os.environ.get("SHELL") or "/bin/sh"],
+        pid=places["pid"],
+        fd=fd,
+        # Root may enter what others made without becoming one of them.
+        user_namespace=places["user_namespace"] and _is_ours(places["pid"]),
+    )
+    sys.stdout.flush()
+    try:
+        # Tools of the network often lie where only administrators look.
+        os.execvpe(line[0], line, {**os.environ, "PATH": search_path()})  # noqa: S606
+    except FileNotFoundError:
+        fail("nsenter is not installed (package util-linux)")
+
+
+app.command("gates")(gates)
+app.command("slo")(slo)
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid)).stat().st_uid == os.geteuid()
+    except OSError:
+        return True
+
+
+def _count(things: list[str], noun: str) -> str:
+    return f"{len(things)} {noun}" if len(things) == 1 else f"{len(things)} {noun}s"
+
+
+def _say(text: str) -> None:
+    typer.echo(f"  {text}")
+
+
+def _offer(command: str, *, undo: str = "") -> None:
+    typer.echo(f"  try   {command}" + (f"      undo  {undo}" if undo else ""))

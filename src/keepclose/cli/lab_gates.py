@@ -1,0 +1,72 @@
+"""`keepclose lab gates`: which feature gates a running cluster has, and others for it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
+
+
+class Role(StrEnum):
+    """The programs of a cluster."""
+
+    APISERVER = "apiserver"
+    CONTROLLER = "controller"
+    PROXY = "proxy"
+
+
+class TopologyMode(StrEnum):
+    """How much is found out about node-level Services."""
+
+    MANUAL = "Manual"
+    SEMI_AUTO = "SemiAuto"
+    AUTO = "Auto"
+
+
+def gates(
+    *,
+    change: Annotated[
+        str,
+        typer.Argument(metavar="A=true,B=false", help="What to change; nothing shows all gates."),
+    ] = "",
+    only: Annotated[
+        list[Role] | None,
+        typer.Option(help="Which programs; may be repeated. Default: all."),
+    ] = None,
+    node_level_topology_mode: Annotated[
+        TopologyMode | None,
+        typer.Option(help="Whether the controller finds Services with one endpoint a node."),
+    ] = None,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Start programs of the running cluster anew with other feature gates, or show them.
+
+    Objects stay as they are, as with an upgrade or a rollback. Exit codes: 0 done, 1 a program
+    did not start, 2 bad input, 4 no cluster runs.
+    """
+    params = {
+        "gates": change,
+        "only": [role.value for role in only or ()],
+        "node_level": node_level_topology_mode.value if node_level_topology_mode else "",
+    }
+    done = ask(data_dir, "gates", params)
+    if done["started"]:
+        typer.echo(f"✓ started anew: {', '.join(done['started'])}")
+        return
+    by_role: dict[str, list[str]] = done["gates"]
+    names = sorted(set().union(*by_role.values()) | _all_gates())
+    width = max(map(len, names))
+    typer.echo("  ".join([" " * width, *by_role]))
+    for name in names:
+        marks = ["on" if name in on else "off" for on in by_role.values()]
+        cells = [f"{mark:<{len(role)}}" for mark, role in zip(marks, by_role, strict=True)]
+        typer.echo("  ".join([f"{name:<{width}}", *cells]).rstrip())
+
+
+def _all_gates() -> set[str]:
+    from keepclose.model.gates import Gate
+
+    return {gate.value for gate in Gate}

@@ -1,0 +1,139 @@
+"""`keepclose lab slo`: traffic policies under trouble, measured beside what was guessed of them."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask
+
+_COLUMNS: Final = (
+    "POLICY",
+    "TRAFFIC",
+    "CONNS",
+    "FAILED",
+    "AVAILABLE",
+    "HOPS",
+    "ZONES",
+    "P50",
+    "P99",
+    "THE DRAFT'S GUESS",
+)
+_LEFT: Final = ("POLICY", "TRAFFIC", "THE DRAFT'S GUESS")
+
+
+class Output(StrEnum):
+    """Forms of the answer."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def slo(
+    *,
+    seconds: Annotated[
+        float, typer.Option(metavar="S", min=1, max=3600, help="How long to measure each policy.")
+    ] = 10.0,
+    zone_latency: Annotated[
+        float,
+        typer.Option(
+            metavar="MS", min=0, max=10_000, help="Delay packets between zones, each way."
+        ),
+    ] = 0.0,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
+        Output.TABLE
+    ),
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Measure traffic policies while their endpoints are restarted and moved.
+
+    Cluster, Local, and PreferLocal in both of its roles, from inside and from outside: answered
+    connections, hops to another node and to another zone by connection, latency. Works in a
+    namespace of its own and removes it. Exit codes: 0 measured, 1 it could not be, 2 bad input,
+    4 no cluster runs, 5 no packets.
+    """
+    try:
+        params = {"seconds": seconds, "zone_latency": zone_latency}
+        done = ask(data_dir, "slo", params, on_tell=_tell if sys.stderr.isatty() else _ignore)
+    except KeyboardInterrupt:
+        typer.echo("stopped; what was made for it is being removed", err=True)
+        sys.exit(130)
+    finally:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+    if output is Output.JSON:
+        import msgspec
+
+        typer.echo(msgspec.json.format(msgspec.json.encode(done), indent=2).decode())
+        return
+    typer.echo(render_table(done["rows"]))
+    typer.echo("")
+    for note in done["notes"]:
+        typer.echo(note)
+    typer.echo("HOPS and ZONES: answered on another node, in another zone, by connection.")
+
+
+def render_table(rows: list[JsonObject]) -> str:
+    """Return the table; each policy has two lines, and its two guesses stand beside them."""
+    cells = [_COLUMNS]
+    for place, row in enumerate(rows):
+        is_first = not place or _title(rows[place - 1]) != _title(row)
+        both = [one for one in rows if _title(one) == _title(row)]
+        guess = "guessedAvailability" if is_first else "guessedSpeed"
+        right = all(one["availabilityAsGuessed" if is_first else "speedAsGuessed"] for one in both)
+        cells.append(
+            (
+                row["policy"] if is_first else row["role"],
+                row["traffic"],
+                f"{row['connections']:,}",
+                f"{row['failed']:,}",
+                _percent(row["availability"]),
+                _ratio(row["nodeHops"]),
+                _ratio(row["zoneCrossings"]),
+                _milliseconds(row["p50Ms"]),
+                _milliseconds(row["p99Ms"]),
+                f"{row[guess]} {'✓' if right else '✗'}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for line in cells:
+        parts = [
+            text.ljust(width) if name in _LEFT else text.rjust(width)
+            for name, text, width in zip(_COLUMNS, line, widths, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def _title(row: JsonObject) -> str:
+    return f"{row['policy']} {row['role']}".strip()
+
+
+def _percent(value: float) -> str:
+    from keepclose.lab.slofigures import show_percent
+
+    return show_percent(value)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} ms"
+
+
+def _tell(news: JsonObject) -> None:
+    text = str(news.get("doing", ""))
+    if "done" in news:
+        text += f": {news['now']}, {news['done']:,} connections, {news['failed']:,} failed"
+    sys.stderr.write(f"\r\x1b[K{text}")
+    sys.stderr.flush()
+
+
+def _ignore(_news: JsonObject) -> None:
+    """Tell nobody."""

@@ -1,0 +1,83 @@
+"""What a measurement refuses, and its plan."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from keepclose.lab.nodemarks import UNREACHABLE, MarkedNode
+from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.slo import Moment, SloRequest, choose_nodes, handle_slo, plan_trouble
+from keepclose.model.gates import FeatureGates
+from keepclose.model.wellknown import ZONE_LABEL
+
+
+class DryLab(NamedTuple):
+    """A lab without packets."""
+
+    gates: FeatureGates = FeatureGates()
+    underlay: None = None
+    no_packets: str = "nft is not installed"
+
+
+class Named:
+    """A network, of which only the names of its nodes matter."""
+
+    def __init__(self, *names: str) -> None:
+        self.nodes = dict.fromkeys(names)
+
+
+def a_node(name: str, zone: str = "zone-a", *, ready: str = "True", **spec: Any) -> MarkedNode:
+    """Return a node."""
+    raw = {
+        "metadata": {"name": name, "labels": {ZONE_LABEL: zone}},
+        "spec": spec,
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+    return msgspec.convert(raw, MarkedNode)
+
+
+def test_the_plan() -> None:
+    """Endpoints are restarted early and moved after the middle."""
+    assert plan_trouble(10.0) == [Moment(1.0, "restart"), Moment(6.0, "move")]
+
+
+def test_what_is_measured_by_default() -> None:
+    """Ten seconds for each policy, and no distance between zones."""
+    assert msgspec.convert({}, SloRequest) == SloRequest(10.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("params", "want", "want_code"),
+    [
+        pytest.param(
+            {}, "there are no packets to measure here: nft is not installed", 5, id="no packets"
+        ),
+        pytest.param({"seconds": 0}, "this cannot be measured: Expected `float` >= 1", 2, id="0 s"),
+        pytest.param({"zone_latency": "far"}, "this cannot be measured", 2, id="no number"),
+    ],
+)
+async def test_refusals(params: dict[str, Any], want: str, want_code: int) -> None:
+    """Each comes in one line with its exit code."""
+    lab: Any = DryLab()
+    with pytest.raises(LabRefusal, match=want) as refusal:
+        await handle_slo(lab, params, lambda _: None)
+    assert refusal.value.code == want_code
+
+
+def test_only_nodes_that_are_well_take_part() -> None:
+    """Nodes that fail, are cordoned or silent, or have no network, are left out."""
+    nodes = [
+        a_node("n2", "zone-b"),
+        a_node("n1"),
+        a_node("n3", ready="Unknown"),
+        a_node("n4", unschedulable=True),
+        a_node("n5", taints=[{"key": UNREACHABLE}]),
+        a_node("n6"),
+    ]
+    network: Any = Named("n1", "n2", "n3", "n4", "n5")
+    assert choose_nodes(nodes, network) == {"n1": "zone-a", "n2": "zone-b"}
+    with pytest.raises(LabRefusal, match="1 of 5 nodes are well, and a comparison needs 2"):
+        choose_nodes(nodes[1:], network)

@@ -1,0 +1,160 @@
+"""What a measurement makes in a cluster, and how it is taken back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from troublebed import ZONES, Bed, troubled
+
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.kinds import NAMESPACES, SERVICES
+from keepclose.lab.pods import PODS
+from keepclose.lab.slobed import SloBed, is_daemon_set_ready, is_deployment_ready
+from keepclose.lab.slopolicies import MARK, list_policies
+from keepclose.lab.workloads import DaemonSet, Deployment
+from keepclose.model.gates import FeatureGates, Gate
+
+POLICIES = list_policies(FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY))
+
+
+@pytest.fixture
+async def bed(tmp_path: Path) -> AsyncIterator[Bed]:
+    """Run a lab of four nodes."""
+    async with troubled(tmp_path / "data") as found:
+        yield found
+
+
+def a_measurement(bed: Bed) -> SloBed:
+    """Return what a measurement works with."""
+    return SloBed(bed.client, clock=SystemClock(), random=Random(1))
+
+
+async def pods_of(bed: Bed, slo: SloBed, app: str) -> dict[str, str]:
+    """Return the node of each pod of a workload, by name."""
+    page = await bed.client.list_all(PODS, namespace=slo.namespace, label_selector=f"app={app}")
+    return {pod.metadata.name: pod.spec.node_name for pod in page.items}
+
+
+def ready_of(bed: Bed, app: str, *, but: set[str]) -> list[str]:
+    """Return the names of a workload's ready pods, but for some."""
+    return [name for name in bed.ready() if name.startswith(app) and name not in but]
+
+
+async def test_everything_is_made_and_removed(bed: Bed) -> None:
+    """Pods are on all and on half of the nodes, Services have node ports, and all goes again."""
+    slo = a_measurement(bed)
+    services = await slo.make(POLICIES, len(ZONES))
+    assert sorted((await pods_of(bed, slo, "everywhere")).values()) == ["n1", "n2", "n3", "n4"]
+    assert len(await pods_of(bed, slo, "some")) == 2
+    assert list(services) == [policy.title for policy in POLICIES]
+    assert all(one.spec.cluster_ip and one.spec.ports[0].node_port for one in services.values())
+
+    await slo.remove()
+
+    left = await bed.client.list_all(NAMESPACES, label_selector=MARK)
+    assert left.items == []
+    assert (await bed.client.list_all(PODS)).items == []
+    names = [one.metadata.name for one in (await bed.client.list_all(SERVICES)).items]
+    assert names == []
+
+
+async def test_restarts_make_all_pods_new(bed: Bed) -> None:
+    """After a restart no pod is one of before, and each node has one."""
+    slo = a_measurement(bed)
+    await slo.make(POLICIES, len(ZONES))
+    before = await pods_of(bed, slo, "everywhere")
+    await slo.restart("everywhere")
+    await slo.until_ready("everywhere")
+    after = await pods_of(bed, slo, "everywhere")
+    assert not before.keys() & after.keys()
+    assert sorted(after.values()) == sorted(ZONES)
+    await slo.restart("some")
+    await slo.until_ready("some")
+
+
+async def test_moves(bed: Bed) -> None:
+    """Daemons come back where they were; other pods go elsewhere, and the node is free again."""
+    slo = a_measurement(bed)
+    await slo.make(POLICIES, len(ZONES))
+    before = await pods_of(bed, slo, "everywhere")
+    await slo.move("everywhere")
+    gone = {name for name, node in before.items() if node in ("n1", "n4")}
+    await bed.lab.until(lambda: len(ready_of(bed, "everywhere", but=gone)) == len(ZONES))
+    after = await pods_of(bed, slo, "everywhere")
+    assert before.keys() - after.keys() == gone
+
+    before = await pods_of(bed, slo, "some")
+    left = min(before.values())
+    gone = {name for name, node in before.items() if node == left}
+    await slo.move("some")
+    await bed.lab.until(lambda: len(ready_of(bed, "some", but=gone)) == len(before))
+    assert left not in (await pods_of(bed, slo, "some")).values()
+    assert (await bed.node(left))["spec"]["unschedulable"] is True
+    await slo.uncordon()
+    assert "unschedulable" not in (await bed.node(left))["spec"]
+    await slo.remove()
+
+
+async def test_what_a_killed_measurement_left(bed: Bed) -> None:
+    """The next one removes it before it begins."""
+    first = a_measurement(bed)
+    await first.make(POLICIES, len(ZONES))
+    second = SloBed(bed.client, clock=SystemClock(), random=Random(2))
+    await second.make(POLICIES, len(ZONES))
+    there = (await bed.client.list_all(NAMESPACES, label_selector=MARK)).items
+    assert [one.metadata.name for one in there] == [second.namespace]
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        pytest.param((2, 3, 3, 3), True, id="all new and available"),
+        pytest.param((1, 3, 3, 3), False, id="the change was not seen yet"),
+        pytest.param((2, 3, 2, 3), False, id="one is old"),
+        pytest.param((2, 3, 3, 2), False, id="one is missing"),
+        pytest.param((2, 0, 0, 0), False, id="no node has one"),
+    ],
+)
+def test_ready_daemon_sets(status: tuple[int, int, int, int], want: bool) -> None:
+    """A DaemonSet is ready when each node has an available pod of the present template."""
+    seen, desired, updated, available = status
+    raw = {
+        "metadata": {"name": "x", "generation": 2},
+        "status": {
+            "observedGeneration": seen,
+            "desiredNumberScheduled": desired,
+            "updatedNumberScheduled": updated,
+            "numberAvailable": available,
+        },
+    }
+    assert is_daemon_set_ready(msgspec.convert(raw, DaemonSet)) is want
+
+
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        pytest.param((2, 3, 3, 3), True, id="all new and available"),
+        pytest.param((1, 3, 3, 3), False, id="the change was not seen yet"),
+        pytest.param((2, 4, 3, 3), False, id="an old one is left"),
+        pytest.param((2, 3, 2, 3), False, id="one is old"),
+        pytest.param((2, 3, 3, 2), False, id="one is not available"),
+    ],
+)
+def test_ready_deployments(status: tuple[int, int, int, int], want: bool) -> None:
+    """A Deployment is ready when it has its number of available pods and no others."""
+    seen, replicas, updated, available = status
+    raw = {
+        "metadata": {"name": "x", "generation": 2},
+        "spec": {"replicas": 3},
+        "status": {
+            "observedGeneration": seen,
+            "replicas": replicas,
+            "updatedReplicas": updated,
+            "availableReplicas": available,
+        },
+    }
+    assert is_deployment_ready(msgspec.convert(raw, Deployment)) is want
