@@ -138,3 +138,10 @@ def test_gates_are_values() -> None:
     assert after.enabled == (ON_BY_DEFAULT | {Gate.NODE_LEVEL_TOPOLOGY}) - {
         Gate.TOPOLOGY_AWARE_HINTS
     }
+
+
+def test_other_gates_to_begin_with() -> None:
+    """What the text does not name stays as it was given."""
+    given = FeatureGates(frozenset({Gate.NODE_LEVEL_TOPOLOGY, Gate.TOPOLOGY_AWARE_HINTS}))
+    got = parse_gates("TopologyAwareHints=false,ServiceTopology=true", defaults=given)
+    assert got.enabled == {Gate.NODE_LEVEL_TOPOLOGY, Gate.SERVICE_TOPOLOGY}

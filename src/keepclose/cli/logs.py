@@ -5,6 +5,7 @@ Traces are plain text without the values of variables: those may be secrets, and
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 from typing import Final
@@ -15,9 +16,10 @@ from structlog.typing import ExcInfo
 _MOST_FRAMES: Final = 50
 
 
-def log_to_standard_error() -> None:
-    """Have everything that is logged from now on go to standard error."""
+def log_to_standard_error(level: int = logging.NOTSET) -> None:
+    """Have everything that is logged from now on, from a level on, go to standard error."""
     structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,

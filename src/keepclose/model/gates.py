@@ -72,17 +72,22 @@ class FeatureGates(msgspec.Struct, frozen=True):
         return FeatureGates(self.enabled - set(off))
 
 
+DEFAULT_GATES = FeatureGates()
+
+
 class GateError(ValueError):
     """A --feature-gates text that cannot be followed; says which part and what would do."""
 
 
-def parse_gates(text: str, *, allow_incompatible: bool = False) -> FeatureGates:
+def parse_gates(
+    text: str, *, defaults: FeatureGates = DEFAULT_GATES, allow_incompatible: bool = False
+) -> FeatureGates:
     """Return the gates for a text such as "A=true,B=false"; the empty text gives the defaults.
 
     `AllAlpha`-like groups do not exist here. Raises GateError for unknown names, bad values and
     excluded pairs; the latter can be allowed for tests of both mechanisms in one process.
     """
-    enabled = set(ON_BY_DEFAULT)
+    enabled = set(defaults.enabled)
     names = {gate.value: gate for gate in Gate}
     for part in (piece.strip() for piece in text.split(",")):
         if not part:

@@ -1,0 +1,256 @@
+"""`keepclose up` and `keepclose down`: a multi-zone cluster on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from keepclose.cluster.home import ClusterState, Home
+    from keepclose.cluster.layout import Layout
+    from keepclose.cluster.supervisor import ClusterSettings, Step
+    from keepclose.model.gates import FeatureGates
+
+JsonObject = dict[str, Any]
+
+
+def up(
+    *,
+    zones: Annotated[int, typer.Option(metavar="N", help="How many zones.")] = 3,
+    nodes_per_zone: Annotated[int, typer.Option(metavar="N", help="How many nodes in each.")] = 2,
+    feature_gates: Annotated[
+        str,
+        typer.Option(
+            metavar="A=true,B=false",
+            help="Feature gates of all programs; all but ServiceTopology are on.",
+        ),
+    ] = "",
+    manifest: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Apply this instead of the demo; may be repeated."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the API server; 0 takes any free one.")
+    ] = 6443,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="KEEPCLOSE_DATA_DIR",
+            help="Keep the cluster's objects here, so that the next up goes on with them. "
+            "Default: ~/.keepclose, removed when the cluster ends.",
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return as soon as the cluster is ready.")
+    ] = False,
+) -> None:
+    """Run a multi-zone Kubernetes cluster on this machine, with real packets.
+
+    API server, EndpointSlice controller, and for every node a network namespace with a proxy, for
+    every pod one with a listener. Without root it uses a user namespace. Runs until Ctrl-C or
+    keepclose down, and leaves nothing behind. Exit codes: 0 stopped, 1 failed, 2 bad input.
+    """
+    from msgspec.structs import replace
+
+    from keepclose.cluster.layout import LAB_GATES, Layout
+    from keepclose.model.gates import GateError, parse_gates
+
+    layout = Layout(zones, nodes_per_zone)
+    flaws = layout.flaws()
+    if flaws:
+        _fail("; ".join(flaws))
+    try:
+        gates = parse_gates(feature_gates, defaults=LAB_GATES)
+    except GateError as error:
+        _fail(f"--feature-gates: {error}")
+    settings = _make_settings(_home(data_dir), layout, gates, port, _read_objects(manifest))
+    if not manifest:
+        # What people changed or deleted of the demo stays so.
+        settings = replace(settings, only_into_empty=True)
+    if not detach:
+        sys.exit(_run(settings))
+    from keepclose.cluster.launch import detach as run_detached
+
+    sys.exit(run_detached(lambda say_ready: _run(settings, say_ready)))
+
+
+def down(
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="KEEPCLOSE_DATA_DIR",
+            help="The directory that the cluster was started with. Default: ~/.keepclose.",
+        ),
+    ] = None,
+) -> None:
+    """Stop the cluster that keepclose up started, and clean up after one that was killed.
+
+    Exit codes: 0 nothing runs any more, 1 it could not be stopped.
+    """
+    from keepclose.cluster.ending import StillRunningError, end_cluster
+
+    home = _home(data_dir)
+    began = time.monotonic()
+    try:
+        ran = end_cluster(home)
+    except StillRunningError as error:
+        _fail(str(error), code=1)
+    if ran:
+        typer.echo(f"✓ stopped, nothing is left behind  {time.monotonic() - began:.1f} s")
+    else:
+        typer.echo(f"no cluster runs in {home.directory}")
+
+
+def _home(data_dir: Path | None) -> Home:
+    from keepclose.cluster.home import DEFAULT_HOME, Home
+
+    return Home((data_dir or DEFAULT_HOME).expanduser().absolute(), data_dir is not None)
+
+
+def _make_settings(
+    home: Home, layout: Layout, gates: FeatureGates, port: int, objects: tuple[JsonObject, ...]
+) -> ClusterSettings:
+    try:
+        from keepclose.cluster.supervisor import ClusterSettings
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("keepclose"):
+            raise
+        _fail(f"{error.name} is not installed; the cluster needs: pip install 'keepclose[server]'")
+    return ClusterSettings(home=home, layout=layout, gates=gates, port=port, objects=objects)
+
+
+def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None) -> int:
+    """Run the cluster to its end and return the exit code."""
+    from keepclose.cli.logs import log_to_standard_error
+    from keepclose.cluster.launch import LaunchError, Reports, run_cluster
+
+    def ready(state: ClusterState) -> None:
+        _show_ready(state, settings.home, detached=say_ready is not None)
+        # What happens from now on belongs into a file, not between the lines of a person's shell.
+        _write_errors_to(settings.home.logs / "up.log", output_too=say_ready is not None)
+        if say_ready is not None:
+            say_ready()
+
+    def no_packets(why: str) -> None:
+        typer.echo(f"! no packets here: {why}; the cluster runs without them", err=True)
+
+    log_to_standard_error(logging.ERROR)
+    try:
+        run_cluster(settings, Reports(_show_step, no_packets, ready, log_to_standard_error))
+    except LaunchError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    return 0
+
+
+def _show_step(step: Step) -> None:
+    if step.text:
+        typer.echo(f"✓ {step.what:<14} {step.text:<41} {step.seconds:4.1f} s")
+    else:
+        typer.echo(f"✓ {step.what:<56} {step.seconds:4.1f} s")
+
+
+def _show_ready(state: ClusterState, home: Home, *, detached: bool) -> None:
+    program = _program()
+    where = f" --data-dir {_short(home.directory)}" if home.is_kept else ""
+    commands = {
+        f"{program} traffic{where} demo-svc": "where do connections really go?",
+        f"{program} lab fail{where} zone-a": "and when a zone is gone? (lab heal brings it back)",
+    }
+    width = max(map(len, commands))
+    lines = [
+        "",
+        f"export KUBECONFIG={_short(Path(state.kubeconfig))}",
+        f"kubectl get nodes -L topology.kubernetes.io/zone{_kubectl_hint()}",
+        *(f"{command:<{width}}  # {what}" for command, what in commands.items()),
+        "",
+        f"{program} down{where} stops it and leaves nothing behind."
+        if detached
+        else "Ctrl-C stops it and leaves nothing behind.",
+    ]
+    typer.echo("\n".join(lines))
+
+
+def _program() -> str:
+    """Return how the command was called, in case the shell would not find it by its name."""
+    from shutil import which
+
+    return "keepclose" if which("keepclose") else sys.argv[0]
+
+
+def _kubectl_hint() -> str:
+    """Return how to get kubectl, as a comment behind a command, or "" where it is there."""
+    from shutil import which
+
+    if which("kubectl"):
+        return ""
+    return (
+        "  # kubectl: apt-get install kubernetes-client, or https://kubernetes.io/docs/tasks/tools"
+    )
+
+
+def _short(path: Path) -> str:
+    """Return a path with ~ for the home directory."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except ValueError:
+        return str(path)
+
+
+def _write_errors_to(log: Path, *, output_too: bool) -> None:
+    sys.stdout.flush()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(file, 2)
+    if output_too:
+        os.dup2(file, 1)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+    os.close(file)
+
+
+def _read_objects(paths: list[str] | None) -> tuple[JsonObject, ...]:
+    """Return the objects of manifests, or those of the demo; ends the command at the first flaw."""
+    from keepclose.cli.documents import Draft, read_documents
+    from keepclose.cluster.applying import flaw_of
+
+    if not paths:
+        texts = {"demo": files("keepclose.cluster").joinpath("demo.yaml").read_text()}
+    else:
+        texts = {path: _read_text(path) for path in paths}
+    objects: list[JsonObject] = []
+    for path, text in texts.items():
+        for found in read_documents(text, is_json=path.endswith(".json")):
+            flaw = flaw_of(found.value) if isinstance(found, Draft) else found.message
+            if flaw or not isinstance(found, Draft):
+                where = f"in {path}, document {found.document}"
+                if found.line is not None:
+                    where += f", line {found.line}"
+                _fail(f"{flaw}\n       {where}")
+            objects.append(found.value)  # type: ignore[arg-type]
+    return tuple(objects)
+
+
+def _read_text(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        _fail(f"--manifest {path}: not UTF-8 text")
+    except OSError as error:
+        _fail(f"--manifest {path}: {error.strerror}")
+
+
+def _fail(text: str, *, code: int = 2) -> NoReturn:
+    typer.echo(f"error: {text}", err=True)
+    sys.exit(code)

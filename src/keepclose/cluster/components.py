@@ -1,0 +1,110 @@
+"""The programs of a cluster by their roles: with which gates they run, and how to change these.
+
+Proxies reach the API server through relays out of their namespaces, which can be cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from msgspec.structs import replace
+
+from keepclose.cluster.home import Home
+from keepclose.cluster.keeper import Keeper
+from keepclose.cluster.layout import Layout
+from keepclose.cluster.programs import (
+    ApiServerProgram,
+    ControllerProgram,
+    Program,
+    ProxyProgram,
+)
+from keepclose.model.gates import FeatureGates
+from keepclose.network.relays import Relay
+from keepclose.network.underlay import Underlay
+from keepclose.routing.nodelevel import NodeLevelMode
+
+ROLES: Final = ("apiserver", "controller", "proxy")
+
+
+class Components:
+    """API server, controller and the proxies of all nodes."""
+
+    def __init__(self, home: Home, keeper: Keeper, layout: Layout, gates: FeatureGates) -> None:
+        self._home, self._keeper, self._layout = home, keeper, layout
+        self._gates = dict.fromkeys(ROLES, gates)
+        self.relays: dict[str, Relay] = {}
+        self.url = ""
+
+    @property
+    def gates(self) -> dict[str, FeatureGates]:
+        """The gates of each role."""
+        return dict(self._gates)
+
+    async def start_apiserver(self, port: int) -> str:
+        """Start the API server and return its address; raises ProgramError."""
+        program = ApiServerProgram(
+            data_dir=str(self._home.directory),
+            port=port,
+            gates=self._gates["apiserver"],
+            nodes=tuple(self._layout.nodes),
+        )
+        said = await self._keeper.start(program)
+        self.url = next(word for word in said.split() if word.startswith("https://"))
+        # Everybody knows this port from now on, also if it was any free one.
+        self._keeper.amend(replace(program, port=self._port))
+        return self.url
+
+    @property
+    def _port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    async def start_rest(self, underlay: Underlay | None) -> str:
+        """Start the controller and all proxies; return what the controller says.
+
+        Raises ProgramError.
+        """
+        programs: list[Program] = [
+            ControllerProgram(str(self._home.controller_kubeconfig), self._gates["controller"])
+        ]
+        if underlay is not None:
+            for name, place in underlay.nodes.items():
+                relay = self.relays[name] = Relay(place.namespace, self._port)
+                await relay.open()
+                programs.append(
+                    ProxyProgram(
+                        name,
+                        str(self._home.node_kubeconfig(name)),
+                        str(place.namespace.path),
+                        self._gates["proxy"],
+                    )
+                )
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._keeper.start(program)) for program in programs]
+        return tasks[0].result()
+
+    async def change(
+        self,
+        roles: tuple[str, ...],
+        gates: FeatureGates | None,
+        node_level: NodeLevelMode | None = None,
+    ) -> list[str]:
+        """Start programs of these roles anew with other settings; return their names.
+
+        Raises ProgramError; then the others run on.
+        """
+        changed = []
+        for program in self._keeper.programs.values():
+            new: Program = program if gates is None else replace(program, gates=gates)
+            if isinstance(new, ControllerProgram) and node_level is not None:
+                new = replace(new, node_level=node_level)
+            if _role(program) in roles:
+                changed.append(new)
+        if gates is not None:
+            self._gates |= dict.fromkeys(roles, gates)
+        await asyncio.gather(*(self._keeper.replace(program) for program in changed))
+        return [program.name for program in changed]
+
+
+def _role(program: Program) -> str:
+    return "proxy" if isinstance(program, ProxyProgram) else program.name

@@ -1,0 +1,103 @@
+"""The socket by which commands speak to a running cluster: one request a connection.
+
+A request is a line of JSON that says what to do. Lines of progress come back, then the result or
+why there is none. Only the owner of the directory can reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from keepclose.kube.errors import KubeError
+from keepclose.lab.refusals import LabRefusal
+
+JsonObject = dict[str, Any]
+Tell = Callable[[JsonObject], None]
+Handler = Callable[[JsonObject, Tell], Awaitable[JsonObject]]
+_LONGEST: Final = 1 << 20
+_log = structlog.get_logger(__name__)
+
+
+def socket_address(path: Path, directory: int) -> str:
+    """Return a short name for a socket in an open directory; addresses end at 107 characters."""
+    return f"/proc/self/fd/{directory}/{path.name}"
+
+
+class ControlServer:
+    """Answers requests by their handlers."""
+
+    def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
+        self._path, self._handlers = path, handlers
+        self._server: asyncio.Server | None = None
+        self._working: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen; raises OSError."""
+        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
+        one = socket.socket(socket.AF_UNIX)
+        try:
+            one.bind(socket_address(self._path, directory))
+        finally:
+            os.close(directory)
+        self._path.chmod(0o600)
+        self._server = await asyncio.start_unix_server(self._serve, sock=one, limit=_LONGEST)
+
+    async def stop(self) -> None:
+        """Take no more requests and end those under way."""
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._working):
+            task.cancel()
+        if self._working:
+            await asyncio.wait(self._working)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        self._working.add(task)
+
+        def say(what: JsonObject) -> None:
+            writer.write(msgspec.json.encode(what) + b"\n")
+
+        try:
+            answer = asyncio.create_task(self._answer(await reader.readline(), say))
+            # Whoever asked may go away, and then wants nothing more.
+            gone = asyncio.create_task(reader.read(1))
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                answer.cancel()
+            await asyncio.wait((answer,))
+            gone.cancel()
+            if not answer.cancelled():
+                say(answer.result())
+            await writer.drain()
+        except (ValueError, OSError) as error:
+            _log.info("a request broke off", error=str(error))
+        finally:
+            self._working.discard(task)
+            with contextlib.suppress(OSError):
+                writer.close()
+
+    async def _answer(self, line: bytes, say: Tell) -> JsonObject:
+        try:
+            request = msgspec.json.decode(line, type=dict[str, Any])
+            handler = self._handlers.get(str(request.pop("do", "")))
+            if handler is None:
+                return {"error": "this cluster does not know how to do that", "code": 2}
+            return {"done": await handler(request, lambda what: say({"tell": what}))}
+        except LabRefusal as refusal:
+            return {"error": str(refusal), "code": refusal.code}
+        except (KubeError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            return {"error": str(error), "code": 2}
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the cluster
+            _log.exception("a request failed")
+            return {"error": f"the lab failed: {error}", "code": 1}

@@ -1,0 +1,135 @@
+"""From a command to a running cluster: privilege, the directory, the nursery, and the way back.
+
+Order matters: a user namespace can only be entered by a process with one thread, and the nursery
+must be forked before there are threads, locks or namespaces that it would keep open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from keepclose.cluster.applying import ApplyError
+from keepclose.cluster.home import ClusterState, HomeError, claim_home
+from keepclose.cluster.nursery import Nursery
+from keepclose.cluster.programs import ProgramError
+from keepclose.cluster.supervisor import ClusterSettings, Step, Supervisor
+from keepclose.kube.errors import KubeError
+from keepclose.network.namespaces import NetworkError, search_path
+from keepclose.network.privilege import become_root, raise_file_limit, why_no_packets
+
+
+class LaunchError(Exception):
+    """Why there is no cluster, in one line."""
+
+
+class Reports(NamedTuple):
+    """Whom to tell about the way up."""
+
+    step: Callable[[Step], None]
+    no_packets: Callable[[str], None]
+    ready: Callable[[ClusterState], None]
+    set_up_logs: Callable[[], None]
+
+
+def run_cluster(settings: ClusterSettings, reports: Reports) -> None:
+    """Run a cluster until SIGTERM or SIGINT; nothing is left of it afterwards.
+
+    Call it while the process has one thread. Raises LaunchError.
+    """
+    settings = _gain_packets(settings)
+    if settings.no_packets:
+        reports.no_packets(settings.no_packets)
+    raise_file_limit()
+    # Those who are not root often lack the directories of nft and ip.
+    os.environ["PATH"] = search_path()
+    try:
+        claim = claim_home(settings.home)
+    except HomeError as error:
+        raise LaunchError(str(error)) from error
+    try:
+        nursery = Nursery.open(reports.set_up_logs, settings.home.logs / "up.log")
+        try:
+            asyncio.run(_run(settings, nursery, reports))
+        finally:
+            nursery.close()
+    except* (ProgramError, NetworkError, ApplyError, KubeError, OSError) as errors:
+        raise LaunchError(str(_first(errors))) from errors
+    finally:
+        claim.release()
+
+
+def _gain_packets(settings: ClusterSettings) -> ClusterSettings:
+    """Return the settings with what this process may do."""
+    if os.geteuid() != 0:
+        try:
+            become_root()
+        except NetworkError as error:
+            return replace(settings, no_packets=str(error))
+        settings = replace(settings, user_namespace=True)
+    return replace(settings, no_packets=why_no_packets())
+
+
+async def _run(settings: ClusterSettings, nursery: Nursery, reports: Reports) -> None:
+    supervisor = Supervisor(settings, nursery, reports.step)
+    task = asyncio.ensure_future(supervisor.run(reports.ready))
+    loop = asyncio.get_running_loop()
+    is_asked = False
+
+    def stop() -> None:
+        nonlocal is_asked
+        is_asked = True
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not is_asked:
+            raise
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def detach(work: Callable[[Callable[[], None]], int]) -> int:
+    """Do the work in a process of its own and return when it says that it is ready.
+
+    Returns 0 then, or the code with which the work ended before. The work is given what to call.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(writer)
+        is_ready = os.read(reader, 1) != b""
+        os.close(reader)
+        if is_ready:
+            return 0
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        os.close(reader)
+        os.setsid()
+
+        def say_ready() -> None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.write(writer, b"!")
+            os.close(writer)
+
+        code = work(say_ready)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

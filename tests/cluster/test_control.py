@@ -1,0 +1,95 @@
+"""Requests to a running cluster by its socket."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepclose.cluster.calling import CallError, call
+from keepclose.cluster.control import ControlServer, Tell
+from keepclose.lab.refusals import LabRefusal
+
+JsonObject = dict[str, Any]
+
+
+async def test_a_request_is_answered_with_news_on_the_way(tmp_path: Path) -> None:
+    """Parameters get there, news come in order, and the result last."""
+
+    async def count(params: JsonObject, tell: Tell) -> JsonObject:
+        for number in range(params["to"]):
+            tell({"at": number})
+        return {"counted": params["to"]}
+
+    # NB: an address of a socket has 107 characters at most; directories may be deeper.
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    server = ControlServer(deep / "lab.sock", {"count": count})
+    await server.start()
+    told: list[JsonObject] = []
+    try:
+        done = await asyncio.to_thread(call, deep, "count", {"to": 3}, on_tell=told.append)
+    finally:
+        await server.stop()
+    assert done == {"counted": 3}
+    assert told == [{"at": 0}, {"at": 1}, {"at": 2}]
+
+
+async def test_refusals_and_failures_are_told(tmp_path: Path) -> None:
+    """Each with the exit code that a command should end with."""
+
+    async def refuse(_params: JsonObject, _tell: Tell) -> JsonObject:
+        raise LabRefusal("no such node", code=3)
+
+    async def fail(_params: JsonObject, _tell: Tell) -> JsonObject:
+        raise RuntimeError("what is this")
+
+    server = ControlServer(tmp_path / "lab.sock", {"refuse": refuse, "fail": fail})
+    await server.start()
+    try:
+        for name, want, code in (
+            ("refuse", "no such node", 3),
+            ("fail", "the lab failed: what is this", 1),
+            ("dance", "this cluster does not know how to do that", 2),
+        ):
+            with pytest.raises(CallError, match=want) as caught:
+                await asyncio.to_thread(call, tmp_path, name, {})
+            assert caught.value.code == code
+    finally:
+        await server.stop()
+
+
+async def test_nobody_works_for_those_who_went_away(tmp_path: Path) -> None:
+    """When the asking command is ended, what it asked for is cancelled."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def work(_params: JsonObject, _tell: Tell) -> JsonObject:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return {}
+
+    server = ControlServer(tmp_path / "lab.sock", {"work": work})
+    await server.start()
+    try:
+        _, writer = await asyncio.open_unix_connection(str(tmp_path / "lab.sock"))
+        writer.write(b'{"do":"work"}\n')
+        await begun.wait()
+        writer.close()
+        async with asyncio.timeout(20):
+            await ended.wait()
+    finally:
+        await server.stop()
+
+
+def test_where_no_cluster_runs(tmp_path: Path) -> None:
+    """The message says how to start one."""
+    with pytest.raises(
+        CallError, match=r"no cluster runs in .*; start one with keepclose up"
+    ) as no:
+        call(tmp_path, "count", {})
+    assert no.value.code == 4

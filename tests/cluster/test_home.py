@@ -1,0 +1,111 @@
+"""The directory of a cluster: who has it, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keepclose.cluster.home import (
+    BusyError,
+    ClusterState,
+    Home,
+    HomeError,
+    claim_home,
+    holder_of,
+    is_held,
+)
+
+STATE = ClusterState(7, "https://127.0.0.1:6443", "/k", {"zone-a": ["n1"]}, True)
+
+
+def test_nothing_is_left_of_a_directory_that_is_not_kept(tmp_path: Path) -> None:
+    """Everything in it goes with the cluster, whatever that wrote."""
+    home = Home(tmp_path / "home")
+    claim = claim_home(home)
+    (home.directory / "pki").mkdir()
+    (home.directory / "pki" / "key").touch()
+    assert is_held(home)
+    claim.release()
+    assert not home.directory.exists()
+    assert not is_held(home)
+
+
+def test_objects_stay_in_a_directory_that_is_kept(tmp_path: Path) -> None:
+    """Only what tells of a running cluster goes."""
+    home = Home(tmp_path / "home", is_kept=True)
+    claim = claim_home(home)
+    (home.directory / "objects.db").touch()
+    home.write_state(STATE)
+    home.socket.touch()
+    claim.release()
+    assert sorted(path.name for path in home.directory.iterdir()) == ["logs", "objects.db"]
+
+
+def test_two_clusters_cannot_have_one_directory(tmp_path: Path) -> None:
+    """The second is told who has it."""
+    home = Home(tmp_path / "home")
+    claim = claim_home(home)
+    assert holder_of(home) == os.getpid()
+    with pytest.raises(BusyError, match=rf"already \(process {os.getpid()}\)"):
+        claim_home(home)
+    home.write_state(STATE)
+    with pytest.raises(BusyError, match=r"already \(process 7, https://127.0.0.1:6443\)"):
+        claim_home(home)
+    claim.release()
+    assert holder_of(home) is None
+    claim_home(home).release()
+
+
+def test_files_of_others_are_never_removed(tmp_path: Path) -> None:
+    """A directory with other things in it is refused, and they stay."""
+    (tmp_path / "thesis.txt").touch()
+    home = Home(tmp_path)
+    with pytest.raises(HomeError, match="holds files that no cluster made"):
+        claim_home(home)
+    home.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """With what to do about it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(HomeError, match=r"Not a directory; choose another directory"):
+        claim_home(Home(tmp_path / "file" / "home"))
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+    """What it left is removed by the next one."""
+    home = Home(tmp_path / "home")
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from keepclose.cluster.home import Home, claim_home\n"
+        "home = Home(Path(sys.argv[1])); claim = claim_home(home)\n"
+        "(home.directory / 'left').touch(); print('ready', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(home.directory)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        with pytest.raises(BusyError):
+            claim_home(home)
+        os.kill(process.pid, signal.SIGKILL)
+    assert not is_held(home)
+    claim = claim_home(home)
+    assert not (home.directory / "left").exists()
+    claim.release()
+
+
+def test_a_state_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    """As if there were no cluster."""
+    home = Home(tmp_path)
+    assert home.read_state() is None
+    (tmp_path / "lab.json").write_text("{")
+    assert home.read_state() is None
+    home.write_state(STATE)
+    assert home.read_state() == STATE

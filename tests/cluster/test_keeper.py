@@ -1,0 +1,136 @@
+"""Programs that are kept running by a process that makes processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_SCRIPT = """
+import asyncio, json, os, sys
+from pathlib import Path
+from keepclose.cli.logs import log_to_standard_error
+from keepclose.cluster.keeper import Keeper
+from keepclose.cluster.nursery import Nursery
+from keepclose.cluster.programs import ApiServerProgram, ControllerProgram, ProgramError
+from keepclose.cluster.layout import LAB_GATES
+
+directory, port = Path(sys.argv[1]), int(sys.argv[2])
+nursery = Nursery.open(log_to_standard_error)
+
+async def main():
+    keeper = Keeper(nursery, directory)
+    server = ApiServerProgram(str(directory / "data"), port, LAB_GATES)
+    try:
+        said = await keeper.start(server)
+    except ProgramError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return
+    await keeper.start(ControllerProgram(str(directory / "data/controller.kubeconfig"), LAB_GATES))
+    print(json.dumps({"said": said, "nursery": nursery.pid}), flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await keeper.stop_all()
+
+asyncio.run(main())
+nursery.close()
+print(json.dumps({"ended": True}), flush=True)
+"""
+
+
+class Kept:
+    """A process that keeps two programs running."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SCRIPT, str(directory), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def read(self) -> dict[str, object]:
+        """Return the next thing it says."""
+        assert self.process.stdout is not None
+        found: dict[str, object] = json.loads(self.process.stdout.readline())
+        return found
+
+
+@contextlib.contextmanager
+def keeping(directory: Path, port: int = 0) -> Iterator[Kept]:
+    """Run it for the block."""
+    kept = Kept(directory, port)
+    try:
+        yield kept
+    finally:
+        kept.process.kill()
+        kept.process.communicate()
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has made."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def until_gone(pids: list[int]) -> None:
+    """Return when none of the processes exists; fail after a while."""
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}/stat").exists() for pid in pids):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_programs_start_and_stop(tmp_path: Path) -> None:
+    """Both say that they work, and are gone after the stop."""
+    with keeping(tmp_path) as kept:
+        said = kept.read()
+        assert str(said["said"]).startswith("keepclose apiserver ready at https://127.0.0.1:")
+        pid = int(str(said["nursery"]))
+        children = children_of(pid)
+        assert len(children) == 2
+        assert kept.process.stdin is not None
+        kept.process.stdin.write(b"\n")
+        kept.process.stdin.flush()
+        assert kept.read() == {"ended": True}
+        until_gone([pid, *children])
+
+
+def test_whoever_kills_the_first_process_ends_all(tmp_path: Path) -> None:
+    """Nothing survives it, although nobody could clean up."""
+    with keeping(tmp_path) as kept:
+        pid = int(str(kept.read()["nursery"]))
+        children = children_of(pid)
+        os.kill(kept.process.pid, signal.SIGKILL)
+        until_gone([*children, pid])
+
+
+def test_a_program_that_is_killed_comes_back(tmp_path: Path) -> None:
+    """As another process, while the others stay."""
+    with keeping(tmp_path) as kept:
+        pid = int(str(kept.read()["nursery"]))
+        first, second = children_of(pid)
+        os.kill(second, signal.SIGKILL)
+        until_gone([second])
+        end = time.monotonic() + 20
+        while len(children_of(pid)) < 2:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert first in children_of(pid)
+
+
+def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    """In the words of the program itself, and nothing keeps running."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with keeping(tmp_path, port) as kept:
+            want = f"cannot listen at 127.0.0.1 port {port}: Address already in use"
+            assert str(kept.read()["error"]).startswith(want)
+            assert kept.read() == {"ended": True}
+            assert kept.process.wait(20) == 0
