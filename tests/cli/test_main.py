@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.cli.main import plain_switch
+from keepclose.cli.main import plain_switch, plain_switches
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,9 @@ from keepclose.cli.main import plain_switch
 def test_switches_as_kubernetes_takes_them(argument: str, want: str) -> None:
     """A switch may say true or false behind an equals sign; nothing else is touched."""
     assert plain_switch(argument) == want
+
+
+def test_what_others_are_to_read_stays_as_it_is() -> None:
+    """Behind -- stands the command of somebody else."""
+    given = ["lab", "exec", "--x=true", "n1", "--", "tool", "--y=true"]
+    assert plain_switches(given) == ["lab", "exec", "--x", "n1", "--", "tool", "--y=true"]

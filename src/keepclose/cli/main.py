@@ -9,10 +9,15 @@ import typer
 
 from keepclose import __version__
 from keepclose.cli.apiserver import apiserver
+from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller import controller
+from keepclose.cli.demo import demo
+from keepclose.cli.lab import app as lab
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
+from keepclose.cli.traffic import traffic
+from keepclose.cli.up import down, up
 
 app = typer.Typer(
     name="keepclose",
@@ -24,11 +29,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(up)
+app.command()(down)
+app.command()(demo)
+app.command()(traffic)
+app.add_typer(lab)
 app.command()(resolve)
 app.command()(apiserver)
 app.command()(controller)
 app.add_typer(proxy)
 app.add_typer(simulate)
+app.command()(completion)
 
 
 @app.callback(invoke_without_command=True)
@@ -47,7 +58,31 @@ def options(
 
 def run() -> None:
     """Run the command line; the entry point of the console script."""
-    app(args=[plain_switch(one) for one in sys.argv[1:]])
+    _run("keepclose")
+
+
+def run_as_plugin() -> None:
+    """Run the command line as `kubectl keepclose`; kubectl finds the script by its name."""
+    _run("kubectl keepclose")
+
+
+def complete_for_kubectl() -> None:
+    """Print what the last word of `kubectl keepclose ...` may become, for kubectl's completion."""
+    typer.echo(complete(app, sys.argv[1:]))
+
+
+def _run(name: str) -> None:
+    # Asked by shells with words that are no command line yet, so nothing may parse them.
+    if sys.argv[1:2] == [ASK]:
+        typer.echo(complete(app, sys.argv[2:]))
+        return
+    app(args=plain_switches(sys.argv[1:]), prog_name=name)
+
+
+def plain_switches(arguments: list[str]) -> list[str]:
+    """Return arguments with our form of switches, up to -- and what others are to read."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return [plain_switch(one) for one in arguments[:end]] + arguments[end:]
 
 
 def plain_switch(argument: str) -> str:

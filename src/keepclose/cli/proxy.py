@@ -104,7 +104,7 @@ def proxy(
     ] = "kube-proxy",
     writer: Annotated[Writer, typer.Option(help="How rules get into the kernel.")] = Writer.AUTO,
     counters: Annotated[
-        bool, typer.Option(help="Count connections by zone, with up to 1000 Services.")
+        bool, typer.Option(help="Count connections by zone, with up to 200 Services.")
     ] = True,
     acknowledge: Annotated[
         bool, typer.Option(help="Tell the cluster, in a ConfigMap, which hints are in effect.")

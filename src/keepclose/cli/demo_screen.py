@@ -1,0 +1,150 @@
+"""How the tour looks: the command, the hints, where connections went, and what that means.
+
+Rich draws what stands here and nothing else; what there is to say comes from the steps and from the
+decisions of the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from keepclose.cli.traffic_table import NOTHING, WIDEST, print_traffic
+from keepclose.cluster.tour import CONNECTIONS, Forecast, Sight
+from keepclose.cluster.toursteps import SERVICE, HintedEndpoint, Step
+from keepclose.lab.trafficreport import TrafficReport
+
+_INTRO: Final = (
+    "A tour of two minutes: three zones with two nodes each, and a Service with five pods, in a "
+    "cluster of its own that is gone afterwards."
+)
+
+
+def print_intro(console: Console) -> None:
+    """Say what comes."""
+    for part in wrap(_INTRO, _width(console)):
+        console.print(Text(part), soft_wrap=True)
+    console.print()
+
+
+def print_started(console: Console, line: str) -> None:
+    """Print a line of the cluster's own."""
+    console.print(Text(line, style="yellow" if line.startswith("!") else ""), soft_wrap=True)
+
+
+def print_way_in(console: Console, directory: Path) -> None:
+    """Say how to look around in another terminal meanwhile."""
+    console.print()
+    console.print(Text("To look around in another terminal meanwhile:", style="dim"))
+    line = f"  export KUBECONFIG={directory}/kubeconfig KEEPCLOSE_DATA_DIR={directory}"
+    console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def print_head(console: Console, step: Step, *, number: int, total: int) -> None:
+    """Print the title of a step and the commands that it runs."""
+    head = Text.assemble((f"{number}/{total} ", "bold cyan"), (f"{step.title} ", "bold"))
+    rule = "─" * max(0, _width(console) - len(head.plain))
+    console.print()
+    console.print(head.append(rule, style="dim"), soft_wrap=True)
+    for change in (*step.first, *step.changes):
+        print_command(console, change.command)
+
+
+def print_command(console: Console, command: str) -> None:
+    """Print a command as it is typed; never folded, so that it can be copied."""
+    console.print(Text.assemble(("$ ", "dim"), (command, "green")), soft_wrap=True)
+
+
+def print_sight(console: Console, sight: Sight) -> None:
+    """Print what is to be seen after a step."""
+    console.print()
+    _print_hints(console, sight.endpoints)
+    console.print()
+    by_node = sight.step.by_node
+    if isinstance(sight.traffic, TrafficReport):
+        nodes = " --nodes" if by_node else ""
+        print_command(console, f"keepclose traffic {SERVICE} --connections {CONNECTIONS}{nodes}")
+        print_traffic(console, sight.traffic, by_node=by_node)
+    else:
+        _print_forecast(console, sight.traffic)
+    console.print()
+    for line in sight.story:
+        for part in wrap(line, _width(console)):
+            console.print(Text(part), soft_wrap=True)
+
+
+def print_end(console: Console, *, done: int, total: int) -> None:
+    """Say that the tour is over, and what to do now."""
+    console.print()
+    over = "That was the tour." if done == total else f"The tour ended after {done} of {total}."
+    console.print(Text(f"{over} Your own cluster: keepclose up"), soft_wrap=True)
+
+
+def ask_to_go_on(console: Console, following: Step) -> bool:
+    """Return whether somebody wants the next step; q and the end of input mean no."""
+    console.print()
+    prompt = Text.assemble(("Enter", "bold"), f" {following.title}   ", ("q", "bold"), " end ")
+    try:
+        answer = console.input(prompt)
+    except EOFError:
+        console.print()
+        return False
+    return answer.strip().lower() not in ("q", "quit")
+
+
+def _print_hints(console: Console, endpoints: Sequence[HintedEndpoint]) -> None:
+    _print_table(
+        console,
+        [
+            ("endpoint", "node", "zone", "ready", "hints.forZones", "hints.forNodes"),
+            *(
+                (
+                    one.pod,
+                    one.node,
+                    one.zone,
+                    "yes" if one.is_ready else "no",
+                    ", ".join(one.for_zones) or NOTHING,
+                    ", ".join(one.for_nodes) or NOTHING,
+                )
+                for one in endpoints
+            ),
+        ],
+    )
+
+
+def _print_forecast(console: Console, forecast: Forecast) -> None:
+    """Print expected shares where nothing can be measured."""
+    rows = [("expected, to", *forecast.shares)]
+    for number, (zone, shares) in enumerate(forecast.shares.items()):
+        cells = (
+            f"{100 * shares[other]:.0f} %" if shares.get(other) else NOTHING
+            for other in forecast.shares
+        )
+        rows.append((f"{'from' if number == 0 else '':<4} {zone}", *cells))
+    _print_table(console, rows)
+    figures = (
+        f"in zone {100 * forecast.in_zone:.1f} %   on node {100 * forecast.on_node:.1f} %   "
+        f"busiest endpoint {forecast.busiest:.2f}x its fair share ({forecast.place})"
+    )
+    console.print(Text(figures), soft_wrap=True)
+
+
+def _print_table(console: Console, rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for number, row in enumerate(rows):
+        line = Text()
+        for cell, width in zip(row, widths, strict=True):
+            line.append(cell, style="dim" if number == 0 or cell == NOTHING else "")
+            line.append(" " * (width - cell_len(cell) + 2))
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def _width(console: Console) -> int:
+    return min(console.width, WIDEST)
