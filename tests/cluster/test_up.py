@@ -44,6 +44,7 @@ def test_a_cluster_comes_and_goes(tmp_path: Path) -> None:
             "demo",
         ]
         assert f"export KUBECONFIG={ground.directory}/kubeconfig" in said
+        assert f" traffic --data-dir {ground.directory} demo-svc  # " in said
         assert ground.traffic()["failed"] == 0
         with watching(ground) as watcher:
             # The outside host, for each of two nodes itself and its clients, and five pods.

@@ -136,7 +136,7 @@ def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None)
     from keepclose.cluster.launch import LaunchError, Reports, run_cluster
 
     def ready(state: ClusterState) -> None:
-        _show_ready(state, settings.home, detached=say_ready is not None)
+        _show_ready(state, settings, detached=say_ready is not None)
         # What happens from now on belongs into a file, not between the lines of a person's shell.
         _write_errors_to(settings.home.logs / "up.log", output_too=say_ready is not None)
         if say_ready is not None:
@@ -161,11 +161,12 @@ def _show_step(step: Step) -> None:
         typer.echo(f"✓ {step.what:<56} {step.seconds:4.1f} s")
 
 
-def _show_ready(state: ClusterState, home: Home, *, detached: bool) -> None:
-    program = _program()
+def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: bool) -> None:
+    program, home = _program(), settings.home
     where = f" --data-dir {_short(home.directory)}" if home.is_kept else ""
+    service = _first_service(settings.objects)
     commands = {
-        f"{program} traffic{where} demo-svc": "where do connections really go?",
+        f"{program} traffic{where} {service}": "where do connections really go?",
         f"{program} lab fail{where} zone-a": "and when a zone is gone? (lab heal brings it back)",
     }
     width = max(map(len, commands))
@@ -180,6 +181,15 @@ def _show_ready(state: ClusterState, home: Home, *, detached: bool) -> None:
         else "Ctrl-C stops it and leaves nothing behind.",
     ]
     typer.echo("\n".join(lines))
+
+
+def _first_service(objects: tuple[JsonObject, ...]) -> str:
+    """Return how to name the first Service among objects, or what to put in its place."""
+    for one in objects:
+        if one["kind"] == "Service":
+            meta = one["metadata"]
+            return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
+    return "SERVICE"
 
 
 def _program() -> str:

@@ -103,7 +103,7 @@ class Components:
         if gates is not None:
             self._gates |= dict.fromkeys(roles, gates)
         await asyncio.gather(*(self._keeper.replace(program) for program in changed))
-        return [program.name for program in changed]
+        return sorted(program.name for program in changed)
 
 
 def _role(program: Program) -> str:

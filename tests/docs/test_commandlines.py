@@ -1,0 +1,88 @@
+"""Every call of keepclose in any page is one that the command line understands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from commandlines import Call, find_calls, find_mistake
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+PAGE = """
+`keepclose proxy` and `keepclose-proxy`, also `kubectl keepclose resolve ...`.
+```sh
+.venv/bin/keepclose apiserver --data-dir /tmp/x &   # a comment
+keepclose controller \\
+  --mode=webhook
+kubectl exec a -- keepclose proxy status
+curl x | keepclose resolve -f - > out; sudo FOO=1 keepclose proxy --cleanup
+```
+```text
+keepclose nothing
+```
+```console
+$ keepclose resolve -f a.yaml
+keepclose nothing
+```
+"""
+
+
+def test_calls_are_found() -> None:
+    """Those in blocks for a shell count as whole, those in the text as mentioned."""
+    assert list(find_calls(PAGE)) == [
+        Call(("apiserver", "--data-dir", "/tmp/x"), whole=True),  # noqa: S108
+        Call(("controller", "--mode=webhook"), whole=True),
+        Call(("proxy", "status"), whole=True),
+        Call(("resolve", "-f", "-"), whole=True),
+        Call(("proxy", "--cleanup"), whole=True),
+        Call(("resolve", "-f", "a.yaml"), whole=True),
+        Call(("proxy",), whole=False),
+        Call(("resolve",), whole=False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "whole", "want"),
+    [
+        (("proxy", "status", "-o", "json"), True, None),
+        (("controller", "--leader-elect=false"), True, None),
+        (("--version",), True, None),
+        (("resolve", "-h"), True, None),
+        (("resolve",), False, None),
+        (("resolve",), True, "Missing parameter: file"),
+        (("reslove",), False, "no such command: reslove"),
+        (("proxy", "stats"), False, "no such command: stats"),
+        (("proxy", "--nodename", "n1"), False, "No such option: --nodename"),
+        (("proxy", "--writer", "iptables"), True, "'iptables' is not one of"),
+        (("apiserver", "--data-dir", "x", "--port", "70000"), True, "less than or equal to 65535"),
+    ],
+)
+def test_mistakes_are_found(arguments: tuple[str, ...], whole: bool, want: str | None) -> None:
+    """Commands, options and values are checked; only what is merely mentioned may be incomplete."""
+    mistake = find_mistake(Call(arguments, whole))
+    assert (mistake is None) if want is None else (want in str(mistake))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_call_is_understood(page: Path) -> None:
+    """Nobody is told to type what does not exist."""
+    for call in find_calls(page.read_text()):
+        assert (find_mistake(call), call) == (None, call)
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "docs").rglob("*.yaml")), ids=lambda file: file.name
+)
+def test_every_container_is_understood(file: Path) -> None:
+    """The commands in manifests are whole calls too."""
+    objects = yaml.safe_load_all(file.read_text())
+    workloads = [one for one in objects if "template" in one.get("spec", {})]
+    assert workloads
+    for workload in workloads:
+        for container in workload["spec"]["template"]["spec"]["containers"]:
+            program, *arguments = container["command"]
+            call = Call(tuple(arguments), whole=True)
+            assert (program, find_mistake(call), call) == ("keepclose", None, call)
