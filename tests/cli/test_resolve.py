@@ -83,6 +83,7 @@ def test_the_answer_is_a_state_to_start_from(tmp_path: Path) -> None:
 def test_the_table_is_made_for_people() -> None:
     """Zones and nodes are aligned, reasons are in words and the fix is a command."""
     lines = run("-f", str(EXAMPLE), "--service", "shop/web").stdout.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
     text = [" ".join(line.split()) for line in lines]
     assert text[:8] == [
         "shop/web PreferSameZone (spec.trafficDistribution)",

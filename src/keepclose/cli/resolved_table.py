@@ -56,7 +56,7 @@ def print_services(
     for number, one in enumerate(services):
         if number:
             console.print()
-        console.print(_block(one, zones))
+        _print_trimmed(console, _block(one, zones))
         for position, fix in enumerate(_fixes(one)):
             # Never folded: a command that is broken into lines cannot be copied.
             label = "fix" if position == 0 else ""
@@ -64,16 +64,29 @@ def print_services(
             console.print(line, soft_wrap=True)
 
 
+def _print_trimmed(console: Console, block: RenderableType) -> None:
+    """Print without the blanks that tables put at the ends of lines."""
+    for segments in console.render_lines(block, pad=False):
+        line = Text.assemble(*((one.text, one.style or "") for one in segments))
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
 def _block(one: ResolvedService, zones: dict[str, str]) -> RenderableType:
     parts: list[RenderableType] = [_head(one)]
     titles = dict.fromkeys(port.title for ports in one.nodes.values() for port in ports)
     for rows, names in _same_tables(one, zones, titles):
-        parts.append(_indented(Text("port " + ", ".join(names), style="dim")))
+        parts.append(_indented(Text(f"port {', '.join(map(_port_name, names))}", style="dim")))
         parts.append(_indented(rows))
     if not titles:
         parts.append(_indented(Text("no node routes this Service", style="dim")))
     parts.append(_indented(_explanation(one)))
     return Group(*parts)
+
+
+def _port_name(title: str) -> str:
+    """Return a port's title; one without a name ends with its protocol."""
+    return title.removesuffix("/")
 
 
 def _indented(part: RenderableType) -> RenderableType:
