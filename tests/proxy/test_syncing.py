@@ -155,6 +155,23 @@ async def test_the_first_change_is_written_at_once_and_others_together() -> None
         assert one.family.sync.syncs == syncs + 1
 
 
+async def test_what_is_being_written_is_not_done() -> None:
+    """Nobody is idle between taking a change and its being in the kernel."""
+    async with running() as one:
+        await one.clock.advance(5)
+        assert one.family.sync.is_idle
+        one.writer.hanging.clear()
+        one.lead_to("10.0.0.2")
+        assert not one.family.sync.is_idle
+        await one.clock.run_until_idle()
+        assert (one.family.tracker.pending_endpoints, one.writer.take()) == (0, [])
+        assert not one.family.sync.is_idle
+        one.writer.hanging.set()
+        await one.clock.run_until_idle()
+        assert mentions(one.writer.take(), "10.0.0.2")
+        assert one.family.sync.is_idle
+
+
 async def test_what_was_replaced_goes_a_second_later() -> None:
     """The old chain is emptied and deleted only after a second, without another change."""
     async with running(counts_connections=True) as one:

@@ -70,6 +70,7 @@ class FamilySync:
         self._wanted = asyncio.Event()
         self._needs_full = True
         self._is_moved = False
+        self._is_syncing = False
         self._last_full = -math.inf
         self._last_check = -math.inf
         self._failures = 0
@@ -86,9 +87,10 @@ class FamilySync:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to be written."""
+        """Whether nothing waits to be written or is being written."""
         return not (
-            self._wanted.is_set()
+            self._is_syncing
+            or self._wanted.is_set()
             or self._failures
             or self.tracker.pending_services
             or self.tracker.pending_endpoints
@@ -139,6 +141,13 @@ class FamilySync:
 
         Unless told otherwise, what follows from new rules is done too.
         """
+        self._is_syncing = True
+        try:
+            await self._sync(follows=follows)
+        finally:
+            self._is_syncing = False
+
+    async def _sync(self, *, follows: bool) -> None:
         started = self._clock.monotonic()
         self._wanted.clear()
         is_due = started - self._last_full >= self._settings.full_sync_s
