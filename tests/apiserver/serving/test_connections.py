@@ -12,6 +12,7 @@ import structlog
 from keepclose.apiserver.serving import connections
 from keepclose.apiserver.serving.messages import Answer, Request, Stream
 from keepclose.apiserver.serving.server import Server
+from keepclose.testing.apiservers import PATIENCE
 
 
 class Numbers:
@@ -87,7 +88,7 @@ async def _exchange(port: int, data: bytes) -> bytes:
     """Send the bytes and return everything until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         answer = await reader.read()
     writer.close()
     return answer
@@ -211,7 +212,7 @@ async def test_a_client_that_leaves_ends_its_stream(served: Served) -> None:
     writer.write(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
     await reader.readuntil(b"two\n\r\n")
     writer.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await echo.stream.closed.wait()
 
 
@@ -222,22 +223,23 @@ async def test_a_server_that_stops_ends_streams_cleanly(served: Served) -> None:
     writer.write(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
     await reader.readuntil(b"two\n\r\n")
     await server.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert await reader.read() == b"0\r\n\r\n"
     writer.close()
 
 
-async def test_a_client_that_does_not_read_is_not_read_from(served: Served) -> None:
-    """Requests of a client who takes no answers wait in its own buffers, not in ours."""
+@pytest.mark.parametrize("pieces", [1, 200])
+async def test_a_client_that_does_not_read_is_not_served(served: Served, pieces: int) -> None:
+    """Requests of a client who takes no answers wait, whether they come one by one or at once."""
     echo, port, _ = served
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for _ in range(200):
-        writer.write(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
+    for _ in range(pieces):
+        writer.write(b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n" * (200 // pieces))
     await writer.drain()
     await asyncio.sleep(0.2)
     assert len(echo.seen) < 200
     total = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(2 * PATIENCE):
         while total < 200 * 1_000_000:
             total += len(await reader.read(1 << 20))
     assert len(echo.seen) == 200
@@ -267,7 +269,7 @@ async def test_a_stream_that_fails_is_broken_off(served: Served) -> None:
         writer.write(b"GET /broken HTTP/1.1\r\nHost: h\r\n\r\n")
         got = b""
         with contextlib.suppress(ConnectionResetError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 while data := await reader.read(2**16):
                     got += data
         writer.close()

@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on."""
         self._writable.set()
-        self._resume_reading()
+        self._serve_waiting()
 
     def eof_received(self) -> bool:
         """Close when the client has nothing more to say; it does not wait for answers then."""
@@ -153,7 +153,8 @@ class Connection(asyncio.Protocol):
             peer=self._peer,
         )
         keep = self._parser.should_keep_alive()
-        if self._streaming is None and not self._waiting:
+        # NB: many requests may come in one piece, so that not to read on is not enough.
+        if self._streaming is None and not self._waiting and self._writable.is_set():
             self._serve(request, keep=keep)
             return
         self._waiting.append((request, keep))
@@ -239,7 +240,12 @@ class Connection(asyncio.Protocol):
                 self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        while self._waiting and self._streaming is None and not self._closing:
+        while (
+            self._waiting
+            and self._streaming is None
+            and self._writable.is_set()
+            and not self._closing
+        ):
             request, keep = self._waiting.popleft()
             self._serve(request, keep=keep)
         self._resume_reading()
