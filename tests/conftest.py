@@ -6,16 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # So that their assertions say what differs, as those in tests do.
 pytest.register_assert_rewrite("packetflows", "recordings", "replaying", "sights", "traffic")
 
 # Random examples find new mistakes on a developer's machine. Where a change is judged, the same
 # change must get the same verdict every time, so the examples there follow from the test alone.
-settings.register_profile("ci", derandomize=True, deadline=None)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+#
+# NB: how long examples take to make says more about who else uses the machine than about a test.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("patient", _PATIENT)
+settings.register_profile("ci", _PATIENT, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

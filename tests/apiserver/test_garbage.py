@@ -15,6 +15,7 @@ from keepclose.apiserver.lifecycle import DeleteOptions, Preconditions, Step, de
 from keepclose.apiserver.resources import BY_KIND, RESOURCES
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.base import JsonObject
+from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 
@@ -328,10 +329,10 @@ async def test_the_collector_follows_the_store(cluster: Cluster) -> None:
     watched = cluster.store.subscribe("replicasets.apps", since=None)
     await asyncio.sleep(0)
     cluster.remove("deployments.apps", "default", "d")
-    (change,) = await asyncio.wait_for(watched.next(), 5)
+    (change,) = await asyncio.wait_for(watched.next(), PATIENCE)
     assert (change.type, change.entry.name) == ("DELETED", "r")
     cluster.store.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE)
 
 
 async def test_a_collector_that_fell_behind_looks_at_everything(cluster: Cluster) -> None:
@@ -344,7 +345,7 @@ async def test_a_collector_that_fell_behind_looks_at_everything(cluster: Cluster
     for name in ("a", "b", "c"):
         cluster.add("ConfigMap", name)
     watched = cluster.store.subscribe("replicasets.apps", since=None)
-    await asyncio.wait_for(watched.next(), 5)
+    await asyncio.wait_for(watched.next(), PATIENCE)
     assert cluster.names() == {"a", "b", "c"}
     cluster.store.close()
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, PATIENCE)

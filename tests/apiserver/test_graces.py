@@ -11,7 +11,7 @@ import pytest
 from keepclose.apiserver.failures import not_found
 from keepclose.apiserver.graces import PODS, Graces
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.apiservers import PATIENCE, Served, serving
 from keepclose.testing.kinds import raw
 
 JsonObject = dict[str, Any]
@@ -115,7 +115,7 @@ async def test_it_follows_the_store(ending: Ending) -> None:
     ending.put("before", ends=1000)
     task = asyncio.create_task(ending.graces.run())
     watch = ending.store.subscribe(PODS, since=None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert [change.type for change in await watch.next()] == ["DELETED"]
         ending.store.create(
             PODS,
@@ -150,7 +150,7 @@ async def test_a_burst_of_changes_loses_nobody(ending: Ending) -> None:
     }
     ending.store.create(PODS, pod)
     watch = ending.store.subscribe(PODS, since=None)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert [change.entry.name for change in await watch.next()] == ["one"]
     ending.store.close()
     await task

@@ -19,13 +19,14 @@ import msgspec
 import pytest
 import uvloop
 
+from keepclose.testing.ports import reserved_port
 from keepclose.testing.processes import Embedded, start_embedded
 
 JsonObject = dict[str, Any]
 ROUNDS: Final = 20
 CREATES: Final = 10_000
 CONNECTIONS: Final = 8
-PATIENCE: Final = 60.0
+PATIENCE: Final = 180.0
 _GONE: Final = (OSError, EOFError)
 
 
@@ -178,12 +179,13 @@ async def _round(server: Embedded, number: int, *, kill_at: int) -> Embedded:
 
 async def _kill_again_and_again(directory: Path) -> None:
     rnd = random.Random(20)
-    server = start_embedded(directory)
-    try:
-        for number in range(ROUNDS):
-            server = await _round(server, number, kill_at=rnd.randint(1, CREATES - 1))
-    finally:
-        server.stop()
+    with reserved_port() as port:
+        server = start_embedded(directory, port=port)
+        try:
+            for number in range(ROUNDS):
+                server = await _round(server, number, kill_at=rnd.randint(1, CREATES - 1))
+        finally:
+            server.stop()
 
 
 @pytest.mark.slow

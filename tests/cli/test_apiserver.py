@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
@@ -25,6 +26,7 @@ from typer.testing import CliRunner, Result
 
 from keepclose.cli.logs import log_to_standard_error
 from keepclose.cli.main import app
+from keepclose.testing.ports import reserved_port
 from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 
 JsonObject = dict[str, Any]
@@ -57,7 +59,7 @@ def _call(server: Embedded, method: str, path: str, body: JsonObject | None = No
             "Content-Type": "application/json",
         },
     )
-    with urllib.request.urlopen(request, context=context, timeout=20) as answer:
+    with urllib.request.urlopen(request, context=context, timeout=60) as answer:
         found: JsonObject = json.load(answer)
         return found
 
@@ -237,24 +239,25 @@ def test_a_signal_ends_watches_cleanly(tmp_path: Path, number: signal.Signals) -
             f"{server.url}/api/v1/namespaces?watch=true",
             headers={"Authorization": f"Bearer {server.token()}"},
         )
-        with urllib.request.urlopen(request, context=context, timeout=20) as answer:
+        with urllib.request.urlopen(request, context=context, timeout=60) as answer:
             assert json.loads(answer.readline())["type"] == "ADDED"
             server.process.send_signal(number)
             # An answer that breaks off would raise IncompleteRead.
             rest = answer.read().splitlines()
         assert all(json.loads(line)["type"] == "ADDED" for line in rest)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
         assert server.log.read_text() == ""
 
 
 def test_a_killed_server_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     """After SIGKILL the next server starts on the same files and port, with what was answered."""
-    server = start_embedded(
-        tmp_path / "data", "--service-cluster-ip-range", "10.9.0.0/24,fd09::/112"
-    )
-    _call(server, "POST", CONFIGMAPS, {"metadata": {"name": "one"}})
-    server.kill()
-    with embedded_server(tmp_path / "data", port=server.port) as again:
+    flags = ("--service-cluster-ip-range", "10.9.0.0/24,fd09::/112")
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        server = start_embedded(tmp_path / "data", *flags, port=port)
+        _call(server, "POST", CONFIGMAPS, {"metadata": {"name": "one"}})
+        server.kill()
+        again = stack.enter_context(embedded_server(tmp_path / "data", port=port))
         assert again.url == server.url
         assert _call(again, "GET", f"{CONFIGMAPS}/one")["metadata"]["name"] == "one"
         ranges = _call(again, "GET", "/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
@@ -282,7 +285,7 @@ def test_the_server_names_what_is_missing(tmp_path: Path) -> None:
         [sys.executable, "-c", hidden, "apiserver", "--data-dir", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
         env={**os.environ},
     )

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from keepclose.proxy.pages import Pages
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.apiservers import serving
+from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
 
 COMMAND = Path(sys.executable).parent / "keepclose"
@@ -73,11 +75,18 @@ def test_without_rights() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 2, done.stderr
     assert "error: nftables cannot be used here: the process lacks CAP_NET_ADMIN" in done.stderr
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Keep a port, so that nobody else answers there after a proxy has ended."""
+    with reserved_port() as kept:
+        yield kept
 
 
 async def show(*options: str) -> tuple[int, str, str]:
@@ -95,7 +104,7 @@ async def show(*options: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), errors.decode()
 
 
-async def test_the_status(tmp_path: Path) -> None:
+async def test_the_status(tmp_path: Path, port: int) -> None:
     """Modes, endpoints by zone, reasons, fixes and shares, as people read them."""
     async with serving(tmp_path) as api, cluster_of(api) as cluster:
         await cluster.add_node("n1", "zone-a")
@@ -118,7 +127,7 @@ async def test_the_status(tmp_path: Path) -> None:
                 refresh=proxy.counters.refresh,
                 status=proxy.status,
             )
-            port = await pages.start("127.0.0.1", 0)
+            await pages.start("127.0.0.1", port)
             address = ("--metrics-address", f"127.0.0.1:{port}")
             try:
                 code, out, errors = await show("web", *address)
@@ -150,7 +159,7 @@ def test_an_address_that_is_none(address: str) -> None:
     assert result.output == f"error: --metrics-address: {address!r} must be HOST:PORT\n"
 
 
-async def test_somebody_else_answers() -> None:
+async def test_somebody_else_answers(port: int) -> None:
     """What is no keepclose proxy is told from one that does not answer, with exit code 4."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,8 +167,8 @@ async def test_somebody_else_answers() -> None:
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        address = "127.0.0.1:{1}".format(*server.sockets[0].getsockname())
+    address = f"127.0.0.1:{port}"
+    async with await asyncio.start_server(answer, "127.0.0.1", port):
         want = f"error: what answers at {address} is no keepclose proxy: status 404\n"
         assert await show("--metrics-address", address) == (4, "", want)
     code, out, errors = await show("--metrics-address", address)

@@ -15,7 +15,7 @@ import pytest
 from upcommands import Ground, ground_for, skip_without_packets
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2")
-SECONDS = 40.0
+SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ spec: {ports: [{port: 99999}]}
 """
 
 
-def until(is_so: Callable[[], bool], seconds: float = 40.0) -> None:
+def until(is_so: Callable[[], bool], seconds: float = 120.0) -> None:
     """Return when it is so; fail when it is not in time."""
     end = time.monotonic() + seconds
     # NB: processes of others tell nobody when they end.

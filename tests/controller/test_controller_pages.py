@@ -17,7 +17,7 @@ from keepclose.kube.kubeconfig import load_kubeconfig
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.servicestate import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service
 
 PLAN = plan_service(
@@ -113,7 +113,7 @@ async def test_a_whole_controller_tells_of_itself(tmp_path: Path) -> None:
         state = Running()
         state.url = (await told.get()).rpartition(" ")[2]
         success = 'endpoint_slice_controller_syncs{result="success"} 1\n'
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while success not in (await _get(state, "/metrics"))[1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert await _get(state, "/readyz") == (200, "ok")

@@ -366,8 +366,9 @@ async def test_a_clean_stop_hands_over_within_seconds(tmp_path: Path) -> None:
             await asyncio.wait((first,))
             await cluster.add_pod("p2", "n1", ip="10.0.0.2")
             await slices_hold(cluster, "10.0.0.1", "10.0.0.2")
-            # Under three on a machine with nothing else to do.
-            assert CLOCK.monotonic() - stopped_at < 8.0
+            # Under three on a machine with nothing else to do; without the hand-over it would be
+            # the fifteen of the lease, less the two since it was renewed.
+            assert CLOCK.monotonic() - stopped_at < 12.0
         finally:
             second.cancel()
             await asyncio.wait((second,))
@@ -399,7 +400,7 @@ async def test_a_process_that_is_gone_is_followed_by_the_next(
                 await cluster.add_pod("p2", "n1", ip="10.0.0.2")
                 async with asyncio.timeout(2 * PATIENCE):
                     await slices_hold(cluster, "10.0.0.1", "10.0.0.2")
-                assert 10.0 < CLOCK.monotonic() - gone_at < LATEST_S + PATIENCE
+                assert 10.0 < CLOCK.monotonic() - gone_at < LATEST_S + 20.0
                 if number == signal.SIGSTOP:
                     await cluster.remove(PODS, "p1")
                     async with asyncio.timeout(PATIENCE):

@@ -36,6 +36,7 @@ from keepclose.kube.retries import Retries
 from keepclose.kube.transport import Request
 from keepclose.testing.builders import node, pod
 from keepclose.testing.certificates import Authority, Pair
+from keepclose.testing.ports import reserved_port
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -121,15 +122,6 @@ def secure(
     found = {"authority": AUTHORITY.certificate, **server}
     settings = ConnectionSettings(Server(f"https://{host}:{port}", **found), user)  # type: ignore[arg-type]
     return connect(settings, clock=SystemClock(), retries=Retries(max_elapsed=0))
-
-
-async def free_port() -> int:
-    """Return a port where nobody listens."""
-    server = await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    return port
 
 
 async def test_a_request_arrives_whole() -> None:
@@ -234,10 +226,10 @@ async def test_redirects_are_not_followed() -> None:
 
 async def test_a_refused_connection_says_what_to_check() -> None:
     """Nobody listens: the error names the server and the fix, and that nothing was sent."""
-    port = await free_port()
-    async with plain(port) as client:
-        with pytest.raises(ConnectionRefused) as raised:
-            await client.get(NODES, "n1")
+    with reserved_port() as port:
+        async with plain(port) as client:
+            with pytest.raises(ConnectionRefused) as raised:
+                await client.get(NODES, "n1")
     assert str(raised.value) == (
         f"127.0.0.1:{port}: connection refused; check that the server runs and the port is right"
     )
@@ -246,10 +238,10 @@ async def test_a_refused_connection_says_what_to_check() -> None:
 
 async def test_a_server_that_comes_back_is_found_again() -> None:
     """With patience a request outlives a server that is not there yet."""
-    port = await free_port()
-    settings = ConnectionSettings(Server(f"http://127.0.0.1:{port}"))
-    retries = Retries(first=0.02, cap=0.05, max_elapsed=20, random=Random(1))
-    async with connect(settings, clock=SystemClock(), retries=retries) as client:
+    retries = Retries(first=0.02, cap=0.05, max_elapsed=60, random=Random(1))
+    with reserved_port() as port:
+        settings = ConnectionSettings(Server(f"http://127.0.0.1:{port}"))
+        client = connect(settings, clock=SystemClock(), retries=retries)
         asked = asyncio.create_task(client.create(NODES, node("n1")))
         await asyncio.sleep(0.05)
 
@@ -262,6 +254,7 @@ async def test_a_server_that_comes_back_is_found_again() -> None:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
         assert await asked == node("n1")
+        await client.close()
         await runner.cleanup()
 
 
@@ -489,12 +482,13 @@ async def test_a_watch_has_no_limit_but_silence() -> None:
         await response.prepare(request)
         for _ in range(3):
             await response.write(EVENT)
-            await asyncio.sleep(0.06)
+            await asyncio.sleep(0.4)
         await gone.wait()
         return response
 
-    async with serving(handle) as port, plain(port, timeout=0.1) as client:
-        count, error = await watched(client, idle_timeout=0.3)
+    # NB: the limits are so long that a busy machine begins and goes on to answer within them.
+    async with serving(handle) as port, plain(port, timeout=1.0) as client:
+        count, error = await watched(client, idle_timeout=2.0)
         gone.set()
     assert (count, type(error)) == (3, TimedOut)
 
@@ -703,15 +697,15 @@ async def test_a_proxy_is_used() -> None:
         async with connect(ConnectionSettings(server), clock=SystemClock()) as client:
             assert await client.get(NODES, "n1") == node()
     assert seen == ["http://api.example/api/v1/nodes/n1"]
-    proxy = f"http://ann:hidden@127.0.0.1:{await free_port()}"
-    server = Server("http://api.example", proxy=proxy)
-    assert repr(server) == "Server('http://api.example')"
-    settings = ConnectionSettings(server)
-    async with connect(settings, clock=SystemClock(), retries=Retries(max_elapsed=0)) as client:
-        with pytest.raises(
-            ConnectionRefused, match=r"api.example:80: the proxy http://127"
-        ) as raised:
-            await client.get(NODES, "n1")
+    with reserved_port() as port:
+        server = Server("http://api.example", proxy=f"http://ann:hidden@127.0.0.1:{port}")
+        assert repr(server) == "Server('http://api.example')"
+        settings = ConnectionSettings(server)
+        async with connect(settings, clock=SystemClock(), retries=Retries(max_elapsed=0)) as client:
+            with pytest.raises(
+                ConnectionRefused, match=r"api.example:80: the proxy http://127"
+            ) as raised:
+                await client.get(NODES, "n1")
     assert "hidden" not in str(raised.value)
 
 

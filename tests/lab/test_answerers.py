@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from keepclose.lab.answerers import MOST_HEADER_BYTES, Answers, DatagramAnswerer, HttpAnswerer
+from keepclose.testing.apiservers import PATIENCE
 
 ZONES = ["zone-a"]
 WEB = Answers(pod="web", node="n1", zone=lambda: ZONES[-1])
@@ -26,7 +27,7 @@ async def connected(answers: Answers = WEB) -> AsyncIterator[Streams]:
     port = server.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             yield reader, writer
     finally:
         writer.close()
@@ -197,7 +198,7 @@ async def test_each_datagram_is_answered_by_one() -> None:
     address = server.get_extra_info("sockname")
     client, caller = await loop.create_datagram_endpoint(Caller, remote_addr=address)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             for _ in range(2):
                 client.sendto(b"who")
                 assert await caller.answers.get() == b"web n1 zone-a 127.0.0.1\n"

@@ -17,6 +17,7 @@ from keepclose.lab.connecting import BATCH, Caller, connect_all
 from keepclose.lab.trafficanswers import Answer, Failure
 from keepclose.network.namespaces import Namespace, NetworkError, make_namespace
 from keepclose.network.underlay import Place, Underlay
+from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.underlays import underlay_or_skip
 
 T = TypeVar("T")
@@ -62,6 +63,13 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return when it is so; nothing tells when files are opened and closed."""
+    async with asyncio.timeout(PATIENCE):
+        while not is_so():  # noqa: ASYNC110 - as said
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("family", [0, 1], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("udp", [False, True], ids=["TCP", "UDP"])
 async def test_answers_are_counted_by_caller(
@@ -80,12 +88,11 @@ async def test_answers_are_counted_by_caller(
         Caller(client(underlay, "n1"), pod(underlay, "b").addresses[family], PORT, 0),
     ]
     told: list[int] = []
-    results = await connect_all(callers, udp=udp, tell=told.append)
+    results = await connect_all(callers, udp=udp, patience=PATIENCE, tell=told.append)
     assert results == [Counter({A: 3 * BATCH + 1}), Counter({A: 7}), Counter({B: BATCH}), Counter()]
     assert told[-1] == 4 * BATCH + 8
     assert told == sorted(told)
-    await asyncio.sleep(0.1)
-    assert open_files() <= before
+    await until(lambda: open_files() <= before)
 
 
 async def test_each_datagram_comes_from_a_port_of_its_own(
@@ -95,7 +102,8 @@ async def test_each_datagram_comes_from_a_port_of_its_own(
     await listeners.serve_udp(pod(underlay, "a").namespace, "a n1 zone-a")
     caller = Caller(client(underlay, "n1"), pod(underlay, "a").addresses[0], PORT, 200)
     for _ in range(3):
-        assert await connect_all([caller], udp=True) == [Counter({A: 200})]
+        found = await connect_all([caller], udp=True, patience=PATIENCE)
+        assert found == [Counter({A: 200})]
     assert len(set(listeners.udp_ports)) == len(listeners.udp_ports) == 600
 
 
@@ -103,7 +111,8 @@ async def test_each_datagram_comes_from_a_port_of_its_own(
 async def test_refusals(underlay: Underlay, *, udp: bool) -> None:
     """Where nobody listens every connection is refused at once."""
     caller = Caller(client(underlay, "n1"), pod(underlay, "b").addresses[0], 9, 300)
-    assert await connect_all([caller], udp=udp) == [Counter({Failure.REFUSED: 300})]
+    found = await connect_all([caller], udp=udp, patience=PATIENCE)
+    assert found == [Counter({Failure.REFUSED: 300})]
 
 
 async def test_silence_does_not_hold_up_others(underlay: Underlay, listeners: Listeners) -> None:
@@ -114,7 +123,8 @@ async def test_silence_does_not_hold_up_others(underlay: Underlay, listeners: Li
         Caller(client(underlay, "n1"), NOWHERE, PORT, 150),
         Caller(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 150),
     ]
-    results = await connect_all(callers, patience=1.0, tell=done.append)
+    # NB: within this time all others must be answered, on a busy machine too.
+    results = await connect_all(callers, patience=5.0, tell=done.append)
     assert results == [Counter({Failure.TIMED_OUT: 150}), Counter({A: 150})]
     # All answers were there while all silent ones still waited.
     assert 150 in done
@@ -149,7 +159,7 @@ async def test_what_counts_as_an_answer(
     """Only a whole answer of a pod does."""
     await listeners.serve(pod(underlay, "a").namespace, *pieces)
     caller = Caller(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 3)
-    assert await connect_all([caller]) == [Counter({want: 3})]
+    assert await connect_all([caller], patience=PATIENCE) == [Counter({want: 3})]
 
 
 async def test_a_run_that_is_given_up_leaves_nothing_open(underlay: Underlay) -> None:
@@ -157,8 +167,7 @@ async def test_a_run_that_is_given_up_leaves_nothing_open(underlay: Underlay) ->
     before = open_files()
     caller = Caller(client(underlay, "n1"), NOWHERE, PORT, 1000)
     task = asyncio.create_task(connect_all([caller], patience=60.0))
-    await asyncio.sleep(0.2)
-    assert open_files() > before + 32
+    await until(lambda: open_files() > before + 32)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

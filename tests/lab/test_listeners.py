@@ -22,6 +22,7 @@ from keepclose.network.namespaces import Namespace, make_namespace
 from keepclose.network.privilege import why_no_packets
 from keepclose.network.underlay import Underlay
 from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.fakeclock import FakeClock
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 WEB = Answers(pod="web", node="n1", zone=lambda: "zone-a")
@@ -187,19 +188,29 @@ async def test_a_pod_on_the_host_network_answers_on_the_node(
 
 
 async def test_a_pod_that_is_to_end_answers_until_it_is_gone(
-    bed: KubeletBed, underlay: Underlay
+    tmp_path: Path, underlay: Underlay
 ) -> None:
     """Within its last second it still takes connections; then its place is gone too."""
-    await bed.add_pod()
-    pod = await bed.until_ready()
-    assert underlay.pod(pod.uid) is not None
-    await bed.delete()
-    pod = await bed.until(lambda one: one.is_terminating)
-    assert is_ready(pod)
-    body = await ask(underlay.nodes["n1"].client.namespace, pod.status.pod_ip, 80)
-    assert body.startswith(b"web n1")
-    await bed.until_gone()
-    assert underlay.pod(pod.uid) is None
+    # NB: a second of the machine's own clock may be over before one could ask.
+    clock, network = FakeClock(), UnderlayNetwork(underlay)
+    async with (
+        serving(tmp_path) as api,
+        kubelets_of(api, network, clock=clock, nodes=("n1", "n2")) as bed,
+    ):
+        await bed.add_pod()
+        pod = await bed.until_ready()
+        assert underlay.pod(pod.uid) is not None
+        await bed.delete()
+        pod = await bed.until(lambda one: one.is_terminating)
+        await bed.rest()
+        await clock.advance(0.9)
+        assert is_ready(pod)
+        body = await ask(underlay.nodes["n1"].client.namespace, pod.status.pod_ip, 80)
+        assert body.startswith(b"web n1")
+        await bed.rest()
+        await clock.advance(0.1)
+        await bed.until_gone()
+        assert underlay.pod(pod.uid) is None
 
 
 async def test_a_hundred_pods_come_up_together(bed: KubeletBed, underlay: Underlay) -> None:

@@ -59,7 +59,7 @@ def test_loopback_is_up(inside: Namespace) -> None:
         with inside.open_socket(family) as listener, inside.open_socket(family) as caller:
             listener.bind((address, 0))
             listener.listen()
-            caller.settimeout(5)
+            caller.settimeout(20)
             caller.connect(listener.getsockname())
             assert caller.getpeername() == listener.getsockname()
 

@@ -76,7 +76,7 @@ def _run(line: list[str], script: str) -> dict[str, object]:
         env={**os.environ, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ else:
             listener.bind((address, 80))
             listener.listen()
             caller = one.namespace.open_socket(family)
-            caller.settimeout(5)
+            caller.settimeout(20)
             caller.connect((address, 80))
             seen.append(listener.accept()[1][0])
     tell(said=said, user=os.geteuid(), reason=reason, seen=seen)

@@ -10,6 +10,7 @@ import pytest
 from keepclose.network.namespaces import Namespace, make_namespace
 from keepclose.network.privilege import why_no_packets
 from keepclose.network.relays import Relay
+from keepclose.testing.ports import reserved_port
 
 Echo = tuple[Namespace, int]
 
@@ -143,12 +144,10 @@ async def test_a_cut_while_the_server_is_sought(echo: Echo) -> None:
 async def test_no_server_behind(echo: Echo) -> None:
     """Who is let in is sent away when nobody serves behind the relay."""
     namespace, _ = echo
-    probe = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = probe.sockets[0].getsockname()[1]
-    probe.close()
-    relay = Relay(namespace, port)
-    await relay.open()
-    reader, writer = await _connect((namespace, port))
-    assert await reader.read() == b""
-    writer.transport.abort()
-    await relay.cut()
+    with reserved_port() as port:
+        relay = Relay(namespace, port)
+        await relay.open()
+        reader, writer = await _connect((namespace, port))
+        assert await reader.read() == b""
+        writer.transport.abort()
+        await relay.cut()

@@ -25,7 +25,7 @@ def underlay() -> Iterator[Underlay]:
         yield made
 
 
-def _calls(source: Place, target: Place, *, seconds: float = 5.0) -> tuple[str, ...]:
+def _calls(source: Place, target: Place, *, seconds: float = 20.0) -> tuple[str, ...]:
     """Return under which addresses the source is seen by both families."""
     return tuple(
         call(source.namespace, target.namespace, one, seconds=seconds) for one in target.addresses
@@ -48,7 +48,7 @@ def _open_files() -> int:
 
 def _wait_until(holds: Callable[[], bool]) -> None:
     """Wait for the kernel, which takes away in its own time."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -84,7 +84,9 @@ def test_load_balancers_are_reached_through_the_first_node(underlay: Underlay) -
     node = underlay.nodes["n1"].namespace
     addresses = ("203.0.113.7", "2001:db8:cafe::7")
     for address in addresses:
-        node.run("ip", "address", "add", address, "dev", "lo")
+        # NB: else nobody can use an address of IPv6 before the kernel has found the time.
+        at_once = ("nodad",) if ":" in address else ()
+        node.run("ip", "address", "add", address, "dev", "lo", *at_once)
     assert _calls(underlay.outside, Place("n1", node, addresses)) == underlay.outside.addresses
 
 
@@ -256,13 +258,16 @@ def test_delays_or_the_reason_why_not(underlay: Underlay) -> None:
         assert str(error).startswith("this kernel has no netem (sch_netem)")  # noqa: PT017
         assert _calls(a, b) == a.addresses
         return
-    begin = time.monotonic()
-    assert _calls(a, b) == a.addresses
-    assert time.monotonic() - begin >= 0.2
+
+    def seconds_of_calls() -> float:
+        begin = time.monotonic()
+        assert _calls(a, b) == a.addresses
+        return time.monotonic() - begin
+
+    assert seconds_of_calls() >= 0.2
     underlay.delay(lambda _source, _target: 0.0)
-    begin = time.monotonic()
-    assert _calls(a, b) == a.addresses
-    assert time.monotonic() - begin < 0.1
+    # NB: a busy machine may take as long by itself, but not every time.
+    _wait_until(lambda: seconds_of_calls() < 0.2)
 
 
 def test_a_network_that_is_closed(underlay: Underlay) -> None:

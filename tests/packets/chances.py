@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-UNBELIEVABLE = 1e-8
+UNBELIEVABLE = 1e-11
 """A chance so small that all the tests of all days will not meet it."""
 
 

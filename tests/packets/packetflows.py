@@ -6,6 +6,7 @@ Who answers is asked until it is certain; who does not is told apart by whether 
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,7 +17,7 @@ from tabledbeds import TabledBed, address_of
 from webobjects import FAMILIES, addresses_of
 
 from keepclose.model.service import Service
-from keepclose.testing.netanswers import PATIENCE, Answer, Silence, calling
+from keepclose.testing.netanswers import PATIENCE, SILENCE, Answer, Silence, calling
 from keepclose.testing.netns import Namespace
 
 T = TypeVar("T")
@@ -76,15 +77,19 @@ def _silence_of(error: OSError) -> Silence:
 
 
 def _how_stopped(namespace: Namespace, address: str, port: int) -> Silence:
-    """Return whether a datagram of the node itself is rejected or dropped: only one is told."""
-    with calling(namespace, address, port, udp=True) as caller:
-        for _ in range(3):
+    """Return whether a datagram of the node itself is rejected or dropped: only one is told.
+
+    NB: on a busy machine the kernel tells of a refusal some time after the datagram was sent.
+    """
+    end = time.monotonic() + SILENCE
+    with calling(namespace, address, port, udp=True, seconds=SILENCE) as caller:
+        while time.monotonic() < end:
             try:
                 caller.ask()
             except ConnectionRefusedError:
                 return Silence.REFUSED
             except PermissionError:
-                continue
+                time.sleep(0.02)
     return Silence.DROPPED
 
 
@@ -135,7 +140,7 @@ def follow(bed: TabledBed, flow: Flow, family: str) -> frozenset[Answer] | Silen
     }[flow.to]
     count = 1 if isinstance(flow.want, Silence) else len(flow.want)
     # A busy machine is slow, and only silence must be short.
-    seconds = PATIENCE if flow.want is Silence.DROPPED else 5 * PATIENCE
+    seconds = SILENCE if flow.want is Silence.DROPPED else PATIENCE
     return find_answers(bed.namespace(flow.who), *target, want=count, udp=flow.udp, seconds=seconds)
 
 

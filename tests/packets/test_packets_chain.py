@@ -182,7 +182,7 @@ async def test_a_node_moves_to_another_zone(tmp_path: Path) -> None:
         await chain.expect(service, {"n2-p2": {"n1-p1"}, "n4-p2": {"n3-p1"}})
         client = chain.pod("n2-p2").namespace
         with (
-            calling(client, service.spec.cluster_ip, 80, seconds=10.0) as caller,
+            calling(client, service.spec.cluster_ip, 80) as caller,
             loading([client], [(service.spec.cluster_ip, 80)]) as load,
         ):
             before = await asyncio.to_thread(caller.ask)

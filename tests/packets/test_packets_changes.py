@@ -37,7 +37,7 @@ def open_callers(bed: TabledBed, where: Addresses, family: str) -> Iterator[dict
     with contextlib.ExitStack() as stack:
         yield {
             f"{who} at {what}": stack.enter_context(
-                calling(bed.namespace(who), *target, udp=what == "UDP", seconds=5.0)
+                calling(bed.namespace(who), *target, udp=what == "UDP")
             )
             for who in ("n1-p3", "n1", "outside", "n1-p1")
             for what, target in targets.items()
@@ -186,7 +186,7 @@ def test_doors_close(family: str) -> None:
         def open_doors() -> set[str]:
             answers = do_at_once(
                 {
-                    name: partial(ask, bed.namespace("n1-p3"), *target, seconds=5.0)
+                    name: partial(ask, bed.namespace("n1-p3"), *target)
                     for name, target in targets.items()
                 }
             )

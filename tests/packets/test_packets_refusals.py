@@ -21,7 +21,7 @@ from webobjects import FAMILIES, Addresses, addresses_of, web
 
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.ruleset import DetectLocal, LocalTraffic
-from keepclose.testing.netanswers import Answer, Silence, ask
+from keepclose.testing.netanswers import PATIENCE, SILENCE, Answer, Silence, ask
 from keepclose.testing.netns import ip_batch
 from keepclose.testing.nettopology import NodePlan
 
@@ -76,13 +76,16 @@ def test_addresses_that_no_service_offers() -> None:
                     ("no Service, UDP", unused, 53, True, DROPPED),
                 ):
                     name = f"{family} {who}: {what}"
-                    work[name] = partial(find_answers, inside, host, port, udp=udp)
+                    seconds = SILENCE if fate is DROPPED else PATIENCE
+                    work[name] = partial(find_answers, inside, host, port, udp=udp, seconds=seconds)
                     want[name] = fate
         assert do_at_once(work) == want
         # Once the Service is gone its address is like any that nobody has.
         bed.write((), [])
         gone = {
-            family: partial(ask, bed.namespace(POD), addresses_of(plain, family).cluster, 80)
+            family: partial(
+                ask, bed.namespace(POD), addresses_of(plain, family).cluster, 80, seconds=SILENCE
+            )
             for family in FAMILIES
         }
         assert do_at_once(gone) == dict.fromkeys(FAMILIES, DROPPED)
@@ -149,8 +152,9 @@ def test_source_ranges() -> None:
         # connections to it come from.
         for one in (for_nodes, for_pods):
             lines = [
-                f"address add {addresses_of(one, family).load_balancer}/{length} dev lo"
-                for family, length in ((IPV4, 32), (IPV6, 128))
+                f"address add {addresses_of(one, family).load_balancer}/{length} dev lo{at_once}"
+                # NB: else an address of IPv6 is not used before the kernel has found the time.
+                for family, length, at_once in ((IPV4, 32, ""), (IPV6, 128, " nodad"))
             ]
             ip_batch(lines, bed.namespace(NODE))
         flows = [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted, plain
 
 DUAL = AllocationSettings((SERVICE_NETWORK, SERVICE_NETWORK6))
 PLAN = (NodePlan("n1", "zone-a", 2), NodePlan("n2", "zone-b", 1))
+TIMES = 40
 
 
 class Scene(NamedTuple):
@@ -56,8 +58,11 @@ async def until(is_so: Callable[[], bool], *, seconds: float = 60.0) -> None:
             await asyncio.sleep(0.05)
 
 
-async def answers(bed: Bed, client: str, address: str, *, times: int = 20) -> set[str]:
-    """Return who answers to new connections of a pod at port 80."""
+async def answers(bed: Bed, client: str, address: str, *, times: int = TIMES) -> set[str]:
+    """Return who answers to new connections of a pod at port 80.
+
+    NB: that one of two endpoints is never chosen has a chance of one in 2 ** 39.
+    """
     pod = next(one for one in bed.pods if one.name == client)
     found: Counter[str] = await asyncio.to_thread(
         count_answers, pod.namespace, address, 80, times=times
@@ -68,7 +73,8 @@ async def answers(bed: Bed, client: str, address: str, *, times: int = 20) -> se
 async def expect(bed: Bed, client: str, address: str, want: set[str]) -> None:
     """Return when exactly these answer; what a page says may be ahead of the kernel."""
     found: set[str] = set()
-    for _ in range(50):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         found = await answers(bed, client, address)
         if found == want:
             return
@@ -97,10 +103,10 @@ async def test_connections_stay_in_their_zone_and_fall_back(tmp_path: Path) -> N
             assert (done.returncode, done.stderr) == (0, "")
             [found] = json.loads(done.stdout)["services"]
             assert found["ports"][0]["mode"] == "PreferSameZone"
-            assert found["connections"] == {"zone-a": 20}
+            assert found["connections"] == {"zone-a": TIMES}
             shown = await asyncio.to_thread(proxies["n1"].call, "proxy", "status", "web")
             assert "same zone  2 endpoints of 3" in shown.stdout
-            assert "went to  zone-a 100.0% (20)" in shown.stdout
+            assert f"went to  zone-a 100.0% ({TIMES})" in shown.stdout
 
             # The last endpoint of zone-b goes: its node falls back to all that are left.
             left = [one for one in endpoints_of(bed, hinted) if one["zone"] == "zone-a"]
@@ -146,7 +152,14 @@ async def test_established_connections_outlive_topology_and_restarts(tmp_path: P
             await until(lambda: _used(proxies["n1"]) == [bed.node("n2").pods[0].address])
             assert await asyncio.to_thread(caller.ask) == before
             assert await answers(bed, "n1-p1", address) == {"n2-p1"}
-            assert _service_chains(proxies["n1"].rules()) == _service_chains(rules)
+            # NB: ranges of cluster IPs may be known a moment after the rules were compared, and
+            # then the chain that stands for the layout is made twice; that of the Service stays.
+            before_and_after = [_service_chains(one) for one in (rules, proxies["n1"].rules())]
+            own, kept = ([one for one in x if "chain service-" in one] for x in before_and_after)
+            assert kept == own
+            await until(
+                lambda: set(_service_chains(proxies["n1"].rules())) == set(_service_chains(rules))
+            )
 
 
 def _status(proxy: RunningProxy) -> int:
@@ -172,11 +185,11 @@ async def test_a_server_that_is_gone_and_a_table_that_is_gone(tmp_path: Path) ->
             await until(lambda: f"{address} . tcp . 80" in one.rules())
             await one.relay.cut()
             want = {"n1-p1", "n1-p2", "n2-p1"}
-            assert await answers(bed, "n1-p1", address, times=60) == want
+            assert await answers(bed, "n1-p1", address, times=80) == want
             await asyncio.to_thread(one.node.namespace.run, "nft", "delete table ip kube-proxy")
             await until(lambda: f"{address} . tcp . 80" in one.rules())
-            assert await answers(bed, "n1-p1", address, times=60) == want
-            assert "request failed" in one.log.read_text()
+            assert await answers(bed, "n1-p1", address, times=80) == want
+            await until(lambda: "request failed" in one.log.read_text())
             await one.relay.open()
             await cluster.set_endpoints(plain(bed.pods[2].address))
             await expect(bed, "n1-p1", address, {"n2-p1"})
@@ -217,7 +230,7 @@ async def test_udp_flows_leave_an_endpoint_that_is_gone(tmp_path: Path) -> None:
         client = bed.pods[0].namespace
         with started({"n1": one}):
             await until(lambda: f"{address} . udp . 80" in one.rules())
-            with calling(client, address, 80, udp=True) as caller:
+            with calling(client, address, 80, udp=True, seconds=5.0) as caller:
                 assert (await asyncio.to_thread(caller.ask)).name == first.name
                 both = (plain(first.address), plain(second.address))
                 await cluster.set_endpoints(*both, ports=slice_ports)
@@ -226,7 +239,11 @@ async def test_udp_flows_leave_an_endpoint_that_is_gone(tmp_path: Path) -> None:
                 await cluster.set_endpoints(plain(second.address), ports=slice_ports)
 
                 def moved() -> bool:
-                    return caller.ask().name == second.name
+                    # NB: an answer on its way while its flow is ended has no way back; datagrams
+                    # may get lost, and callers ask again.
+                    with suppress(TimeoutError):
+                        return caller.ask().name == second.name
+                    return False
 
                 await until(moved)
 
@@ -243,26 +260,27 @@ async def test_no_connection_is_lost_while_endpoints_change(tmp_path: Path) -> N
             with started({"n1": one}, option):
                 await until(lambda: f"{address} . tcp . 80" in one.rules())
                 await until(lambda: _status(one) == 200)
+                found: Counter[str] = Counter()
                 done = asyncio.Event()
 
-                async def ask_on(done: asyncio.Event) -> Counter[str]:
-                    found: Counter[str] = Counter()
+                async def ask_on(found: Counter[str], done: asyncio.Event) -> None:
                     while not done.is_set():
-                        found += await asyncio.to_thread(
-                            count_answers, client, address, 80, times=50
+                        found.update(
+                            await asyncio.to_thread(count_answers, client, address, 80, times=10)
                         )
-                    return found
 
-                asking = asyncio.create_task(ask_on(done))
+                asking = asyncio.create_task(ask_on(found, done))
                 for number in range(20):
                     make = hinted if number % 2 else plain
                     await cluster.set_endpoints(*endpoints_of(bed, make)[number % 3 :])
                     await cluster.label_node("n1", "zone-b" if number % 4 == 3 else "zone-a")
-                    await asyncio.sleep(0.05)
+                    # However slow the machine is, some connections fall into each change.
+                    goal = found.total() + 20
+                    await until(lambda goal=goal, found=found: found.total() >= goal)  # type: ignore[misc]
                 done.set()
-                found = await asking
+                await asking
                 assert set(found) == {"n1-p1", "n1-p2", "n2-p1"}
-                assert sum(found.values()) >= 100
+                assert found.total() >= 400
 
 
 async def test_both_families(tmp_path: Path) -> None:

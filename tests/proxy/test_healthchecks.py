@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
@@ -13,6 +13,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.proxy.healthchecks import HealthChecks
 from keepclose.proxy.listening import listen_here
 from keepclose.testing.netns import namespaces_or_skip
+from keepclose.testing.ports import reserved_port
 
 WEB = NamespacedName("default", "web")
 API = NamespacedName("shop", "api")
@@ -40,11 +41,18 @@ async def node() -> AsyncIterator[Node]:
     await made.checks.close()
 
 
-def free_port() -> int:
-    """Return a port that nobody has."""
-    with listen_here("127.0.0.1", 0) as one:
-        port: int = one.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Keep a port that nobody has."""
+    with reserved_port() as kept:
+        yield kept
+
+
+@pytest.fixture
+def other() -> Iterator[int]:
+    """Keep another one."""
+    with reserved_port() as kept:
+        yield kept
 
 
 async def get(port: int, path: str = "/", host: str = "127.0.0.1") -> tuple[int, str, str]:
@@ -57,9 +65,8 @@ async def get(port: int, path: str = "/", host: str = "127.0.0.1") -> tuple[int,
         return answer.status, weight, await answer.text()
 
 
-async def test_what_a_load_balancer_reads(node: Node) -> None:
+async def test_what_a_load_balancer_reads(node: Node, port: int) -> None:
     """The body, the weight and the code follow from local endpoints and the proxy's health."""
-    port = free_port()
     await node.checks.sync({WEB: port}, {WEB: 2, API: 7})
     want = (
         '{\n\t"service": {\n\t\t"namespace": "default",\n\t\t"name": "web"\n\t},\n'
@@ -75,9 +82,9 @@ async def test_what_a_load_balancer_reads(node: Node) -> None:
     assert node.failures == []
 
 
-async def test_ports_come_and_go(node: Node) -> None:
+async def test_ports_come_and_go(node: Node, port: int, other: int) -> None:
     """A port that stays is not closed; one that moves is free for another Service at once."""
-    first, second = free_port(), free_port()
+    first, second = port, other
     await node.checks.sync({WEB: first}, {WEB: 1})
     reader, writer = await asyncio.open_connection("127.0.0.1", first)
     for services in ({WEB: first, API: second}, {WEB: first}, {WEB: first, API: second}):
@@ -93,16 +100,14 @@ async def test_ports_come_and_go(node: Node) -> None:
     assert (await get(first))[1] == "5"
     await node.checks.sync({}, {})
     assert node.checks.ports == {}
-    for port in (first, second):
+    for closed in (first, second):
         with pytest.raises(aiohttp.ClientConnectorError):
-            await get(port)
+            await get(closed)
 
 
-async def test_a_port_that_is_taken(node: Node) -> None:
+async def test_a_port_that_is_taken(node: Node, port: int, other: int) -> None:
     """It is told, nothing half open is left, others work, and the next sync tries again."""
-    other = free_port()
-    with listen_here("127.0.0.2", 0) as taken:
-        port = taken.getsockname()[1]
+    with listen_here("127.0.0.2", port):
         await node.checks.sync({WEB: port, API: other}, {WEB: 1, API: 1})
         assert node.checks.ports == {API: other}
         [(service, message)] = node.failures
@@ -135,15 +140,14 @@ async def test_listening_in_a_namespace() -> None:
             await one.sync({WEB: 30100}, {WEB: 1})
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             with inside.open_socket(family) as client:
-                client.settimeout(5)
+                client.settimeout(20)
                 client.connect((address, 30100))
         for one in checks:
             await one.close()
 
 
-async def test_other_addresses(node: Node) -> None:
+async def test_other_addresses(node: Node, port: int) -> None:
     """Listeners move with the addresses of node ports; without any that is told, once."""
-    port = free_port()
     await node.checks.sync({WEB: port}, {WEB: 1})
     node.checks.move(("127.0.0.2",))
     assert (await get(port))[0] == 200
@@ -163,9 +167,8 @@ async def test_other_addresses(node: Node) -> None:
     )
 
 
-async def test_a_number_that_is_no_port(node: Node) -> None:
+async def test_a_number_that_is_no_port(node: Node, other: int) -> None:
     """It is told once for as long as it is asked for, and harms nobody else."""
-    other = free_port()
     for _ in range(3):
         await node.checks.sync({WEB: 70000, API: other}, {API: 1})
     assert (await get(other))[0] == 200

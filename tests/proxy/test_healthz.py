@@ -15,6 +15,7 @@ from keepclose.model.workload import Node, NodeSpec, Taint
 from keepclose.proxy.healthz import HealthServer, HealthState, format_time, is_eligible
 from keepclose.proxy.listening import listen_here
 from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.ports import reserved_port
 
 NODE = Node(metadata=ObjectMeta(name="n1"))
 TAINTED = Node(spec=NodeSpec(taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),)))
@@ -153,20 +154,19 @@ async def test_methods_and_paths() -> None:
 async def test_a_port_that_is_taken_is_tried_again() -> None:
     """Every five seconds, until it is free."""
     clock = FakeClock()
-    taken = listen_here("127.0.0.1", 0)
-    port = taken.getsockname()[1]
     server = HealthServer(HealthState(clock=clock), node=lambda: NODE, clock=clock)
-    with pytest.raises(OSError, match="in use"):
-        await server.start("127.0.0.1", port)
-    task = asyncio.create_task(server.start_eventually("127.0.0.1", port))
-    await clock.run_until_idle()
-    assert clock.next_due_in == 5.0
-    taken.close()
-    await clock.advance(4.9)
-    assert not task.done()
-    await clock.advance(0.1)
-    assert await task == port
-    await server.stop()
+    with reserved_port() as port:
+        with listen_here("127.0.0.1", port):
+            with pytest.raises(OSError, match="in use"):
+                await server.start("127.0.0.1", port)
+            task = asyncio.create_task(server.start_eventually("127.0.0.1", port))
+            await clock.run_until_idle()
+            assert clock.next_due_in == 5.0
+        await clock.advance(4.9)
+        assert not task.done()
+        await clock.advance(0.1)
+        assert await task == port
+        await server.stop()
 
 
 def test_other_taints_do_not_matter() -> None:

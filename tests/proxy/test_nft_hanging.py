@@ -26,14 +26,15 @@ async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) 
     """The limit holds, says so, and leaves no process behind."""
     pids = tmp_path / "pids"
     program = script(tmp_path / "nft", f"sleep 60 & echo $$ $! > {pids}; wait")
-    writer = NftCommandWriter(program=program, limit=0.3)
+    # NB: within the limit the program must have begun, on a busy machine too.
+    writer = NftCommandWriter(program=program, limit=2.0)
     started = time.monotonic()
-    with pytest.raises(NftError, match=r"did not end within 0\.3 s and was killed") as caught:
+    with pytest.raises(NftError, match="did not end within 2 s and was killed") as caught:
         await writer.apply("add table ip t")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     assert caught.value.failure is Failure.TIMEOUT
     parent, child = pids.read_text().split()
-    for _ in range(100):
+    for _ in range(1000):
         if not _is_running(parent) and not _is_running(child):
             break
         await asyncio.sleep(0.02)
@@ -97,7 +98,7 @@ async def test_a_library_call_that_hangs_is_told_and_the_next_is_refused(tmp_pat
             await writer.apply("add table ip late")
         assert caught.value.failure is Failure.TIMEOUT
         await asyncio.to_thread(pipe.write_text, "add table ip piped\n")
-        for _ in range(500):
+        for _ in range(3000):
             await asyncio.sleep(0.01)
             try:
                 await writer.apply("add table ip late")
@@ -119,7 +120,7 @@ async def test_closing_while_a_call_hangs(tmp_path: Path) -> None:
             await writer.apply(f'include "{pipe}"\n')
         started = time.monotonic()
         await writer.close()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         await asyncio.to_thread(pipe.write_text, "\n")
 
 

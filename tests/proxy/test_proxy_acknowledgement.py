@@ -16,7 +16,7 @@ from keepclose.kube.retries import Retries
 from keepclose.model.acknowledgements import NodeAcknowledgement, parse_acknowledgement
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.apiservers import PATIENCE, Served, serving
 from keepclose.testing.proxies import CLOCK, ProxyCluster, cluster_of
 
 
@@ -50,7 +50,7 @@ class Speaker:
         before = self.acknowledger.writes
         self.wanted = NodeAcknowledgement("n1", version, keys)
         self.acknowledger.note()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while self.acknowledger.writes == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

@@ -31,7 +31,7 @@ def run(one: RunningProxy, line: str, data: Path) -> str:
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 0, f"{line}\n{done.stderr}"
     return done.stdout
@@ -61,7 +61,7 @@ async def test_the_commands_of_the_page(tmp_path: Path) -> None:
             command = start.removesuffix(" &").replace("/tmp/cluster", str(data))  # noqa: S108
             program, *arguments = command.split()
             with one.node.namespace.running([ROOT / program, *arguments], one.log):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(180):
                     while not await asyncio.to_thread(is_ready, one):  # noqa: ASYNC110
                         await asyncio.sleep(0.1)
                 shown = [await asyncio.to_thread(run, one, line, data) for line in looks]

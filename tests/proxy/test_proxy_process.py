@@ -24,6 +24,7 @@ from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.sysctls import ConntrackSettings
 from keepclose.proxy.writers import Failure, NftError
 from keepclose.testing.apiservers import PATIENCE, Served, serving
+from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import CLOCK, ProxyCluster, cluster_of, plain
 
 SETTINGS = ProxySettings("n1", min_sync_s=0.0, node_wait_s=0.0, families=("IPv4",))
@@ -114,21 +115,25 @@ async def test_a_health_port_that_is_taken(tmp_path: Path) -> None:
 
 async def test_health_checks_of_load_balancers(tmp_path: Path) -> None:
     """A Service with externalTrafficPolicy Local has its health-check port answered."""
-    async with world(tmp_path) as (_, cluster):
-        made = await cluster.add_service("lb", type="LoadBalancer", externalTrafficPolicy="Local")
-        await cluster.set_endpoints(plain("10.0.0.1", node="n1"), service="lb")
-        url = f"http://127.0.0.1:{made.spec.health_check_node_port}/"
-        writer = RecordingWriter()
-        async with cluster.proxied(
-            "n1", writer=writer, families=("IPv4",), node_port_addresses=("all",)
-        ) as proxy:
-            await cluster.settle(proxy)
-            status, body = await fetch(url)
-            assert (status, msgspec.json.decode(body)["localEndpoints"]) == (200, 1)
-            await cluster.set_endpoints(plain("10.0.0.1", node="n2"), service="lb")
-            await wait_for(url, 503)
-        with pytest.raises(aiohttp.ClientConnectionError):
-            await fetch(url)
+    # NB: it listens on this very machine, where another test may want a port of the range too.
+    with reserved_port(30000, 32767) as port:
+        async with world(tmp_path) as (_, cluster):
+            await cluster.add_service(
+                "lb", type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=port
+            )
+            await cluster.set_endpoints(plain("10.0.0.1", node="n1"), service="lb")
+            url = f"http://127.0.0.1:{port}/"
+            writer = RecordingWriter()
+            async with cluster.proxied(
+                "n1", writer=writer, families=("IPv4",), node_port_addresses=("all",)
+            ) as proxy:
+                await cluster.settle(proxy)
+                status, body = await fetch(url)
+                assert (status, msgspec.json.decode(body)["localEndpoints"]) == (200, 1)
+                await cluster.set_endpoints(plain("10.0.0.1", node="n2"), service="lb")
+                await wait_for(url, 503)
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await fetch(url)
 
 
 async def test_a_dry_run_shows_and_writes_nothing(tmp_path: Path) -> None:

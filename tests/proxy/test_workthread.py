@@ -49,7 +49,7 @@ async def test_a_call_that_hangs_is_told_and_blocks_others_until_it_ends() -> No
         with pytest.raises(StuckError, match="the first has not come back yet; the next was not"):
             await thread.run(lambda: 1, limit=5, what="the next")
         release.set()
-        for _ in range(500):
+        for _ in range(3000):
             await asyncio.sleep(0.01)
             try:
                 assert await thread.run(lambda: 2, limit=5, what="later") == 2

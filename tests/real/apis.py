@@ -47,7 +47,7 @@ def opened(kubeconfig: Path, *, retries: Retries | None = None) -> Client:
     return connect(load_settings(kubeconfig), clock=CLOCK, retries=retries)
 
 
-async def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 30.0) -> None:
+async def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 90.0) -> None:
     """Return when the condition holds; fail in its words when it does not in time."""
     deadline = CLOCK.monotonic() + seconds
     while not condition():

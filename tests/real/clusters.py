@@ -106,7 +106,7 @@ async def wait_for_places(
 ) -> list[EndpointSlice]:
     """Return the slices as soon as they say what is wanted; fail with the difference."""
     found: dict[str, Place] = {}
-    for _ in range(300):
+    for _ in range(900):
         slices = await read_slices(client, namespace, service)
         found = places(slices)
         if found == want:

@@ -69,7 +69,7 @@ class Namespace(NamedTuple):
     def ask(self, address: str, port: int) -> str:
         """Connect from inside and return what the other side says."""
         with self.open_socket() as one:
-            one.settimeout(2)
+            one.settimeout(20)
             one.connect((address, port))
             return one.recv(100).decode()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -19,7 +19,11 @@ from typing import NamedTuple
 
 import pytest
 
+from keepclose.testing.ports import reserved_port
+
 READY_SECONDS = 90.0
+_PORTS = contextlib.ExitStack()
+atexit.register(_PORTS.close)
 
 
 def _version() -> str:
@@ -40,11 +44,8 @@ def program(name: str) -> Path:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody has."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    """Return a port that nobody has, and that nobody is given until these tests end."""
+    return _PORTS.enter_context(reserved_port())
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def hinted(slices: list[EndpointSlice]) -> list[bool]:
 async def wait_for(client: Client, name: str, *, hints: bool, count: int) -> list[EndpointSlice]:
     """Return the slices of a Service once all its endpoints have hints, or none has any."""
     found: list[EndpointSlice] = []
-    for _ in range(300):
+    for _ in range(900):
         found = await read_slices(client, "pages", name)
         if hinted(found) == [hints] * count:
             return found
@@ -141,7 +141,7 @@ async def test_the_controller_with_the_rights_on_the_page_and_back(
                 return all(set(one.metadata.labels) <= own for one in slices)
 
             assert not is_ordinary(divided)
-            for _ in range(300):
+            for _ in range(900):
                 divided = await read_slices(client, "pages", "divided")
                 if is_ordinary(divided):
                     break

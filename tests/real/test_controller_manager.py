@@ -247,7 +247,7 @@ async def _holder(client: Client) -> str:
 
 async def _wait_until_gone(client: Client, namespace: str, service: str) -> None:
     left = await read_slices(client, namespace, service)
-    for _ in range(300):
+    for _ in range(900):
         if not left:
             return
         await asyncio.sleep(0.1)

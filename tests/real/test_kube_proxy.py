@@ -43,7 +43,7 @@ class Proxied(NamedTuple):
     async def expect_endpoints(self, name: str, want: set[str]) -> None:
         """Return when connections to the Service are spread over exactly these addresses."""
         found: set[str] = set()
-        deadline = CLOCK.monotonic() + 30
+        deadline = CLOCK.monotonic() + 90
         while CLOCK.monotonic() < deadline:
             found = endpoints_in(await self.rules(), name)
             if found == want:

@@ -94,7 +94,7 @@ class Kubectl:
     def run(self, *arguments: str, stdin: str = "", **env: str) -> tuple[int, str, str]:
         """Run a command to its end."""
         process = self.start(*arguments, stdin=stdin, **env)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=90)
         return process.returncode, out, err
 
     def __call__(self, *arguments: str, stdin: str = "", **env: str) -> str:
@@ -109,7 +109,7 @@ def _wait_for_a_watch(kubectl: Kubectl, resource: str) -> None:
     pattern = re.compile(
         rf'apiserver_longrunning_requests{{[^}}]*resource="{resource}"[^}}]*}} ([0-9.]+)'
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if any(float(value) > 0 for value in pattern.findall(kubectl("get", "--raw", "/metrics"))):
             return
@@ -135,7 +135,7 @@ def kubectl(request: pytest.FixtureRequest, server: Embedded, tmp_path: Path) ->
     scoped = Kubectl(program(request.param), kubeconfig, tmp_path)
     scoped("config", "set-context", "--current", f"--namespace={namespace}")
     yield scoped
-    admin("delete", "namespace", namespace, "--wait=true", "--timeout=30s")
+    admin("delete", "namespace", namespace, "--wait=true", "--timeout=60s")
 
 
 def test_version_and_kinds(kubectl: Kubectl) -> None:
@@ -324,12 +324,12 @@ def test_label_annotate_scale_rollout_wait(kubectl: Kubectl) -> None:
         patch = json.dumps({"status": status})
         kubectl("patch", "deployment", "api", "--subresource=status", "--type=merge", "-p", patch)
     assert "successfully rolled out" in kubectl("rollout", "status", "deployment/api")
-    waited = kubectl("wait", "--for=condition=Available", "deployment/api", "--timeout=20s")
+    waited = kubectl("wait", "--for=condition=Available", "deployment/api", "--timeout=60s")
     assert "condition met" in waited
-    deleting = kubectl.start("wait", "--for=delete", "svc/web", "--timeout=20s")
+    deleting = kubectl.start("wait", "--for=delete", "svc/web", "--timeout=60s")
     _wait_for_a_watch(kubectl, "services")
     kubectl("delete", "svc", "web")
-    _, err = deleting.communicate(timeout=30)
+    _, err = deleting.communicate(timeout=90)
     assert deleting.returncode == 0, err
 
 
@@ -340,10 +340,10 @@ def test_delete_waits_for_finalizers_and_takes_dependents_along(kubectl: Kubectl
     kubectl("delete", "svc", "web", "--wait=false")
     metadata = json.loads(kubectl("get", "svc", "web", "-o", "json"))["metadata"]
     assert metadata["deletionTimestamp"]
-    waiting = kubectl.start("wait", "--for=delete", "svc/web", "--timeout=20s")
+    waiting = kubectl.start("wait", "--for=delete", "svc/web", "--timeout=60s")
     _wait_for_a_watch(kubectl, "services")
     kubectl("patch", "svc", "web", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-    _, err = waiting.communicate(timeout=30)
+    _, err = waiting.communicate(timeout=90)
     assert waiting.returncode == 0, err
 
     kubectl("apply", "-f", "-", stdin=WEB)
@@ -357,11 +357,11 @@ def test_delete_waits_for_finalizers_and_takes_dependents_along(kubectl: Kubectl
           - {{apiVersion: v1, kind: Service, name: web, uid: {uid}, blockOwnerDeletion: true}}
         """)
     kubectl("apply", "-f", "-", stdin=owned)
-    waiting = kubectl.start("wait", "--for=delete", "configmap/dependent", "--timeout=20s")
+    waiting = kubectl.start("wait", "--for=delete", "configmap/dependent", "--timeout=60s")
     _wait_for_a_watch(kubectl, "configmaps")
     cascade = "--cascade=true" if kubectl.is_old else "--cascade=foreground"
     kubectl("delete", "svc", "web", cascade)
-    _, err = waiting.communicate(timeout=30)
+    _, err = waiting.communicate(timeout=90)
     assert waiting.returncode == 0, err
 
     kubectl("apply", "-f", "-", stdin=WEB)

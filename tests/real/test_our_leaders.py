@@ -13,7 +13,7 @@ from keepclose.kube.leases import LeaderElector
 from keepclose.kube.recorder import EventRecorder
 from keepclose.model.meta import ObjectReference
 
-LEASE_S = 2
+LEASE_S = 6
 
 
 class Candidate:
@@ -27,7 +27,7 @@ class Candidate:
             identity=identity,
             clock=CLOCK,
             lease_duration_s=LEASE_S,
-            renew_deadline_s=1.2,
+            renew_deadline_s=4.0,
             retry_period_s=0.2,
         )
         self.running = asyncio.ensure_future(self.elector.run(self._lead))
@@ -53,7 +53,8 @@ async def test_a_leader_that_stops_hands_over_at_once(api: Api, namespace: str) 
             await one.stop()
             stopped_at = CLOCK.monotonic()
             await wait_until(lambda: two.elector.is_leader, "the second leads")
-            assert CLOCK.monotonic() - stopped_at < 1.0
+            # Under one on a machine with nothing else to do.
+            assert CLOCK.monotonic() - stopped_at < LEASE_S - 2
             lease = await client.get(LEASES, "lock", namespace=namespace)
             assert lease.spec.holder_identity == "two"
             assert lease.spec.lease_transitions == 1
@@ -78,7 +79,7 @@ async def test_a_leader_that_dies_is_replaced(api: Api, namespace: str) -> None:
             assert not two.elector.is_leader
             await wait_until(lambda: two.elector.is_leader, "the second leads")
             waited = CLOCK.monotonic() - died_at
-            assert LEASE_S - 0.5 < waited < LEASE_S + 1.5
+            assert LEASE_S - 2 < waited < LEASE_S + 4
             assert one.elector.terms == two.elector.terms == 1
         finally:
             await one.stop()

@@ -30,7 +30,7 @@ async def client(api: Api) -> AsyncIterator[Client]:
 async def _take(events: Events, count: int) -> list[tuple[str, str, str]]:
     """Return type, name and value of the next changes; bookmarks do not count."""
     taken: list[tuple[str, str, str]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(taken) < count:
             event = await anext(events)
             if event.object is not None:
@@ -53,7 +53,7 @@ async def test_a_watch_goes_on_where_another_one_ended(client: Client, namespace
         CONFIG_MAPS, namespace=namespace, resource_version=page.resource_version
     ) as events:
         await _write(client, namespace, ["2"])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             event = await anext(events)
         assert event.object is not None
         assert (event.type, event.object.data) == ("MODIFIED", {"value": "2"})
@@ -74,7 +74,7 @@ async def test_a_watch_ends_cleanly_with_a_bookmark(client: Client, namespace: s
     page = await client.list_all(CONFIG_MAPS, namespace=namespace)
     await client.create(CONFIG_MAPS, config_map("m"), namespace=namespace)
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         client.watch(
             CONFIG_MAPS,
             namespace=namespace,
@@ -126,7 +126,7 @@ async def test_a_watch_begins_with_what_is_there_where_the_server_can(
     for name in ("a", "b"):
         await client.create(CONFIG_MAPS, config_map(name), namespace=namespace)
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         client.watch(
             CONFIG_MAPS,
             namespace=namespace,
@@ -156,7 +156,7 @@ async def test_a_reflector_falls_back_to_lists_where_streams_fail(
         )
         running = asyncio.ensure_future(reflector.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await reflector.synced.wait()
             assert [one.metadata.name for one in reflector.cache.all()] == ["a"]
             want_attempts = 2 if api.make == "real" else 1

@@ -272,7 +272,7 @@ async def hinted_zones(client: Client, namespace: str, name: str = "web") -> Cou
 async def wait_for_zones(client: Client, namespace: str, want: dict[str, int]) -> None:
     """Return when so many endpoints are hinted for each zone."""
     found: Counter[str] = Counter()
-    for _ in range(300):
+    for _ in range(900):
         found = await hinted_zones(client, namespace)
         if found == Counter(want):
             return
@@ -441,7 +441,7 @@ async def test_writes_go_through_while_the_webhook_is_dead(
         await settle(cluster)
         registered = await client.get(MUTATING_WEBHOOKS, "keepclose-hints")
         hook.process.kill()
-        hook.process.wait(20)
+        hook.process.wait(60)
     await create_pods(client, place, "web", range(3, 6))
     await wait_for_places(client, place, "web", bare(range(6)))
     with hooked(cluster) as hook:
@@ -498,7 +498,7 @@ async def test_the_rights_on_the_page_are_enough(
         await create_service(client, place, "example.dev/Nobody")
         await create_pods(client, place, "web", range(3))
         reasons: set[str] = set()
-        for _ in range(300):
+        for _ in range(900):
             page = await client.list_all(EVENTS, namespace=place)
             reasons = {one.reason for one in page.items}
             if reasons:

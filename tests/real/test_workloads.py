@@ -80,7 +80,7 @@ class Kubectl:
             stderr=asyncio.subprocess.PIPE,
             env={"HOME": str(self._home), "PATH": "/usr/bin:/bin"},
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             out, err = await process.communicate(stdin.encode())
         assert process.returncode == 0, f"kubectl {' '.join(arguments)}: {(err + out).decode()}"
         return out.decode()
@@ -106,7 +106,7 @@ async def test_a_deployment_from_its_beginning_to_its_end(kubectl: Kubectl, lab:
     """Apply, wait, scale, a new image, undo, describe and delete all do what people expect."""
     applied = await kubectl("apply", "-f", "-", stdin=DEMO)
     assert applied.splitlines() == ["service/demo-svc created", "deployment.apps/demo created"]
-    rolled = await kubectl("rollout", "status", "deployment/demo", "--timeout=30s")
+    rolled = await kubectl("rollout", "status", "deployment/demo", "--timeout=90s")
     assert rolled.splitlines()[-1] == 'deployment "demo" successfully rolled out'
     row = (await kubectl("get", "deployment", "demo", "--no-headers")).split()
     assert row[:4] == ["demo", "5/5", "5", "5"]
@@ -117,12 +117,12 @@ async def test_a_deployment_from_its_beginning_to_its_end(kubectl: Kubectl, lab:
 
     scaled = await kubectl("scale", "deployment/demo", "--replicas=7")
     assert scaled == "deployment.apps/demo scaled\n"
-    await kubectl("rollout", "status", "deployment/demo", "--timeout=30s")
+    await kubectl("rollout", "status", "deployment/demo", "--timeout=90s")
     pods = (await kubectl("get", "pods", "-l", "app=demo-app", "--no-headers")).splitlines()
     assert [line.split()[2] for line in pods] == ["Running"] * 7
 
     await kubectl("set", "image", "deployment/demo", "agnhost=agnhost:2.9")
-    rolled = await kubectl("rollout", "status", "deployment/demo", "--timeout=30s")
+    rolled = await kubectl("rollout", "status", "deployment/demo", "--timeout=90s")
     assert rolled.splitlines()[-1] == 'deployment "demo" successfully rolled out'
     await lab.until(lambda: len(lab.pods) == 7)
     paths = "{.items[*].spec.containers[0].image}"
@@ -130,7 +130,7 @@ async def test_a_deployment_from_its_beginning_to_its_end(kubectl: Kubectl, lab:
     assert images.split() == ["agnhost:2.9"] * 7
 
     await kubectl("rollout", "undo", "deployment/demo")
-    await kubectl("rollout", "status", "deployment/demo", "--timeout=30s")
+    await kubectl("rollout", "status", "deployment/demo", "--timeout=90s")
     history = await kubectl("rollout", "history", "deployment/demo")
     assert re.findall(r"^(\d+)\s", history, re.MULTILINE) == ["2", "3"]
 
@@ -140,18 +140,18 @@ async def test_a_deployment_from_its_beginning_to_its_end(kubectl: Kubectl, lab:
     assert re.search(r"Progressing\s+True\s+NewReplicaSetAvailable", told)
     assert "ScalingReplicaSet" in told
 
-    await kubectl("delete", "deployment", "demo", "--timeout=30s")
+    await kubectl("delete", "deployment", "demo", "--timeout=90s")
     await lab.until(lambda: not lab.pods)
 
 
 async def test_a_daemon_set_rolls_out(kubectl: Kubectl, lab: Lab) -> None:
     """One pod comes to each node, and a new image to each of them in turn."""
     await kubectl("apply", "-f", "-", stdin=COLLECTOR)
-    await kubectl("rollout", "status", "daemonset/collector", "--timeout=30s")
+    await kubectl("rollout", "status", "daemonset/collector", "--timeout=90s")
     row = (await kubectl("get", "daemonset", "collector", "--no-headers")).split()
     assert row[1:6] == ["4", "4", "4", "4", "4"]
     await kubectl("set", "image", "daemonset/collector", "main=collector:2")
-    rolled = await kubectl("rollout", "status", "daemonset/collector", "--timeout=30s")
+    rolled = await kubectl("rollout", "status", "daemonset/collector", "--timeout=90s")
     assert rolled.splitlines()[-1] == 'daemon set "collector" successfully rolled out'
     nodes = sorted(pod.spec.node_name for pod in lab.pods if pod.is_active)
     assert nodes == ["a1", "a2", "b1", "b2"]

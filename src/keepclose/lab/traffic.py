@@ -53,6 +53,8 @@ JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
 _BROKE_OFF: Final = 1
 _NEEDS_PRIVILEGE: Final = 5
+# What takes longer is lost; a busy machine may take seconds to answer.
+_PATIENCE_S: Final = 5.0
 # One way to the load balancer's address at a time.
 _ROUTING: Final = asyncio.Lock()
 
@@ -169,13 +171,17 @@ async def _send(sources: Sequence[Source], *, udp: bool, tell: Tell) -> list[Cou
 
     pass_on(0)
     if not sources[0].gateway:
-        return await connect_all([one.caller for one in sources], udp=udp, tell=pass_on)
+        return await connect_all(
+            [one.caller for one in sources], udp=udp, patience=_PATIENCE_S, tell=pass_on
+        )
     results: list[Counter[Result]] = []
     async with _ROUTING:
         for one in sources:
             await _show_way(one)
             try:
-                results += await connect_all([one.caller], udp=udp, tell=pass_on)
+                results += await connect_all(
+                    [one.caller], udp=udp, patience=_PATIENCE_S, tell=pass_on
+                )
             finally:
                 await _show_way(one, forget=True)
             earlier += one.caller.times

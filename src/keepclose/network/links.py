@@ -56,6 +56,7 @@ NODE_SETTINGS: Final[Mapping[str, int | str]] = {
     # NB: without the mask a limit for all destinations together still holds.
     "ipv4/icmp_ratemask": 0,
     "ipv6/icmp/ratelimit": 0,
+    "ipv6/icmp/ratemask": 255,
 }
 WIRE_SETTINGS: Final[Mapping[str, int | str]] = {
     "ipv6/conf/all/disable_ipv6": 1,
@@ -128,7 +129,7 @@ def node_lines(node: NodeAddresses) -> list[str]:
     lines += _neighbour_lines(OUTSIDE_ADDRESSES, mac_address(address), "eth0")
     lines += [f"route add default via {address}", f"route add default via {address6}"]
     gateway, gateway6 = node.pod_addresses(GATEWAY)
-    lines += [f"address add {gateway}/32 dev lo", f"address add {gateway6}/128 dev lo"]
+    lines += [f"address add {gateway}/32 dev lo", f"address add {gateway6}/128 dev lo nodad"]
     return lines
 
 

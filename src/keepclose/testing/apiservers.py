@@ -22,7 +22,7 @@ import msgspec
 from keepclose.apiserver.assembly import ApiServer, ServerSettings
 
 JsonObject = dict[str, Any]
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 """Seconds after which something that should have happened is held to be lost."""
 
 
@@ -188,7 +188,7 @@ async def connected(
     if certificate is not None:
         context.load_cert_chain(certificate)
     connector = aiohttp.TCPConnector(ssl=context, limit=0)
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=60)
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=2 * PATIENCE)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, read_bufsize=2**20, auto_decompress=False
     ) as session:

@@ -22,7 +22,10 @@ from keepclose.testing.netns import Namespace
 from keepclose.testing.nettopology import Place
 
 PORT: Final = 8080
-PATIENCE: Final = 1.5
+PATIENCE: Final = 20.0
+"""Seconds for an answer or a refusal, which both come at once unless the machine is busy."""
+SILENCE: Final = 1.5
+"""Seconds after which somebody who must not answer is held to be silent."""
 _STREAM: Final = socket.SOCK_STREAM
 _DATAGRAM: Final = socket.SOCK_DGRAM
 
@@ -81,7 +84,7 @@ def ask(
 ) -> Answer | Silence:
     """Return who answers to a new connection, or why nobody does; raises other OSErrors.
 
-    NB: over IPv6 a refusal is noticed only after a second, so give no less than the default.
+    NB: over IPv6 a refusal is noticed only after a second, so give no less than SILENCE.
     """
     try:
         with calling(namespace, address, port, udp=udp, seconds=seconds) as caller:
@@ -108,7 +111,7 @@ def count_answers(
 
 
 def wait_for_answer(
-    namespace: Namespace, address: str, port: int, *, udp: bool = False, seconds: float = 10.0
+    namespace: Namespace, address: str, port: int, *, udp: bool = False, seconds: float = 60.0
 ) -> Answer:
     """Return the first answer; raises TimeoutError when none comes in time."""
     deadline = time.monotonic() + seconds
@@ -136,7 +139,7 @@ def answering(places: Iterable[Place], port: int = PORT) -> Iterator[None]:
     finally:
         ours.close()
         if thread.ident is not None:
-            thread.join(PATIENCE * 4)
+            thread.join(PATIENCE)
         for key in list(selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()

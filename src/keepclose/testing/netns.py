@@ -26,7 +26,7 @@ from keepclose.proxy.listening import listen_here
 T = TypeVar("T")
 PREFIX: Final = "kcbed"
 _HOME: Final = Path("/run/netns")
-_SECONDS: Final = 20
+_SECONDS: Final = 60
 _NUMBERS: Final = itertools.count(1)
 
 

@@ -25,7 +25,7 @@ from keepclose.testing.proxies import ProxyCluster
 
 PAGES: Final = "127.0.0.1:10249"
 HEALTH: Final = "127.0.0.1:10256"
-_SECONDS: Final = 20.0
+_SECONDS: Final = 60.0
 
 
 class RunningProxy(NamedTuple):

@@ -46,6 +46,9 @@ _NODE: Final = {
     "ipv4/conf/default/send_redirects": 0,
     "ipv4/icmp_ratelimit": 0,
     "ipv6/icmp/ratelimit": 0,
+    # NB: another limit is on all messages together, of these kinds; none is of kind 255.
+    "ipv4/icmp_ratemask": 0,
+    "ipv6/icmp/ratemask": 255,
 }
 
 

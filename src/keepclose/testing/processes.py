@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-STOP_SECONDS: Final = 20
+STOP_SECONDS: Final = 60
 
 
 class NotStartedError(Exception):

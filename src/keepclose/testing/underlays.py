@@ -31,7 +31,7 @@ def underlay_or_skip(*nodes: str) -> Iterator[Underlay]:
         yield underlay
 
 
-def call(source: Namespace, target: Namespace, address: str, *, seconds: float = 5.0) -> str:
+def call(source: Namespace, target: Namespace, address: str, *, seconds: float = 20.0) -> str:
     """Return under which address the caller is seen at an address of the target, "" if it is not.
 
     The kernel answers for whoever listens, so that nobody need serve.

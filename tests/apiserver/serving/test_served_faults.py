@@ -13,7 +13,7 @@ from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
-from keepclose.testing.apiservers import Served
+from keepclose.testing.apiservers import PATIENCE, Served
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -112,7 +112,7 @@ async def test_the_collector_survives_a_fault(api: Served) -> None:
     await api.create(LEASES, {"metadata": {"name": "fine", **metadata}})
     with structlog.testing.capture_logs() as logs:
         await api.call("DELETE", f"{CONFIGMAPS}/owner")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not logs:  # noqa: ASYNC110 - a list cannot be awaited
                 await asyncio.sleep(0.01)
         assert logs[0]["event"] == "following changes failed; all objects are looked at again"

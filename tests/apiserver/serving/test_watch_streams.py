@@ -15,6 +15,7 @@ from keepclose.apiserver.serving.options import parse_query, read_list_options
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.storage.store import Store
+from keepclose.testing.apiservers import PATIENCE
 
 MAP = BY_KIND["v1", "ConfigMap"]
 
@@ -38,7 +39,7 @@ class Watcher:
     async def event(self) -> dict[str, Any]:
         """Return the next event."""
         while not self._lines:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 self._lines = (await anext(self.frames)).splitlines()
         found: dict[str, Any] = json.loads(self._lines.pop(0))
         return found
