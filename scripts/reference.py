@@ -14,8 +14,8 @@ from reference_metrics import describe_metrics
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
+from keepclose.cli.endings import ExitCode
 from keepclose.cli.main import app
-from keepclose.cli.problems import ExitCode
 from keepclose.model import wellknown
 from keepclose.model.gates import EXCLUSIVE_PAIRS, ON_BY_DEFAULT, Gate
 from keepclose.routing.reasons import ReasonCode

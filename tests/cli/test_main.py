@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
-from keepclose.cli.main import plain_switch, plain_switches
+from keepclose.cli.main import app, plain_switch, plain_switches
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,14 @@ def test_what_others_are_to_read_stays_as_it_is() -> None:
     """Behind -- stands the command of somebody else."""
     given = ["lab", "exec", "--x=true", "n1", "--", "tool", "--y=true"]
     assert plain_switches(given) == ["lab", "exec", "--x", "n1", "--", "tool", "--y=true"]
+
+
+@pytest.mark.parametrize("group", ["", "lab", "proxy", "simulate"])
+def test_descriptions_in_lists_of_commands_are_whole(group: str) -> None:
+    """No first line of a command is too long for a terminal of 80 columns."""
+    result = CliRunner().invoke(app, [*group.split(), "--help"], terminal_width=80)
+    _, heading, commands = result.stdout.partition("\nCommands:\n")
+
+    assert (result.exit_code, heading) == (0, "\nCommands:\n")
+    assert [line for line in commands.splitlines() if line.endswith("...")] == []
+    assert all(line.endswith(".") for line in commands.splitlines())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from keepclose.cli.problems import (
-    ExitCode,
     Place,
     Problem,
     describe_cause,
@@ -107,10 +106,3 @@ def test_place_is_shown(place: Place, want_text: str) -> None:
 def test_fix_is_suggested(cause: Cause, want_fix: str) -> None:
     """A fix is suggested where the cause tells what was meant, and none is invented."""
     assert suggest_fix(cause) == want_fix
-
-
-def test_exit_codes_are_fixed() -> None:
-    """Scripts rely on the numbers."""
-    want = {"OK": 0, "FOUND": 1, "BAD_INPUT": 2, "NOTHING": 3, "UNREACHABLE": 4, "PRIVILEGE": 5}
-
-    assert {code.name: code.value for code in ExitCode} == want

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepclose.cli.choices import Durability
+from keepclose.cli.endings import fail
+from keepclose.cli.optionvalues import read_gates
+
 if TYPE_CHECKING:
     from keepclose.apiserver.assembly import ServerSettings
-
-
-class Durability(StrEnum):
-    """What a write survives once it is answered."""
-
-    NORMAL = "normal"
-    """The end of the process, in whatever way."""
-    FULL = "full"
-    """Also the end of the machine."""
 
 
 def apiserver(
@@ -56,10 +49,11 @@ def apiserver(
         typer.Option(metavar="NAME", help="Write a kubeconfig for this node; may be repeated."),
     ] = None,
 ) -> None:
-    """Serve the Kubernetes API on this machine, for kubectl and every other client.
+    """Serve the Kubernetes API on this machine.
 
-    Writes DIR/kubeconfig for the administrator and one file a role beside it, prints one line when
-    it is ready, and runs until it is stopped. Exit codes: 0 stopped, 2 bad input or unusable files.
+    For kubectl and every other client. Writes DIR/kubeconfig for the administrator and one file a
+    role beside it, prints one line when it is ready, and runs until it is stopped. Exit codes:
+    0 stopped, 2 bad input or unusable files.
     """
     settings = _read_settings(
         data_dir=data_dir,
@@ -90,31 +84,26 @@ def _read_settings(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("keepclose"):
             raise
-        _fail(f"{error.name} is not installed; the API server needs: pip install {error.name}")
+        fail(f"{error.name} is not installed; the API server needs: pip install {error.name}")
     from keepclose.apiserver.strategies.registry import AllocationSettings
-    from keepclose.model.gates import GateError, parse_gates
 
     first, dash, last = service_node_port_range.partition("-")
     if not dash or not first.isdecimal() or not last.isdecimal():
-        _fail(f"--service-node-port-range: {service_node_port_range!r} must be like 30000-32767")
+        fail(f"--service-node-port-range: {service_node_port_range!r} must be like 30000-32767")
     allocation = AllocationSettings(
         service_cidrs=tuple(part.strip() for part in service_cluster_ip_range.split(",")),
         first_node_port=int(first),
         last_node_port=int(last),
     )
-
-    try:
-        return ServerSettings(
-            data_dir=data_dir,
-            host=bind_address,
-            port=port,
-            gates=parse_gates(feature_gates),
-            allocation=allocation,
-            synchronous="full" if synchronous == "full" else "normal",
-            nodes=nodes,
-        )
-    except GateError as error:
-        _fail(f"--feature-gates: {error}")
+    return ServerSettings(
+        data_dir=data_dir,
+        host=bind_address,
+        port=port,
+        gates=read_gates(feature_gates),
+        allocation=allocation,
+        synchronous="full" if synchronous == "full" else "normal",
+        nodes=nodes,
+    )
 
 
 def _serve(settings: ServerSettings) -> None:
@@ -126,9 +115,4 @@ def _serve(settings: ServerSettings) -> None:
     try:
         run(settings, on_ready=typer.echo)
     except StartError as error:
-        _fail(str(error))
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"error: {text}", err=True)
-    sys.exit(2)
+        fail(str(error))

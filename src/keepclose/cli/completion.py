@@ -57,7 +57,7 @@ def completion(
         Shell, typer.Argument(metavar="SHELL", help="The shell that the script is for.")
     ],
 ) -> None:
-    """Print a script that completes the words of keepclose in a shell.
+    """Print a script that completes keepclose in a shell.
 
     For bash and zsh: source <(keepclose completion bash). For fish:
     keepclose completion fish > ~/.config/fish/completions/keepclose.fish. As a plugin of kubectl it

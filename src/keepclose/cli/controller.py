@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.webhook import fail, read_address, read_webhook
+from keepclose.cli.choices import DefaultSubsetting, TopologyMode
+from keepclose.cli.endings import fail
+from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
+from keepclose.cli.webhook import read_webhook
 
 if TYPE_CHECKING:
     from keepclose.controller.settings import ControllerSettings
     from keepclose.controller.webhooksettings import WebhookSettings
-
-
-class DefaultSubsetting(StrEnum):
-    """How Services that say nothing have their endpoints divided among zones."""
-
-    RANDOM = "Random"
-    PREFER = "Prefer"
-    REQUIRE = "Require"
 
 
 class Mode(StrEnum):
@@ -29,14 +23,6 @@ class Mode(StrEnum):
 
     REPLACE = "replace"
     WEBHOOK = "webhook"
-
-
-class TopologyMode(StrEnum):
-    """How much is found out about node-level Services."""
-
-    MANUAL = "Manual"
-    SEMI_AUTO = "SemiAuto"
-    AUTO = "Auto"
 
 
 def controller(
@@ -138,7 +124,7 @@ def controller(
         typer.Option(help="Keep the MutatingWebhookConfiguration keepclose-hints up to date."),
     ] = True,
 ) -> None:
-    """Keep the EndpointSlices of a cluster, with hints that keep traffic close.
+    """Keep EndpointSlices, with hints that keep traffic close.
 
     Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input.
     """
@@ -173,9 +159,7 @@ def controller(
         settings,
         kubeconfig=kubeconfig,
         leader_elect=leader_elect,
-        address=None
-        if metrics_address == "none"
-        else read_address(metrics_address, option="--metrics-address", form="HOST:PORT, or none"),
+        address=read_address_or_none("--metrics-address", metrics_address),
         webhook=webhook,
     )
 
@@ -194,30 +178,27 @@ def _read_settings(
 ) -> ControllerSettings:
     from keepclose.controller.settings import ControllerSettings, settings_flaws
     from keepclose.extensions import ExtensionError, find_heuristics
-    from keepclose.model.gates import GateError, parse_gates
     from keepclose.routing.nodelevel import NodeLevelMode
     from keepclose.routing.subsets import Approach, SubsetOptions
     from keepclose.slices.settings import Settings
 
     try:
         plan = Settings(
-            gates=parse_gates(feature_gates),
+            gates=read_gates(feature_gates),
             max_endpoints=max_endpoints,
             subsets=SubsetOptions(default=Approach(default_subsetting)),
             node_level_mode=NodeLevelMode(node_level_mode),
             heuristics=find_heuristics(),
         )
-    except GateError as error:
-        fail(f"--feature-gates: {error}")
     except ExtensionError as error:
         fail(str(error))
     settings = ControllerSettings(
         plan=plan,
         workers=workers,
-        batch_s=_read_duration("--endpointslice-updates-batch-period", batch_period),
+        batch_s=read_duration("--endpointslice-updates-batch-period", batch_period),
         mirroring_workers=mirroring_workers,
         mirroring_max=mirroring_max,
-        mirroring_batch_s=_read_duration(
+        mirroring_batch_s=read_duration(
             "--mirroring-endpointslice-updates-batch-period", mirroring_batch_period
         ),
     )
@@ -225,15 +206,6 @@ def _read_settings(
     if flaws:
         fail("; ".join(flaws))
     return settings
-
-
-def _read_duration(option: str, text: str) -> float:
-    from keepclose.controller.settings import parse_duration
-
-    found = parse_duration(text)
-    if found is None:
-        fail(f"{option}: {text!r} must be a duration such as 1s")
-    return found
 
 
 def _run(
@@ -278,5 +250,4 @@ def _run(
         option = "--metrics-address" if webhook is None else "--metrics-address, --webhook-address"
         fail(f"{option}: {error}; choose another, or none")
     except LeadershipLost as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
+        fail(str(error), code=1)

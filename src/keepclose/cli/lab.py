@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from keepclose.cli.endings import fail
 from keepclose.cli.lab_gates import gates
 from keepclose.cli.lab_slo import slo
-from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask, fail
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask
+from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
 _COLUMNS: Final = ("NODE", "ZONE", "STATE", "PODS", "READY")
 _Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.")]
 
 
-class Output(StrEnum):
-    """Forms of the answer."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 app = typer.Typer(
     name="lab",
-    help="Make trouble in the cluster that keepclose up runs, and see what becomes of traffic.",
+    help="Make trouble in the cluster that keepclose up runs.\n\n"
+    "keepclose traffic shows what becomes of connections.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -92,9 +87,10 @@ def drain(
     ] = 60.0,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Move all pods away from a node, but those of DaemonSets, and let no more come.
+    """Move all pods away from a node, and let no more come.
 
-    Exit codes: 0 done, 1 pods are still there, 3 no such node, 4 no cluster runs.
+    Those of DaemonSets stay. Exit codes: 0 done, 1 pods are still there, 3 no such node, 4 no
+    cluster runs.
     """
     done = ask(data_dir, "drain", {"name": node, "force": force, "timeout": timeout})
     gone, kept = done["evicted"], done["kept"]
@@ -152,10 +148,10 @@ def heal(
     *,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Undo failures, partitions, cordons and moves, of one node, of a zone or of all.
+    """Undo failures, partitions, cordons and moves.
 
-    Waits until the proxies of nodes that were cut off are back at the API server. Exit codes:
-    0 done, 3 no such node or zone, 4 no cluster runs.
+    Those of one node, of a zone, or all. Waits until the proxies of nodes that were cut off are
+    back at the API server. Exit codes: 0 done, 3 no such node or zone, 4 no cluster runs.
     """
 
     def wait(news: JsonObject) -> None:
@@ -182,9 +178,7 @@ def heal(
 @app.command()
 def status(
     *,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
-        Output.TABLE
-    ),
+    output: AnswerForm = TableOrJson.TABLE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Show how all nodes are, and the pods that run on them.
@@ -192,10 +186,8 @@ def status(
     Exit codes: 0 shown, 4 no cluster runs.
     """
     nodes: list[JsonObject] = ask(data_dir, "status")["nodes"]
-    if output is Output.JSON:
-        import msgspec
-
-        typer.echo(msgspec.json.format(msgspec.json.encode({"nodes": nodes}), indent=2).decode())
+    if output is TableOrJson.JSON:
+        echo_json({"nodes": nodes})
     else:
         rows = [
             (one["node"], one["zone"] or "-", one["words"], str(one["pods"]), str(one["readyPods"]))
@@ -223,17 +215,15 @@ def execute(
     *,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Run a command in the network of a node, a pod or the outside host.
+    """Run a command in the network of a node, pod or outside.
 
-    Files and processes are those of this machine. Exit codes: those of the command, 3 no such
-    place, 4 no cluster runs, 5 no packets or no rights.
+    Outside is a host that is no node. Files and processes are those of this machine. Exit codes:
+    those of the command, 3 no such place, 4 no cluster runs, 5 no packets or no rights.
     """
     from keepclose.lab.places import enter_command, find_place
     from keepclose.lab.refusals import LabRefusal
     from keepclose.network.namespaces import search_path
 
-    if command and command[0] == "--":
-        command = command[1:]
     places = ask(data_dir, "places")
     try:
         fd = find_place(places["fds"], place)

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from keepclose.cli.choices import Role, TopologyMode
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
-
-
-class Role(StrEnum):
-    """The programs of a cluster."""
-
-    APISERVER = "apiserver"
-    CONTROLLER = "controller"
-    PROXY = "proxy"
-
-
-class TopologyMode(StrEnum):
-    """How much is found out about node-level Services."""
-
-    MANUAL = "Manual"
-    SEMI_AUTO = "SemiAuto"
-    AUTO = "Auto"
 
 
 def gates(
@@ -42,10 +26,10 @@ def gates(
     ] = None,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Start programs of the running cluster anew with other feature gates, or show them.
+    """Show feature gates, or start programs anew with others.
 
-    Objects stay as they are, as with an upgrade or a rollback. Exit codes: 0 done, 1 a program
-    did not start, 2 bad input, 4 no cluster runs.
+    They are those of the running cluster. Objects stay as they are, as with an upgrade or a
+    rollback. Exit codes: 0 done, 1 a program did not start, 2 bad input, 4 no cluster runs.
     """
     params = {
         "gates": change,

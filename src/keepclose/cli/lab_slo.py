@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask
+from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
+from keepclose.cli.progress import tell_nobody
 
 _COLUMNS: Final = (
     "POLICY",
@@ -25,13 +26,6 @@ _COLUMNS: Final = (
 _LEFT: Final = ("POLICY", "TRAFFIC", "THE DRAFT'S GUESS")
 
 
-class Output(StrEnum):
-    """Forms of the answer."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 def slo(
     *,
     seconds: Annotated[
@@ -43,31 +37,27 @@ def slo(
             metavar="MS", min=0, max=10_000, help="Delay packets between zones, each way."
         ),
     ] = 0.0,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
-        Output.TABLE
-    ),
+    output: AnswerForm = TableOrJson.TABLE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Measure traffic policies while their endpoints are restarted and moved.
+    """Measure traffic policies under restarts and moves.
 
-    Cluster, Local, and PreferLocal in both of its roles, from inside and from outside: answered
-    connections, hops to another node and to another zone by connection, latency. Works in a
-    namespace of its own and removes it. Exit codes: 0 measured, 1 it could not be, 2 bad input,
-    4 no cluster runs, 5 no packets.
+    Endpoints are restarted and moved meanwhile. Cluster, Local, and PreferLocal in both of its
+    roles, from inside and from outside: answered connections, hops to another node and to another
+    zone by connection, latency. Works in a namespace of its own and removes it. Exit codes:
+    0 measured, 1 it could not be, 2 bad input, 4 no cluster runs, 5 no packets.
     """
     try:
         params = {"seconds": seconds, "zone_latency": zone_latency}
-        done = ask(data_dir, "slo", params, on_tell=_tell if sys.stderr.isatty() else _ignore)
+        done = ask(data_dir, "slo", params, on_tell=_tell if sys.stderr.isatty() else tell_nobody)
     except KeyboardInterrupt:
         typer.echo("stopped; what was made for it is being removed", err=True)
         sys.exit(130)
     finally:
         if sys.stderr.isatty():
             sys.stderr.write("\r\x1b[K")
-    if output is Output.JSON:
-        import msgspec
-
-        typer.echo(msgspec.json.format(msgspec.json.encode(done), indent=2).decode())
+    if output is TableOrJson.JSON:
+        echo_json(done)
         return
     typer.echo(render_table(done["rows"]))
     typer.echo("")
@@ -133,7 +123,3 @@ def _tell(news: JsonObject) -> None:
         text += f": {news['now']}, {news['done']:,} connections, {news['failed']:,} failed"
     sys.stderr.write(f"\r\x1b[K{text}")
     sys.stderr.flush()
-
-
-def _ignore(_news: JsonObject) -> None:
-    """Tell nobody."""

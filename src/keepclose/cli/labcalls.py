@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
 
+from keepclose.cli.endings import fail
+from keepclose.cli.progress import tell_nobody
+
 JsonObject = dict[str, Any]
+# NB: keepclose.cluster.home has it too; loading that takes longer than --help may.
 DEFAULT_DIR: Final = Path("~/.keepclose")
 DataDir = Annotated[
     Path,
@@ -21,16 +24,12 @@ DataDir = Annotated[
 ]
 
 
-def _ignore(_news: JsonObject) -> None:
-    """Tell nobody."""
-
-
 def ask(
     data_dir: Path,
     do: str,
     params: JsonObject | None = None,
     *,
-    on_tell: Callable[[JsonObject], None] = _ignore,
+    on_tell: Callable[[JsonObject], None] = tell_nobody,
 ) -> JsonObject:
     """Return what the lab answers; ends the command with the lab's words when it refuses."""
     from keepclose.cluster.calling import CallError, call
@@ -39,9 +38,3 @@ def ask(
         return call(data_dir, do, params or {}, on_tell=on_tell)
     except CallError as error:
         fail(str(error), code=error.code)
-
-
-def fail(text: str, *, code: int = 2) -> NoReturn:
-    """End the command with an error."""
-    typer.echo(f"error: {text}", err=True)
-    sys.exit(code)

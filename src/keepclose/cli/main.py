@@ -29,9 +29,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(up)
-app.command()(down)
-app.command()(demo)
+app.command(short_help="Run a multi-zone Kubernetes cluster on this machine.")(up)
+app.command(short_help="Stop the cluster that keepclose up started.")(down)
+app.command(short_help="Show in two minutes what keeps traffic close.")(demo)
 app.command()(traffic)
 app.add_typer(lab)
 app.command()(resolve)

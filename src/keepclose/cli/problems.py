@@ -1,32 +1,17 @@
 """What is wrong with the input of a command: what, where exactly, and what to do about it.
 
 A problem is shown as one block of up to three lines: the cause as the API words it, the place in
-the file, and a fix where one can be told. Nothing here prints or exits; the commands do, with the
-codes below.
+the file, and a fix where one can be told. Nothing here prints or exits; the commands do.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from enum import IntEnum
 from typing import Final
 
 import msgspec
 
 from keepclose.model.causes import Cause, CauseType
-
-
-class ExitCode(IntEnum):
-    """How a command ended."""
-
-    OK = 0
-    FOUND = 1
-    """Something was found, by a command whose work is to find things."""
-    BAD_INPUT = 2
-    NOTHING = 3
-    """What was asked about is not there."""
-    UNREACHABLE = 4
-    PRIVILEGE = 5
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ def shown_progress(total: int, unit: str) -> Iterator[Advance]:
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield _ignore
+        yield tell_nobody
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -48,5 +48,5 @@ def format_rate(speed: float) -> str:
     return f"{speed:.0f} /s"
 
 
-def _ignore(_done: int) -> None:
-    pass
+def tell_nobody(_news: object) -> None:
+    """Take news of the work and show nothing."""

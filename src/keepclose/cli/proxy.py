@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import socket
-import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepclose.cli.choices import LocalMode, Writer
+from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
 from keepclose.cli.proxy_status import status
 
 if TYPE_CHECKING:
     from keepclose.proxy.choosing import WriterName
     from keepclose.proxy.process import Address
     from keepclose.proxy.settings import ProxySettings
-
-
-class LocalMode(StrEnum):
-    """By what traffic of the node's own pods is known."""
-
-    CLUSTER_CIDR = "ClusterCIDR"
-    NODE_CIDR = "NodeCIDR"
-    BRIDGE_INTERFACE = "BridgeInterface"
-    INTERFACE_PREFIX = "InterfaceNamePrefix"
-
-
-class Writer(StrEnum):
-    """How rules get into the kernel."""
-
-    AUTO = "auto"
-    LIBNFTABLES = "libnftables"
-    NFT = "nft"
 
 
 app = typer.Typer(name="proxy", rich_markup_mode=None)
@@ -126,7 +110,7 @@ def proxy(
         typer.Option(metavar="HOST:PORT", help="Where /healthz and /livez are served, or none."),
     ] = "0.0.0.0:10256",
 ) -> None:
-    """Route the Services of a cluster on this node, close to their clients.
+    """Route Services on this node, close to their clients.
 
     Runs until it is stopped; the rules stay then. Exit codes: 0 stopped or done, 1 rules could
     not be written, 2 bad input or something that is missing here, 4 the cluster does not answer.
@@ -134,7 +118,7 @@ def proxy(
     if context.invoked_subcommand is not None:
         return
     if once + dry_run + cleanup > 1:
-        _fail("--once, --dry-run and --cleanup exclude each other")
+        fail("--once, --dry-run and --cleanup exclude each other")
     settings = _read_settings(
         node_name=node_name,
         feature_gates=feature_gates,
@@ -182,21 +166,16 @@ def _read_settings(
     counters: bool,
     acknowledge: bool,
 ) -> ProxySettings:
-    from keepclose.model.gates import GateError, parse_gates
     from keepclose.proxy.process import find_families
     from keepclose.proxy.settings import DetectLocalMode, ProxySettings, settings_flaws
 
-    try:
-        gates = parse_gates(feature_gates)
-    except GateError as error:
-        _fail(f"--feature-gates: {error}")
     settings = ProxySettings(
         node_name=node_name or socket.gethostname().strip().lower(),
-        gates=gates,
+        gates=read_gates(feature_gates),
         families=find_families(),
         table=table,
-        min_sync_s=_read_duration("--min-sync-period", min_sync_period),
-        sync_s=_read_duration("--sync-period", sync_period),
+        min_sync_s=read_duration("--min-sync-period", min_sync_period),
+        sync_s=read_duration("--sync-period", sync_period),
         detect_local=DetectLocalMode(detect_local_mode),
         cluster_cidrs=_split(cluster_cidr),
         pod_interface=pod_interface,
@@ -209,28 +188,15 @@ def _read_settings(
     )
     flaws = settings_flaws(settings)
     if flaws:
-        _fail("; ".join(f"--{flaw}" for flaw in flaws))
+        fail("; ".join(f"--{flaw}" for flaw in flaws))
     return settings
-
-
-def _read_duration(option: str, text: str) -> float:
-    from keepclose.controller.settings import parse_duration
-
-    seconds = parse_duration(text)
-    if seconds is None:
-        _fail(f"{option}: {text!r} must be a duration such as 1s")
-    return seconds
 
 
 def _read_address(option: str, text: str) -> Address | None:
     from keepclose.proxy.process import Address
 
-    if text == "none":
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        _fail(f"{option}: {text!r} must be HOST:PORT, or none")
-    return Address(host.strip("[]") or "127.0.0.1", int(port))
+    found = read_address_or_none(option, text)
+    return None if found is None else Address(*found)
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -277,17 +243,10 @@ def _run(
                 on_ready=typer.echo,
             )
     except (ConfigError, CannotProgramError) as error:
-        _fail(str(error))
+        fail(str(error))
     except TimeoutError:
-        typer.echo("error: the cluster did not answer in time", err=True)
-        sys.exit(4)
+        fail("the cluster did not answer in time", code=ExitCode.UNREACHABLE)
     except NftError as error:
-        typer.echo(f"error: rules could not be written: {error}", err=True)
-        sys.exit(1)
+        fail(f"rules could not be written: {error}", code=1)
     except OSError as error:
-        _fail(f"--metrics-bind-address or --healthz-bind-address: {error}; choose another, or none")
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"error: {text}", err=True)
-    sys.exit(2)
+        fail(f"--metrics-bind-address or --healthz-bind-address: {error}; choose another, or none")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.optionvalues import read_address
+from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -20,13 +23,6 @@ _MODES = {
     "NodeLevel": "same node",
     "TopologyKeys": "topology keys",
 }
-
-
-class Output(StrEnum):
-    """Forms of the answer."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def status(
@@ -43,14 +39,12 @@ def status(
             "--metrics-address", metavar="HOST:PORT", help="Where the proxy serves its pages."
         ),
     ] = "127.0.0.1:10249",
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
-        Output.TABLE
-    ),
+    output: AnswerForm = TableOrJson.TABLE,
 ) -> None:
-    """Show what the proxy of this node does with each Service, and where connections went.
+    """Show what this node's proxy does with each Service.
 
-    Exit codes: 0 shown, 1 rules cannot be written at present, 2 bad input, 3 no such Service,
-    4 nobody answers.
+    And where connections went. Exit codes: 0 shown, 1 rules cannot be written at present, 2 bad
+    input, 3 no such Service, 4 nobody answers.
     """
     if "/" in service:
         namespace, _, service = service.partition("/")
@@ -63,14 +57,13 @@ def status(
     try:
         found = msgspec.json.decode(text, type=ProxyStatus)
     except msgspec.DecodeError as error:
-        _fail(f"what answers at {address} is no keepclose proxy: {error}")
-    if output is Output.JSON:
-        typer.echo(msgspec.json.format(text, indent=2).decode())
+        fail(f"what answers at {address} is no keepclose proxy: {error}", code=ExitCode.UNREACHABLE)
+    if output is TableOrJson.JSON:
+        echo_json(msgspec.Raw(text))
     else:
         _print(found)
     if not found.services and (service or namespace):
-        typer.echo("error: no such Service is routed on this node", err=True)
-        sys.exit(3)
+        fail("no such Service is routed on this node", code=ExitCode.NOTHING)
     if any(one.failing for one in found.families.values()):
         sys.exit(1)
 
@@ -80,12 +73,9 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
     from urllib.parse import urlencode
 
     query = urlencode({"namespace": namespace, "service": service})
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        typer.echo(f"error: --metrics-address: {address!r} must be HOST:PORT", err=True)
-        sys.exit(2)
+    host, port = read_address("--metrics-address", address)
     try:
-        connection = HTTPConnection(host.strip("[]") or "127.0.0.1", int(port), timeout=30)
+        connection = HTTPConnection(host, port, timeout=30)
         try:
             connection.request("GET", f"/debug/services.json?{query}")
             answer = connection.getresponse()
@@ -93,12 +83,14 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
         finally:
             connection.close()
     except (OSError, ValueError, HTTPException) as error:
-        _fail(
+        fail(
             f"no proxy answers at {address}: {error}; run this on a node "
-            "where keepclose proxy runs, or say with --metrics-address where it serves its pages"
+            "where keepclose proxy runs, or say with --metrics-address where it serves its pages",
+            code=ExitCode.UNREACHABLE,
         )
     if answer.status != 200:
-        _fail(f"what answers at {address} is no keepclose proxy: status {answer.status}")
+        what = f"what answers at {address} is no keepclose proxy: status {answer.status}"
+        fail(what, code=ExitCode.UNREACHABLE)
     return body
 
 
@@ -190,8 +182,3 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"error: {text}", err=True)
-    sys.exit(4)

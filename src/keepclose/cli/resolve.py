@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepclose.cli.choices import DefaultSubsetting, TopologyMode
+from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.optionvalues import read_gates
+from keepclose.cli.outputs import TableJsonOrYaml, echo_json
+
 if TYPE_CHECKING:
     from keepclose.cli.manifests import Manifests
     from keepclose.cli.problems import Problem
-    from keepclose.model.gates import FeatureGates
     from keepclose.model.meta import NamespacedName
     from keepclose.plan.inventory import Inventory
     from keepclose.plan.resolution import ResolvedService
@@ -19,30 +22,6 @@ if TYPE_CHECKING:
 
 
 _READ = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
-
-
-class DefaultSubsetting(StrEnum):
-    """What the controller does with Services that do not say whether they want subsets."""
-
-    RANDOM = "Random"
-    PREFER = "Prefer"
-    REQUIRE = "Require"
-
-
-class NodeLevelDetection(StrEnum):
-    """Whether the controller looks for Services that suit node-level topology."""
-
-    MANUAL = "Manual"
-    SEMI_AUTO = "SemiAuto"
-    AUTO = "Auto"
-
-
-class Output(StrEnum):
-    """Forms of the answer."""
-
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
 
 
 def resolve(
@@ -68,19 +47,20 @@ def resolve(
         DefaultSubsetting, typer.Option(help="Subsetting of Services without the annotation.")
     ] = DefaultSubsetting.RANDOM,
     node_level_topology_mode: Annotated[
-        NodeLevelDetection, typer.Option(help="Detection of Services on every node.")
-    ] = NodeLevelDetection.MANUAL,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
-        Output.TABLE
-    ),
+        TopologyMode, typer.Option(help="Detection of Services on every node.")
+    ] = TopologyMode.MANUAL,
+    output: Annotated[
+        TableJsonOrYaml, typer.Option("-o", "--output", help="Form of the answer.")
+    ] = TableJsonOrYaml.TABLE,
 ) -> None:
-    """Say what would happen: mechanism, slices and hints, and what every node would use.
+    """Say what would happen to the Services in some files.
 
-    Existing EndpointSlices among the files are the state to start from. Nothing is written and no
-    cluster is asked. Exit codes: 0 fine, 2 bad input, 3 nothing found.
+    Mechanism, slices and hints, and what every node would use. Existing EndpointSlices among the
+    files are the state to start from. Nothing is written and no cluster is asked. Exit codes:
+    0 fine, 2 bad input, 3 nothing found.
     """
     from keepclose.cli.manifests import load_manifests
-    from keepclose.cli.problems import ExitCode, render
+    from keepclose.cli.problems import render
     from keepclose.plan.resolution import resolve as resolve_inventory
 
     settings = _settings(feature_gates, default_subsetting, node_level_topology_mode)
@@ -94,47 +74,32 @@ def resolve(
     answer = resolve_inventory(inventory, settings=settings, service=_key(service), node=node)
     if not answer:
         what = f"Service {service}" if service else "Service"
-        typer.echo(f"error: no {what} in {', '.join(file)}", err=True)
-        raise typer.Exit(ExitCode.NOTHING)
+        fail(f"no {what} in {', '.join(file)}", code=ExitCode.NOTHING)
     if node is not None and all(node not in one.nodes for one in answer):
-        typer.echo(f"error: no Node {node} in {', '.join(file)}", err=True)
-        raise typer.Exit(ExitCode.NOTHING)
+        fail(f"no Node {node} in {', '.join(file)}", code=ExitCode.NOTHING)
     _show(answer, inventory, output)
 
 
-def _settings(gates: str, subsetting: DefaultSubsetting, detection: NodeLevelDetection) -> Settings:
+def _settings(gates: str, subsetting: DefaultSubsetting, detection: TopologyMode) -> Settings:
     from keepclose.routing.nodelevel import NodeLevelMode
     from keepclose.routing.subsets import Approach, SubsetOptions
     from keepclose.slices.settings import Settings
 
     return Settings(
-        gates=_gates(gates),
+        gates=read_gates(gates),
         subsets=SubsetOptions(default=Approach(subsetting.value)),
         node_level_mode=NodeLevelMode(detection.value),
         heuristics=_heuristics(),
     )
 
 
-def _gates(text: str) -> FeatureGates:
-    from keepclose.cli.problems import ExitCode
-    from keepclose.model.gates import GateError, parse_gates
-
-    try:
-        return parse_gates(text)
-    except GateError as error:
-        typer.echo(f"error: --feature-gates: {error}", err=True)
-        raise typer.Exit(ExitCode.BAD_INPUT) from None
-
-
 def _heuristics() -> Registry:
-    from keepclose.cli.problems import ExitCode
     from keepclose.extensions import ExtensionError, find_heuristics
 
     try:
         return find_heuristics()
     except ExtensionError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(ExitCode.BAD_INPUT) from None
+        fail(str(error))
 
 
 def _key(text: str | None) -> NamespacedName | None:
@@ -205,8 +170,10 @@ def _warn(manifests: Manifests) -> None:
         )
 
 
-def _show(answer: tuple[ResolvedService, ...], inventory: Inventory, output: Output) -> None:
-    if output is Output.TABLE:
+def _show(
+    answer: tuple[ResolvedService, ...], inventory: Inventory, output: TableJsonOrYaml
+) -> None:
+    if output is TableJsonOrYaml.TABLE:
         from rich.console import Console
 
         from keepclose.cli.resolved_table import print_services
@@ -216,11 +183,8 @@ def _show(answer: tuple[ResolvedService, ...], inventory: Inventory, output: Out
     from keepclose.cli.resolved_json import resolved_document
 
     document = resolved_document(answer)
-    if output is Output.JSON:
-        import msgspec
-
-        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-        typer.echo(text)
+    if output is TableJsonOrYaml.JSON:
+        echo_json(document)
     else:
         import yaml
 

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from keepclose.cli.endings import fail
+from keepclose.cli.outputs import TableOrJson, echo_json
+
 app = typer.Typer(
     name="simulate",
     # Plain help: drawing boxes costs half of the time that --help may take.
@@ -21,13 +24,6 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     HTML = "html"
-
-
-class PlainOutput(StrEnum):
-    """Forms of the answer of commands that draw nothing."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class SliceModel(StrEnum):
@@ -120,16 +116,16 @@ def simulate(
     ] = None,
     output: Annotated[Output, typer.Option("-o", help="Form of the answer.")] = Output.TABLE,
 ) -> None:
-    """Say what allocators do to traffic: in-zone share, overload, slices and a score.
+    """Say what allocators do to traffic.
 
-    Exit codes: 0 fine, 2 bad input, 3 no inputs.
+    In-zone share, overload, slices and a score. Exit codes: 0 fine, 2 bad input, 3 no inputs.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_misplaced(ctx)
         return
     import time
 
-    from keepclose.cli.simulation import choose_algorithms, fail, open_data, parse_weights
+    from keepclose.cli.simulation import choose_algorithms, open_data, parse_weights
     from keepclose.cli.simulation_runs import make_report, run_algorithms, write_report
 
     if output_file is not None and output_file == input_file:
@@ -151,7 +147,7 @@ def simulate(
     if output is Output.JSON:
         from keepclose.cli.simulated_json import simulated_document
 
-        _echo_json(simulated_document(choices, summaries, data, seconds))
+        echo_json(simulated_document(choices, summaries, data, seconds))
     elif output is Output.TABLE:
         from rich.console import Console
 
@@ -184,16 +180,16 @@ def compare(
             metavar="DIR", help="Write the examples as manifests that keepclose resolve opens."
         ),
     ] = None,
-    output: Annotated[PlainOutput, typer.Option("-o", help="Form of the answer.")] = (
-        PlainOutput.TABLE
+    output: Annotated[TableOrJson, typer.Option("-o", help="Form of the answer.")] = (
+        TableOrJson.TABLE
     ),
 ) -> None:
-    """Say where two algorithms differ and why, with the clearest inputs for either side.
+    """Say where two algorithms differ and why.
 
-    Exit codes: 0 fine, 2 bad input, 3 no inputs.
+    Shows the clearest inputs for either side. Exit codes: 0 fine, 2 bad input, 3 no inputs.
     """
     from keepclose.cli.progress import shown_progress
-    from keepclose.cli.simulation import choose_algorithms, fail, open_data, parse_weights
+    from keepclose.cli.simulation import choose_algorithms, open_data, parse_weights
     from keepclose.simulate.comparison import compare as compare_algorithms
 
     if examples < 1:
@@ -223,10 +219,10 @@ def compare(
             commands = write_examples(Path(write), answer)
         except OSError as error:
             fail(f"{error.filename or write} cannot be written: {error.strerror}")
-    if output is PlainOutput.JSON:
+    if output is TableOrJson.JSON:
         from keepclose.cli.simulated_json import compared_document
 
-        _echo_json(compared_document(answer))
+        echo_json(compared_document(answer))
         return
     from rich.console import Console
 
@@ -254,17 +250,18 @@ def churn(
         int | None, typer.Option(metavar="N", help="Endpoints at the start, instead of its own.")
     ] = None,
     seed: Seed = 0,
-    output: Annotated[PlainOutput, typer.Option("-o", help="Form of the answer.")] = (
-        PlainOutput.TABLE
+    output: Annotated[TableOrJson, typer.Option("-o", help="Form of the answer.")] = (
+        TableOrJson.TABLE
     ),
 ) -> None:
-    """Say what mechanisms cost over time: endpoints re-hinted, slices written, time in Random.
+    """Say what mechanisms cost over time.
 
-    Every step goes through the planner of the controller. Exit codes: 0 fine, 2 bad input.
+    Endpoints re-hinted, slices written, time in Random. Every step goes through the planner of the
+    controller. Exit codes: 0 fine, 2 bad input.
     """
     from msgspec.structs import replace
 
-    from keepclose.cli.simulation import fail, pick_names
+    from keepclose.cli.simulation import pick_names
     from keepclose.simulate.churn import compare_churn
     from keepclose.simulate.mechanisms import MECHANISMS
     from keepclose.simulate.scenarios import SCENARIOS
@@ -280,10 +277,10 @@ def churn(
         if endpoints is not None:
             one = replace(one, endpoints=endpoints)
         results.append((one, compare_churn(mechanisms, one, seed)))
-    if output is PlainOutput.JSON:
+    if output is TableOrJson.JSON:
         from keepclose.cli.simulated_json import churn_document
 
-        _echo_json(churn_document(results, seed))
+        echo_json(churn_document(results, seed))
         return
     from rich.console import Console
 
@@ -298,8 +295,6 @@ def churn(
 
 def _refuse_misplaced(ctx: typer.Context) -> None:
     """End the command when options of simulate itself stand before another command."""
-    from keepclose.cli.simulation import fail
-
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":
@@ -308,9 +303,3 @@ def _refuse_misplaced(ctx: typer.Context) -> None:
                 f"{option} stands before {command}, where it means nothing",
                 f"keepclose simulate {command} ... {option} ...",
             )
-
-
-def _echo_json(document: dict[str, object]) -> None:
-    import msgspec
-
-    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

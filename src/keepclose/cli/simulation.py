@@ -18,7 +18,8 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from keepclose.cli.problems import ExitCode, Place, Problem, render
+from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.problems import Place, Problem, render
 from keepclose.cli.progress import shown_progress
 
 if TYPE_CHECKING:
@@ -56,12 +57,6 @@ class Choice(msgspec.Struct, frozen=True):
     def slug(self) -> str:
         """The name as a part of a file name."""
         return self.title.replace(" ", "-")
-
-
-def fail(what: str, fix: str = "", *, code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
-    """End the command with a message and what to do about it."""
-    typer.echo(f"error: {what}" + (f"\n       {fix}" if fix else ""), err=True)
-    raise typer.Exit(code)
 
 
 def choose_algorithms(

@@ -11,9 +11,10 @@ from pathlib import Path
 import typer
 from msgspec.structs import replace
 
+from keepclose.cli.endings import fail
 from keepclose.cli.progress import shown_progress
 from keepclose.cli.simulated_html import COMPARED_ROWS, Report, render_report
-from keepclose.cli.simulation import Choice, fail, warn_of_slowness
+from keepclose.cli.simulation import Choice, warn_of_slowness
 from keepclose.simulate.churn import compare_churn
 from keepclose.simulate.comparison import compare
 from keepclose.simulate.csvoutputs import write_results

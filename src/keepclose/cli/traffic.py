@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keepclose.cli.choices import Way
+from keepclose.cli.endings import ExitCode
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
+from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
     from keepclose.cli.progress import Advance
@@ -19,20 +22,6 @@ class Family(StrEnum):
 
     IPV4 = "ipv4"
     IPV6 = "ipv6"
-
-
-class Way(StrEnum):
-    """At which address the Service is called from outside."""
-
-    NODE_PORT = "node-port"
-    LOAD_BALANCER = "load-balancer"
-
-
-class Output(StrEnum):
-    """Forms of the answer."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def traffic(
@@ -67,18 +56,15 @@ def traffic(
         Way | None, typer.Option(help="Connect from outside to this address of the Service.")
     ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show node to node too.")] = False,
-    output: Annotated[Output, typer.Option("-o", "--output", help="Form of the answer.")] = (
-        Output.TABLE
-    ),
+    output: AnswerForm = TableOrJson.TABLE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Open real connections to a Service and show where they went, beside where they should go.
+    """Open real connections to a Service, and show where they go.
 
-    Exit codes: 0 all as expected, 1 connections failed or went elsewhere, 2 bad input, 3 no such
-    Service or nothing to connect to, 4 no cluster runs, 5 the cluster has no packets.
+    Beside it stands where they should go. Exit codes: 0 all as expected, 1 connections failed or
+    went elsewhere, 2 bad input, 3 no such Service or nothing to connect to, 4 no cluster runs, 5
+    the cluster has no packets.
     """
-    from keepclose.cli.problems import ExitCode
-
     params = {
         "service": service,
         "from": source,
@@ -110,14 +96,14 @@ class _Bar:
         self._advance(news["done"])
 
 
-def _show(document: dict[str, Any], output: Output, *, by_node: bool) -> bool:
+def _show(document: dict[str, Any], output: TableOrJson, *, by_node: bool) -> bool:
     import msgspec
 
     from keepclose.lab.trafficreport import TrafficReport
 
     report = msgspec.convert(document, TrafficReport)
-    if output is Output.JSON:
-        typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    if output is TableOrJson.JSON:
+        echo_json(report)
     else:
         from rich.console import Console
 

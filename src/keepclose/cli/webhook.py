@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import typer
+from keepclose.cli.endings import fail
+from keepclose.cli.optionvalues import read_address
 
 if TYPE_CHECKING:
     from keepclose.controller.webhooksettings import WebhookSettings
@@ -30,7 +30,7 @@ def read_webhook(
         webhook_flaws,
     )
 
-    host, port = read_address(address, option="--webhook-address", form="HOST:PORT")
+    host, port = read_address("--webhook-address", address)
     target = parse_service(service) if service else None
     if service and target is None:
         fail(f"--webhook-service: {service!r} must be NAMESPACE/NAME or NAMESPACE/NAME:PORT")
@@ -52,17 +52,3 @@ def read_webhook(
     if flaws:
         fail("; ".join(flaws))
     return settings
-
-
-def read_address(text: str, *, option: str, form: str) -> tuple[str, int]:
-    """Return host and port of an option's value; end with exit code 2 where it has none."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        fail(f"{option}: {text!r} must be {form}")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
-def fail(text: str) -> NoReturn:
-    """Say what is wrong and end with exit code 2."""
-    typer.echo(f"error: {text}", err=True)
-    sys.exit(2)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from keepclose.controller.healthpages import add_health_pages
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.servicestate import ServicePlan
 
@@ -37,8 +38,7 @@ class Pages:
         """Listen, and return the port; raises OSError where that cannot be."""
         app = web.Application()
         app.router.add_get("/metrics", self._show_metrics)
-        app.router.add_get("/healthz", self._show_health)
-        app.router.add_get("/readyz", self._show_readiness)
+        add_health_pages(app, is_ready=self._is_ready)
         app.router.add_get("/debug/services/{namespace}/{name}", self._show_decision)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
@@ -55,16 +55,6 @@ class Pages:
     async def _show_metrics(self, request: web.Request) -> web.Response:
         del request
         return web.Response(body=self._metrics(), headers={"Content-Type": _METRICS})
-
-    async def _show_health(self, request: web.Request) -> web.Response:
-        del request
-        return web.Response(text="ok")
-
-    async def _show_readiness(self, request: web.Request) -> web.Response:
-        del request
-        if self._is_ready():
-            return web.Response(text="ok")
-        return web.Response(status=503, text="the caches are not complete yet")
 
     async def _show_decision(self, request: web.Request) -> web.Response:
         key = NamespacedName(request.match_info["namespace"], request.match_info["name"])

@@ -15,6 +15,7 @@ import structlog
 from aiohttp import web
 
 from keepclose.controller.admission import View, answer, read_request, write_response
+from keepclose.controller.healthpages import add_health_pages
 from keepclose.controller.servingcertificates import ServingPair, load_pair
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhooksettings import PATH
@@ -53,8 +54,7 @@ class Webhook:
         """Listen, and return the port; raises OSError where that cannot be."""
         app = web.Application(client_max_size=_MOST_BYTES)
         app.router.add_post(PATH, self._review)
-        app.router.add_get("/healthz", self._show_health)
-        app.router.add_get("/readyz", self._show_readiness)
+        add_health_pages(app, is_ready=self._is_ready)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=5.0
         )
@@ -95,13 +95,3 @@ class Webhook:
             _log.warning("the body is no review", peer=request.remote)
             return web.Response(status=400, text="the body must be an AdmissionReview")
         return web.Response(body=response, content_type=_JSON)
-
-    async def _show_health(self, request: web.Request) -> web.Response:
-        del request
-        return web.Response(text="ok")
-
-    async def _show_readiness(self, request: web.Request) -> web.Response:
-        del request
-        if self._is_ready():
-            return web.Response(text="ok")
-        return web.Response(status=503, text="the caches are not complete yet")

@@ -1,0 +1,43 @@
+"""Texts of options that several commands have; each ends the command with 2 where it is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keepclose.cli.endings import fail
+
+if TYPE_CHECKING:
+    from keepclose.model.gates import FeatureGates
+
+
+def read_gates(text: str) -> FeatureGates:
+    """Return the feature gates that --feature-gates asks for."""
+    from keepclose.model.gates import GateError, parse_gates
+
+    try:
+        return parse_gates(text)
+    except GateError as error:
+        fail(f"--feature-gates: {error}")
+
+
+def read_duration(option: str, text: str) -> float:
+    """Return the seconds of an option's value."""
+    from keepclose.controller.settings import parse_duration
+
+    seconds = parse_duration(text)
+    if seconds is None:
+        fail(f"{option}: {text!r} must be a duration such as 1s")
+    return seconds
+
+
+def read_address(option: str, text: str, *, form: str = "HOST:PORT") -> tuple[str, int]:
+    """Return host and port of an option's value; loopback where no host is named."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        fail(f"{option}: {text!r} must be {form}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def read_address_or_none(option: str, text: str) -> tuple[str, int] | None:
+    """Return host and port of an option's value, or None where it says none."""
+    return None if text == "none" else read_address(option, text, form="HOST:PORT, or none")

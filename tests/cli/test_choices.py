@@ -1,0 +1,61 @@
+"""Words that the command line offers are those that other packages understand."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import get_args, get_type_hints
+
+import pytest
+
+from keepclose.apiserver.assembly import ServerSettings
+from keepclose.cli.choices import (
+    DefaultSubsetting,
+    Durability,
+    LocalMode,
+    Role,
+    TopologyMode,
+    Way,
+    Writer,
+)
+from keepclose.cli.labcalls import DEFAULT_DIR
+from keepclose.cluster.components import ROLES
+from keepclose.cluster.home import DEFAULT_HOME
+from keepclose.lab.traffictargets import Via
+from keepclose.proxy.choosing import WriterName
+from keepclose.proxy.settings import DetectLocalMode
+from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.subsets import Approach
+
+
+@pytest.mark.parametrize(
+    ("offered", "want_words"),
+    [
+        pytest.param(
+            DefaultSubsetting,
+            set(Approach) - {Approach.DEFAULT},
+            id="a default for subsetting is anything but the default",
+        ),
+        pytest.param(TopologyMode, set(NodeLevelMode), id="detection of node-level Services"),
+        pytest.param(Role, set(ROLES), id="programs of a cluster"),
+        pytest.param(
+            Way,
+            set(Via) - {Via.CLUSTER_IP},
+            id="from outside a Service has all addresses but its cluster IP",
+        ),
+        pytest.param(LocalMode, set(DetectLocalMode), id="detection of local traffic"),
+        pytest.param(Writer, set(get_args(WriterName)), id="ways into the kernel"),
+        pytest.param(
+            Durability,
+            set(get_args(get_type_hints(ServerSettings)["synchronous"])),
+            id="what a write survives",
+        ),
+    ],
+)
+def test_the_words_agree(offered: type[StrEnum], want_words: set[str]) -> None:
+    """An option offers all that its package knows, and nothing else."""
+    assert {choice.value for choice in offered} == {str(word) for word in want_words}
+
+
+def test_commands_look_where_up_puts_the_cluster() -> None:
+    """Without --data-dir, the commands that ask a cluster find the one that up runs."""
+    assert DEFAULT_DIR == DEFAULT_HOME
