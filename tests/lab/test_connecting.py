@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 from trafficbeds import PORT, Listeners, http_answer
 
-from keepclose.lab.connecting import BATCH, Caller, connect_all
+from keepclose.lab.connecting import AT_ONCE, BATCH, Caller, connect_all
 from keepclose.lab.trafficanswers import Answer, Failure
 from keepclose.network.namespaces import Namespace, NetworkError, make_namespace
 from keepclose.network.underlay import Place, Underlay
@@ -113,6 +113,43 @@ async def test_refusals(underlay: Underlay, *, udp: bool) -> None:
     caller = Caller(client(underlay, "n1"), pod(underlay, "b").addresses[0], 9, 300)
     found = await connect_all([caller], udp=udp, patience=PATIENCE)
     assert found == [Counter({Failure.REFUSED: 300})]
+
+
+class CountedTurns:
+    """A namespace, and a count of the turns of the loop and of the batches made in each."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._loop = asyncio.get_running_loop()
+        self.turn = 0
+        self.batches: Counter[int] = Counter()
+        self._next = self._loop.call_soon(self._count)
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Do the work inside."""
+        self.batches[self.turn] += 1
+        return self._namespace.do(work)
+
+    def close(self) -> None:
+        """Count no more."""
+        self._next.cancel()
+
+    def _count(self) -> None:
+        self.turn += 1
+        self._next = self._loop.call_soon(self._count)
+
+
+async def test_refusals_leave_the_loop_to_others(underlay: Underlay) -> None:
+    """However quick refusals are, only a few connections begin in one turn of the loop."""
+    inside = CountedTurns(client(underlay, "n1"))
+    try:
+        caller = Caller(inside, pod(underlay, "a").addresses[0], 9, 10_000)
+        found = await connect_all([caller], patience=PATIENCE)
+    finally:
+        inside.close()
+    assert found == [Counter({Failure.REFUSED: 10_000})]
+    assert max(inside.batches.values()) <= 2
+    assert inside.turn >= 10_000 // AT_ONCE
 
 
 async def test_silence_does_not_hold_up_others(underlay: Underlay, listeners: Listeners) -> None:

@@ -415,6 +415,56 @@ async def test_a_pod_deleted_on_a_failed_node_ends_when_it_recovers(bed: Kubelet
     await bed.until_gone()
 
 
+class NotedNetwork(AddressesOnly):
+    """Knows who has a place, and where."""
+
+    def __init__(self) -> None:
+        super().__init__(("n1", "n2", "n3"))
+        self.placed: dict[str, str] = {}
+
+    async def attach(self, node: str, pod: str) -> PodPlace:
+        """Note whom it gives a place."""
+        self.placed[pod] = node
+        return await super().attach(node, pod)
+
+    async def detach(self, pod: str) -> None:
+        """Note whose place it takes."""
+        self.placed.pop(pod, None)
+        await super().detach(pod)
+
+
+async def test_a_name_lost_with_its_node_lives_on_elsewhere(api: Served) -> None:
+    """A pod removed by force from a failed node holds nobody up, and is buried on recovery."""
+    network = NotedNetwork()
+    async with kubelets_of(api, network) as bed:
+        await bed.add_pod()
+        lost = await bed.until_ready()
+        bed.kubelets.fail("n1")
+        await bed.delete(grace=0)
+        await bed.add_pod(node="n2")
+        pod = await bed.until(lambda one: one.spec.node_name == "n2" and is_ready(one))
+        await bed.rest()
+        assert network.placed == {lost.uid: "n1", pod.uid: "n2"}
+        bed.kubelets.recover("n1")
+        await bed.rest()
+        assert network.placed == {pod.uid: "n2"}
+        assert bed.pod() == pod
+
+
+async def test_a_name_lost_with_its_node_comes_back_there(bed: KubeletBed) -> None:
+    """A pod of the same name on the failed node waits for the recovery and then has a place."""
+    await bed.add_pod()
+    await bed.until_ready()
+    bed.kubelets.fail("n1")
+    await bed.delete(grace=0)
+    await bed.rest()
+    await bed.add_pod()
+    await bed.rest()
+    assert not is_ready(await bed.until(lambda _: True))
+    bed.kubelets.recover("n1")
+    assert (await bed.until_ready()).status.pod_ip == "10.244.1.4"
+
+
 async def test_zones_follow_the_labels_of_nodes(bed: KubeletBed) -> None:
     """The zone of a node is what its label says now; a node that is not there has none."""
     await bed.cluster.add_node("n1", "zone-a")

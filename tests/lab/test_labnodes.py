@@ -7,6 +7,7 @@ from typing import Any
 
 from keepclose.kube.kinds import Kind
 from keepclose.lab.labnodes import LabNode, register_nodes
+from keepclose.lab.pods import PODS
 from keepclose.network.addresses import node_addresses
 from keepclose.testing.apiservers import Served, serving
 from keepclose.testing.controllers import World, opened, world
@@ -121,6 +122,37 @@ async def test_a_node_with_other_ranges_is_made_anew(tmp_path: Path) -> None:
         node = await cluster.client.get(NODES, "n1")
         assert node["spec"]["podCIDR"] == "10.244.7.0/24"
         assert node["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_nodes_of_a_larger_lab_go_with_their_pods(tmp_path: Path) -> None:
+    """Nodes that an earlier lab made and this one does not want are removed, others stay."""
+    async with serving(tmp_path) as api, world(api) as cluster:
+        await register(api, a_node("n1"), a_node("n2", number=2), a_node("n3", number=3))
+        await cluster.add_node("mine", "zone-a")
+        for name, node in {"a": "n1", "b": "n2", "c": "n2", "d": "mine"}.items():
+            await cluster.add_pod(name, node, ip="10.64.9.9")
+        spec = {"containers": [{"name": "x", "image": "x"}]}
+        pending = {"metadata": {"name": "e"}, "spec": spec}
+        await cluster.client.create(PODS, pending, namespace="default")
+        kept: dict[str, Any] = {"metadata": {"name": "f", "finalizers": ["example.dev/wait"]}}
+        kept["spec"] = {**spec, "nodeName": "n3"}
+        await cluster.client.create(PODS, kept, namespace="default")
+        await register(api, a_node("n1"), a_node("n9", number=2))
+        nodes = (await cluster.client.list_all(NODES)).items
+        assert [one["metadata"]["name"] for one in nodes] == ["mine", "n1", "n9"]
+        pods = {one.metadata.name: one for one in (await cluster.client.list_all(PODS)).items}
+        assert set(pods) == {"a", "d", "e", "f"}
+        assert pods["f"].is_terminating
+
+
+async def test_pods_of_a_node_that_went_before_go_too(tmp_path: Path) -> None:
+    """A start that was broken off leaves no pods that nobody would ever end."""
+    async with serving(tmp_path) as api, world(api) as cluster:
+        await register(api, a_node("n1"), a_node("n2", number=2))
+        await cluster.add_pod("b", "n2", ip="10.64.9.9")
+        await cluster.client.delete(NODES, "n2")
+        await register(api, a_node("n1"))
+        assert (await cluster.client.list_all(PODS)).items == []
 
 
 async def test_a_bare_node_gets_what_it_lacks(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.40"
     ],
 )
 def test_a_mode_is_named_by_image_words_or_variable(parts: dict[str, Any], want_mode: Mode) -> None:
-    """The first that names a mode decides: the variable, the words, the image."""
+    """The variable decides, then the words, then the image."""
     assert mode_of(container(**parts)) is want_mode
 
 
@@ -178,3 +178,9 @@ def test_sleeping_before_the_end_is_understood(hook: Any, want_s: float) -> None
     """A preStop hook counts for as long as it sleeps."""
     assert pre_stop_seconds(container(lifecycle={"preStop": hook})) == want_s
     assert pre_stop_seconds(container(lifecycle=None)) == 0.0
+
+
+def test_trouble_wins() -> None:
+    """A bad image of a rollout shows, although the arguments still name another mode."""
+    one = container(image="crash", args=["serve-hostname", "--port", "8080"])
+    assert mode_of(one) is Mode.CRASH

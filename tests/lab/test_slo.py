@@ -12,6 +12,7 @@ from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.slo import Moment, SloRequest, choose_nodes, handle_slo, plan_trouble
 from keepclose.model.gates import FeatureGates
 from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.network.underlay import Underlay
 
 
 class DryLab(NamedTuple):
@@ -20,6 +21,14 @@ class DryLab(NamedTuple):
     gates: FeatureGates = FeatureGates()
     underlay: None = None
     no_packets: str = "nft is not installed"
+
+
+class WetLab(NamedTuple):
+    """A lab with a network and no API server."""
+
+    underlay: Underlay
+    client: None = None
+    gates: FeatureGates = FeatureGates()
 
 
 class Named:
@@ -65,6 +74,17 @@ async def test_refusals(params: dict[str, Any], want: str, want_code: int) -> No
     with pytest.raises(LabRefusal, match=want) as refusal:
         await handle_slo(lab, params, lambda _: None)
     assert refusal.value.code == want_code
+
+
+async def test_one_measurement_at_a_time_in_one_lab() -> None:
+    """A second one is refused in the same lab and not in another."""
+    busy: Any = WetLab(Underlay())
+    idle: Any = WetLab(Underlay())
+    async with busy.underlay.measuring:
+        with pytest.raises(LabRefusal, match="another measurement runs in this lab"):
+            await handle_slo(busy, {}, lambda _: None)
+        with pytest.raises(AttributeError, match="list_all"):
+            await handle_slo(idle, {}, lambda _: None)
 
 
 def test_only_nodes_that_are_well_take_part() -> None:

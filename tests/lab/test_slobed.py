@@ -6,16 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
-import msgspec
 import pytest
 from troublebed import ZONES, Bed, troubled
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.kinds import NAMESPACES, SERVICES
 from keepclose.lab.pods import PODS
-from keepclose.lab.slobed import SloBed, is_daemon_set_ready, is_deployment_ready
+from keepclose.lab.slobed import SloBed
 from keepclose.lab.slopolicies import MARK, list_policies
-from keepclose.lab.workloads import DaemonSet, Deployment
 from keepclose.model.gates import FeatureGates, Gate
 
 POLICIES = list_policies(FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY))
@@ -107,54 +105,3 @@ async def test_what_a_killed_measurement_left(bed: Bed) -> None:
     await second.make(POLICIES, len(ZONES))
     there = (await bed.client.list_all(NAMESPACES, label_selector=MARK)).items
     assert [one.metadata.name for one in there] == [second.namespace]
-
-
-@pytest.mark.parametrize(
-    ("status", "want"),
-    [
-        pytest.param((2, 3, 3, 3), True, id="all new and available"),
-        pytest.param((1, 3, 3, 3), False, id="the change was not seen yet"),
-        pytest.param((2, 3, 2, 3), False, id="one is old"),
-        pytest.param((2, 3, 3, 2), False, id="one is missing"),
-        pytest.param((2, 0, 0, 0), False, id="no node has one"),
-    ],
-)
-def test_ready_daemon_sets(status: tuple[int, int, int, int], want: bool) -> None:
-    """A DaemonSet is ready when each node has an available pod of the present template."""
-    seen, desired, updated, available = status
-    raw = {
-        "metadata": {"name": "x", "generation": 2},
-        "status": {
-            "observedGeneration": seen,
-            "desiredNumberScheduled": desired,
-            "updatedNumberScheduled": updated,
-            "numberAvailable": available,
-        },
-    }
-    assert is_daemon_set_ready(msgspec.convert(raw, DaemonSet)) is want
-
-
-@pytest.mark.parametrize(
-    ("status", "want"),
-    [
-        pytest.param((2, 3, 3, 3), True, id="all new and available"),
-        pytest.param((1, 3, 3, 3), False, id="the change was not seen yet"),
-        pytest.param((2, 4, 3, 3), False, id="an old one is left"),
-        pytest.param((2, 3, 2, 3), False, id="one is old"),
-        pytest.param((2, 3, 3, 2), False, id="one is not available"),
-    ],
-)
-def test_ready_deployments(status: tuple[int, int, int, int], want: bool) -> None:
-    """A Deployment is ready when it has its number of available pods and no others."""
-    seen, replicas, updated, available = status
-    raw = {
-        "metadata": {"name": "x", "generation": 2},
-        "spec": {"replicas": 3},
-        "status": {
-            "observedGeneration": seen,
-            "replicas": replicas,
-            "updatedReplicas": updated,
-            "availableReplicas": available,
-        },
-    }
-    assert is_deployment_ready(msgspec.convert(raw, Deployment)) is want

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from keepclose.lab.pods import PODS
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.troubles import Drain, Failure, Healing
 from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.network.namespaces import NetworkError
+from keepclose.testing.apiservers import PATIENCE
 
 
 @pytest.fixture
@@ -63,7 +66,6 @@ async def test_failing_a_zone(bed: Bed) -> None:
     await bed.lab.until(lambda: len(bed.ready()) == 2)
     assert not bed.ready("n1")
     assert len(bed.lab.pods) == 4
-    assert bed.troubles.dead == {"n1", "n2"}
     assert await states(bed) == {"n1": "failed", "n2": "failed", "n3": "ok", "n4": "ok"}
 
 
@@ -147,6 +149,59 @@ async def test_failing_a_partitioned_node(bed: Bed) -> None:
     assert (await bed.troubles.partition("n1")).changed == []
     assert (await states(bed))["n1"] == "failed"
     assert (await bed.troubles.heal()).healed == {"n1": ["fail"]}
+
+
+async def test_healing_a_node_that_was_deleted(bed: Bed) -> None:
+    """Link, kubelet and way to the API come back also where no Node is left to be healed."""
+    await bed.troubles.fail("zone-a")
+    await bed.troubles.partition("n3")
+    for name in ("n1", "n2", "n3"):
+        await bed.client.delete(NODES, name)
+
+    assert (await bed.troubles.heal("n1")).healed == {"n1": ["fail"]}
+
+    assert bed.links.cut_off == {"n2", "n3"}
+    assert (await bed.troubles.heal("n4")).healed == {}
+    assert (await bed.troubles.heal()).healed == {"n2": ["fail"], "n3": ["partition"]}
+    assert bed.links.cut_off == bed.kubelets.silent == set()
+    assert all(way.is_open for way in bed.ways.values())
+    assert (await bed.troubles.heal()).healed == {}
+
+
+async def test_a_cut_that_is_refused(bed: Bed) -> None:
+    """A node whose link cannot be cut stays as it was, and can fail later."""
+    bed.links.refusal = "ip: no such link"
+    for work in (bed.troubles.fail("n1"), bed.troubles.partition("n2")):
+        with pytest.raises(NetworkError, match="ip: no such link"):
+            await work
+    assert set((await states(bed)).values()) == {"ok"}
+    assert bed.kubelets.silent == set()
+    assert all(way.is_open for way in bed.ways.values())
+    bed.links.refusal = ""
+    assert (await bed.troubles.fail("n1")).changed == ["n1"]
+    assert (await bed.troubles.partition("n2")).changed == ["n2"]
+    assert (await bed.troubles.heal()).healed == {"n1": ["fail"], "n2": ["partition"]}
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["cancelled", "cancelled again"])
+async def test_a_cut_is_finished_when_nobody_waits_for_it(bed: Bed, times: int) -> None:
+    """Whoever goes away in the middle leaves a node that is cut off wholly, and heals wholly."""
+    bed.links.may_cut.clear()
+    asking = asyncio.create_task(bed.troubles.partition("n1"))
+    await asyncio.to_thread(bed.links.is_asked.wait, PATIENCE)
+    for _ in range(times):
+        asking.cancel()
+        await asyncio.sleep(0)
+    healing = asyncio.create_task(bed.troubles.heal("n1"))
+    await asyncio.sleep(0.05)
+    bed.links.may_cut.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    # NB: it had to wait for its turn until the cut was whole.
+    assert (await healing).healed == {"n1": ["partition"]}
+    assert bed.links.notes == ["cut n1", "mend n1"]
+    assert bed.kubelets.silent == set()
+    assert bed.ways["n1"].is_open
 
 
 async def test_cordon(bed: Bed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ from keepclose.lab.nodemarks import JsonObject
 from keepclose.lab.pods import WorkloadPod
 from keepclose.lab.troubles import Troubles
 from keepclose.lab.workloads import DAEMON_SETS, DEPLOYMENTS
-from keepclose.testing.apiservers import serving
+from keepclose.network.namespaces import NetworkError
+from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.labs import Lab, StubKubelet, workloads
 
 ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b", "n4": "zone-b"}
@@ -22,14 +24,23 @@ RAW_NODES: Kind[dict[str, Any]] = Kind("", "v1", "nodes", "Node", False, dict)
 
 
 class NotedLinks:
-    """Notes which nodes are cut; can refuse."""
+    """Notes which nodes are cut; can refuse, and take its time."""
+
+    refusal = ""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.cut_off: set[str] = set()
+        self.is_asked = threading.Event()
+        self.may_cut = threading.Event()
+        self.may_cut.set()
 
     def cut(self, node: str) -> None:
         """Note a cut."""
+        self.is_asked.set()
+        assert self.may_cut.wait(PATIENCE)
+        if self.refusal:
+            raise NetworkError(self.refusal)
         self.notes.append(f"cut {node}")
         self.cut_off.add(node)
 
@@ -64,7 +75,7 @@ class NotedWay:
         self.connections = 2
 
 
-class StubAgents:
+class StubKubelets:
     """The stand-in for kubelets, silent on nodes that failed."""
 
     def __init__(self, kubelet: StubKubelet) -> None:
@@ -90,7 +101,7 @@ class Bed:
 
     def __init__(self, lab: Lab, *, packets: bool = True) -> None:
         self.lab = lab
-        self.kubelets = StubAgents(lab.kubelet)
+        self.kubelets = StubKubelets(lab.kubelet)
         self.links = NotedLinks()
         self.underlay: NotedLinks | None = self.links if packets else None
         self.no_packets = "" if packets else "nft is not installed"

@@ -113,23 +113,6 @@ def test_commands_run_inside(inside: Namespace) -> None:
     assert inside.run(sys.executable, "-c", script, text="heard\n") == f"{want} heard\n"
 
 
-def test_command_lines_lead_inside(inside: Namespace) -> None:
-    """Anybody can run the command line that leads inside."""
-    assert inside.command("ip", "link") == [
-        "nsenter",
-        f"--net=/proc/{os.getpid()}/fd/{inside.fd}",
-        "--",
-        "ip",
-        "link",
-    ]
-    line = inside.command("stat", "-L", "-c", "%i", "/proc/self/ns/net")
-    other = make_namespace("there")
-    try:
-        assert other.run(*line) == f"{os.fstat(inside.fd).st_ino}\n"
-    finally:
-        other.close()
-
-
 @pytest.mark.parametrize(
     ("command", "want"),
     [

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 import pytest
 
 from keepclose.network.namespaces import Namespace, make_namespace
 from keepclose.network.privilege import why_no_packets
-from keepclose.network.relays import Relay
+from keepclose.network.relays import MOST_HELD, Relay
 from keepclose.testing.ports import reserved_port
 
+T = TypeVar("T")
 Echo = tuple[Namespace, int]
 
 
@@ -62,6 +65,13 @@ async def _ask(echo: Echo) -> bytes:
     answer = await reader.readline()
     writer.transport.abort()
     return answer
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    """Return when it is so; nothing tells when a connection was taken."""
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110 - as said
+            await asyncio.sleep(0)
 
 
 async def test_who_is_inside_reaches_the_server(echo: Echo) -> None:
@@ -119,8 +129,7 @@ async def test_a_cut_ends_those_that_are_held(echo: Echo) -> None:
     await relay.open()
     await relay.hold()
     reader, writer = await _connect(echo)
-    while not relay._held:  # noqa: ASYNC110 - nothing tells when a connection was taken
-        await asyncio.sleep(0)
+    await _until(lambda: bool(relay._held))
     await relay.cut()
     assert await reader.read() == b""
     writer.transport.abort()
@@ -134,11 +143,109 @@ async def test_a_cut_while_the_server_is_sought(echo: Echo) -> None:
     relay = Relay(*echo)
     await relay.open()
     reader, writer = await _connect(echo)
-    while not relay._ends:  # noqa: ASYNC110 - nothing tells when a connection was taken
-        await asyncio.sleep(0)
+    await _until(lambda: bool(relay._ends))
     await relay.cut()
     assert await reader.read() == b""
     writer.transport.abort()
+
+
+class Narrow:
+    """A namespace in which those who listen send through small buffers."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Do the work inside."""
+        made = self._namespace.do(work)
+        assert isinstance(made, socket.socket)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return made
+
+
+async def test_a_slow_reader_hears_all(echo: Echo) -> None:
+    """What the server said before it closed reaches a client that reads it later."""
+    said = asyncio.Event()
+
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x" * 60_000)
+        writer.close()
+        await writer.wait_closed()
+        said.set()
+
+    namespace, _ = echo
+    async with asyncio.timeout(60), await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        relay = Relay(Narrow(namespace), port)
+        await relay.open()
+        with namespace.open_socket() as caller:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            caller.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(caller, ("127.0.0.1", port))
+            await said.wait()
+            await asyncio.sleep(0.1)
+            heard = 0
+            while data := await loop.sock_recv(caller, 1024):
+                heard += len(data)
+        assert heard == 60_000
+        await _until(lambda: relay.connections == 0)
+        await relay.cut()
+
+
+async def test_who_has_said_all_is_still_answered(echo: Echo) -> None:
+    """An end of one direction is passed on and leaves the other open."""
+    relay = Relay(*echo)
+    await relay.open()
+    reader, writer = await _connect(echo)
+    writer.write(b"me\n")
+    writer.write_eof()
+    async with asyncio.timeout(60):
+        assert await reader.read() == b"heard me\n"
+    writer.close()
+    await _until(lambda: relay.connections == 0)
+    await relay.cut()
+
+
+async def test_a_cut_breaks_off_whoever_reads_slowly(echo: Echo) -> None:
+    """A cut does not wait until what was said is read."""
+
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x" * 60_000)
+        writer.close()
+
+    namespace, _ = echo
+    async with asyncio.timeout(60), await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        relay = Relay(Narrow(namespace), port)
+        await relay.open()
+        with namespace.open_socket() as caller:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            caller.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(caller, ("127.0.0.1", port))
+            await loop.sock_recv(caller, 1)
+            assert relay.connections == 1
+            await relay.cut()
+            assert relay.connections == 0
+
+
+async def test_only_so_many_are_held(echo: Echo) -> None:
+    """Whoever came first is sent away when too many wait, and the others go on at the end."""
+    relay = Relay(*echo)
+    await relay.open()
+    await relay.hold()
+    made = [await _connect(echo) for _ in range(MOST_HELD + 3)]
+    async with asyncio.timeout(60):
+        assert [await reader.read() for reader, _ in made[:3]] == [b""] * 3
+        await _until(lambda: len(relay._held) == MOST_HELD)
+        await relay.open()
+        for reader, writer in made[3:]:
+            writer.write(b"me\n")
+            assert await reader.readline() == b"heard me\n"
+    for _, writer in made:
+        writer.transport.abort()
+    await relay.cut()
 
 
 async def test_no_server_behind(echo: Echo) -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from keepclose.model.workload import Node
 from keepclose.plan.resolution import ResolvedPort, ResolvedService
-from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
 from keepclose.routing.serviceports import TrafficPolicy
 from keepclose.routing.topology import RoutingMode
@@ -34,18 +34,6 @@ _MODES = {
     RoutingMode.NODE_LEVEL: "same node",
     RoutingMode.TOPOLOGY_KEYS: "topology keys",
 }
-# These say in words what the rows of the table show anyway.
-_SHOWN_BY_ROWS = frozenset(
-    {
-        ReasonCode.SAME_ZONE,
-        ReasonCode.SAME_NODE,
-        ReasonCode.NODE_LEVEL,
-        ReasonCode.ALL_ENDPOINTS,
-        ReasonCode.SLICES_FOR_ZONE,
-        ReasonCode.LOCAL_POLICY,
-        ReasonCode.LOCAL_PREFERRED,
-    }
-)
 
 
 def print_services(
@@ -213,7 +201,7 @@ def _reasons(one: ResolvedService) -> list[tuple[Reason, int]]:
         first.setdefault((reason.code, reason.message), reason)
     for node, ports in one.nodes.items():
         for reason in (reason for port in ports for reason in port.selection.reasons):
-            if reason.code not in _SHOWN_BY_ROWS:
+            if reason.code not in SEEN_IN_CHOICE:
                 key = (reason.code, re.sub(rf"\b{re.escape(node)}\b", "*", reason.message))
                 first.setdefault(key, reason)
                 nodes.setdefault(key, set()).add(node)

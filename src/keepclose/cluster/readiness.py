@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES, Kind
 from keepclose.lab.view import LabView
+from keepclose.lab.workloadreadiness import ready_count
+from keepclose.lab.workloads import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
 from keepclose.network.namespaces import Namespace
 
-JsonObject = dict[str, Any]
 _READY_S: Final = 60.0
 _ROUTED_S: Final = 10.0
 _SLICES_S: Final = 2.0
 _TRY_S: Final = 0.5
 _PAUSE_S: Final = 0.03
 _KINDS: Final[Mapping[str, Kind[JsonObject]]] = {
-    "Deployment": Kind("apps", "v1", "deployments", "Deployment", True, dict),
-    "DaemonSet": Kind("apps", "v1", "daemonsets", "DaemonSet", True, dict),
+    one.kind: one for one in (PLAIN_DEPLOYMENTS, PLAIN_DAEMON_SETS)
 }
 
 
@@ -45,18 +45,22 @@ class Workloads(NamedTuple):
             )
         )
 
-    async def until_ready(self, client: Client) -> dict[str, str]:
-        """Return a line for each when its pods are ready, or after a minute how many are."""
-        lines: dict[str, str] = {}
-        for kind, namespace, name in self.names:
+    async def until_ready(self, client: Client, tell: Callable[[str, str, bool], None]) -> None:
+        """Tell of each by name, with a line and whether it is well, when its pods are ready.
+
+        Those that are not after a minute are told of then.
+        """
+
+        async def follow(kind: str, namespace: str, name: str) -> None:
             try:
                 async with asyncio.timeout(_READY_S):
                     count = await _until_one_ready(client, _KINDS[kind], namespace, name)
             except TimeoutError:
-                lines[name] = f"not all pods are ready yet: kubectl get pods -n {namespace}"
+                tell(name, f"not all pods are ready: kubectl get pods -n {namespace}", False)
             else:
-                lines[name] = f"{count} pods ready" if count != 1 else "1 pod ready"
-        return lines
+                tell(name, f"{count} pods ready" if count != 1 else "1 pod ready", True)
+
+        await asyncio.gather(*(follow(*one) for one in self.names))
 
 
 async def _until_one_ready(
@@ -66,27 +70,10 @@ async def _until_one_ready(
         kind, namespace=namespace, field_selector=f"metadata.name={name}"
     ) as events:
         async for event in events:
-            ready = _ready_count(event.object)
+            ready = ready_count(event.object) if event.object is not None else None
             if ready is not None:
                 return ready
     return 0
-
-
-def _ready_count(workload: JsonObject | None) -> int | None:
-    """Return how many pods are ready when all are, else None."""
-    if workload is None:
-        return None
-    meta, status = workload["metadata"], workload.get("status", {})
-    if status.get("observedGeneration", 0) < meta.get("generation", 0):
-        return None
-    if workload["kind"] == "DaemonSet":
-        wanted, ready = status.get("desiredNumberScheduled", 0), status.get("numberReady", 0)
-        updated = status.get("updatedNumberScheduled", 0)
-    else:
-        wanted, ready = workload["spec"].get("replicas", 1), status.get("readyReplicas", 0)
-        updated = status.get("updatedReplicas", 0)
-    is_done: bool = ready >= wanted and updated >= wanted
-    return int(ready) if is_done else None
 
 
 async def until_routed(lab: LabView, objects: Iterable[JsonObject]) -> None:

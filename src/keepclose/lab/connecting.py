@@ -112,6 +112,7 @@ class _Run:
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
+        self._next: asyncio.Handle | None = None
 
     async def work(self) -> None:
         if self._left:
@@ -123,6 +124,8 @@ class _Run:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._next is not None:
+            self._next.cancel()
         for call in self._calls:
             if not call.is_over:
                 self._shut(call)
@@ -149,9 +152,17 @@ class _Run:
                         one.close()
 
     def _go_on(self) -> None:
-        """Start connections while there is room for them."""
+        """Start connections while there is room for them, a few in one turn of the loop."""
+        if self._next is not None:
+            return
+        begun = 0
         try:
             while self._left and self._slots > 0 and self._open < self._most_open:
+                if begun == AT_ONCE:
+                    # NB: refusals give slots back at once; nobody else would have a turn meanwhile.
+                    self._next = self._loop.call_soon(self._go_on_next)
+                    return
+                begun += 1
                 self._left -= 1
                 self._start(*next(self._sockets))
         except Exception as error:  # noqa: BLE001 - raised again by whoever waits for the run
@@ -160,6 +171,10 @@ class _Run:
             return
         if not self._left and not self._open and not self._finished.done():
             self._finished.set_result(None)
+
+    def _go_on_next(self) -> None:
+        self._next = None
+        self._go_on()
 
     def _start(self, number: int, one: socket.socket) -> None:
         caller = self._callers[number]

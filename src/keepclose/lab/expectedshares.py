@@ -16,22 +16,10 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.workload import Pod
 from keepclose.routing.policies import EXTERNAL, INTERNAL
 from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
-from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason, ReasonCode
 from keepclose.routing.selection import Outcome, PacketVerdict, Selection, select
 from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
 
-# These say in words what the shares show anyway.
-_SHOWN_BY_SHARES: Final = frozenset(
-    {
-        ReasonCode.SAME_ZONE,
-        ReasonCode.SAME_NODE,
-        ReasonCode.NODE_LEVEL,
-        ReasonCode.ALL_ENDPOINTS,
-        ReasonCode.SLICES_FOR_ZONE,
-        ReasonCode.LOCAL_POLICY,
-        ReasonCode.LOCAL_PREFERRED,
-    }
-)
 _FAILURES: Final = {
     PacketVerdict.DROP: Failure.TIMED_OUT,
     PacketVerdict.REJECT: Failure.REFUSED,
@@ -149,7 +137,7 @@ def _reasons(
     kept: list[Reason] = []
     for reason in selection.reasons:
         # NB: a selection speaks of both directions, and the words name the field.
-        if reason.code in _SHOWN_BY_SHARES or reason.message.startswith(other.field):
+        if reason.code in SEEN_IN_CHOICE or reason.message.startswith(other.field):
             continue
         is_about_policy = reason.message.startswith(ours.field)
         if is_local and not is_about_policy and reason.code is not ReasonCode.NO_ENDPOINTS:

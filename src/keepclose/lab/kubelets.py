@@ -67,6 +67,8 @@ class Kubelets:
         self._failed: set[str] = set()
         self._linger_s = linger_s
         self._lives: dict[NamespacedName, PodLife] = {}
+        # Pods that the API has no more; those of failed nodes run on, others may have their names.
+        self._lost: set[PodLife] = set()
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self.pods: Cache[KubeletPod] = Cache()
         self.nodes: Cache[Node] = Cache()
@@ -103,7 +105,7 @@ class Kubelets:
     def recover(self, node: str) -> None:
         """Let a node's kubelet work again and look at all its pods."""
         self._failed.discard(node)
-        for key in (*self._lives, *self.pods):
+        for key in (*self._lives, *self.pods, *(life.key for life in self._lost)):
             self.queue.add(key)
 
     async def run(self) -> None:
@@ -122,7 +124,7 @@ class Kubelets:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for life in self._lives.values():
+            for life in (*self._lives.values(), *self._lost):
                 life.close()
 
     def _pod_changed(self, old: KubeletPod | None, new: KubeletPod | None) -> None:
@@ -164,10 +166,10 @@ class Kubelets:
         """Look at one pod; return when to look again though nothing changed."""
         life, pod = self._lives.get(key), self.pods.get(key)
         if life is not None and (pod is None or pod.uid != life.uid):
-            if life.node in self._failed:
-                return None
-            await self._bury(life)
+            self._lost.add(self._lives.pop(key))
             life = None
+        for lost in [one for one in self._lost if one.key == key and one.node not in self._failed]:
+            await self._bury(lost)
         if pod is None or not self._tends(pod.spec.node_name):
             return None
         if pod.is_terminating:
@@ -233,6 +235,7 @@ class Kubelets:
                 await self._network.detach(life.uid)
             except NetworkError as error:
                 _log.warning("pod not taken away", pod=str(life.key), error=str(error))
+        self._lost.discard(life)
         if self._lives.get(life.key) is life:
             del self._lives[life.key]
 

@@ -3,14 +3,15 @@
 A node that is there already is brought up to date and heard of again: its own labels, addresses and
 conditions are set, the marks of silence go. What people did to it stays: other labels, cordons,
 taints, and a zone that the lab was asked to give it. One whose pod ranges differ is made anew,
-because these cannot be changed.
+because these cannot be changed. Nodes that a larger lab left behind go, and as in every cluster the
+pods of nodes that are no more; nodes of others stay.
 """
 
 from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -20,16 +21,21 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import AlreadyExists, Conflict, NotFound
 from keepclose.kube.kinds import NODES as WHOLE_NODES
+from keepclose.kube.kinds import Kind
 from keepclose.kube.recorder import format_time
 from keepclose.kube.requests import PatchType
 from keepclose.lab.nodemarks import NODES as MARKED_NODES
 from keepclose.lab.nodemarks import MarkedNode, MarkedStatus, mark_heard, untaint
+from keepclose.lab.pods import PODS
+from keepclose.model.meta import Frozen, ObjectMeta
 from keepclose.model.wellknown import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 from keepclose.network.addresses import NodeAddresses
 
 JsonObject = dict[str, Any]
 
+OS_IMAGE: Final = "keepclose lab"
+"""What nodes of a lab report; by it they are known again."""
 REGION_LABEL: Final = "topology.kubernetes.io/region"
 REGION: Final = "lab"
 KUBELET_VERSION: Final = "v1.36.3+keepclose"
@@ -38,6 +44,22 @@ AT_ONCE: Final = 8
 _TRIES: Final = 5
 _CONDITIONS: Final = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class _NodeInfo(Frozen, frozen=True):
+    os_image: str = ""
+
+
+class _InformedStatus(Frozen, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class _InformedNode(Frozen, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    status: _InformedStatus = _InformedStatus()
+
+
+_INFORMED_NODES: Final = Kind("", "v1", "nodes", "Node", False, _InformedNode)
 
 
 class LabNode(NamedTuple):
@@ -52,15 +74,48 @@ class LabNode(NamedTuple):
 async def register_nodes(
     client: Client, plan: Sequence[LabNode], *, clock: Clock | None = None
 ) -> None:
-    """Create the Node objects, or bring those that are there up to date; raises KubeError."""
+    """Create the Node objects, or bring those that are there up to date; raises KubeError.
+
+    Nodes of an earlier lab that are not in the plan are deleted with their pods.
+    """
     now = format_time((clock or SystemClock()).now())
+    await _remove_old(client, {one.name for one in plan})
+    await _do_all(_register(client, one, now=now) for one in plan)
+
+
+async def _remove_old(client: Client, wanted: set[str]) -> None:
+    nodes = (await client.list_all(_INFORMED_NODES)).items
+    old = [
+        one.metadata
+        for one in nodes
+        if one.status.node_info.os_image == OS_IMAGE and one.metadata.name not in wanted
+    ]
+    # NB: nodes go first, so that nothing new is placed there while their pods go.
+    await _do_all(_delete(client, _INFORMED_NODES, one) for one in old)
+    there = wanted | {one.metadata.name for one in nodes} - {one.name for one in old}
+    pods = [
+        pod.metadata
+        for pod in (await client.list_all(PODS)).items
+        if pod.spec.node_name and pod.spec.node_name not in there
+    ]
+    await _do_all(_delete(client, PODS, one) for one in pods)
+
+
+async def _delete(client: Client, kind: Kind[Any], one: ObjectMeta) -> None:
+    # It may be gone, perhaps with another one in its place.
+    with suppress(NotFound, Conflict):
+        await client.delete(kind, one.name, namespace=one.namespace, uid=one.uid, grace_period=0)
+
+
+async def _do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of it, a few at a time; raises the first error in the end."""
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def register(one: LabNode) -> None:
+    async def do(work: Coroutine[Any, Any, None]) -> None:
         async with slots:
-            await _register(client, one, now=now)
+            await work
 
-    results = await asyncio.gather(*(register(one) for one in plan), return_exceptions=True)
+    results = await asyncio.gather(*(do(one) for one in works), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
@@ -153,7 +208,7 @@ def _status(one: LabNode) -> JsonObject:
         ],
         "nodeInfo": {
             "kernelVersion": system.release,
-            "osImage": "keepclose lab",
+            "osImage": OS_IMAGE,
             "containerRuntimeVersion": "keepclose://1",
             "kubeletVersion": KUBELET_VERSION,
             "operatingSystem": "linux",

@@ -34,6 +34,8 @@ class Mode(StrEnum):
 
 _MODES: Final = {mode.value: mode for mode in Mode}
 
+_TROUBLE: Final = (Mode.CRASH, Mode.NEVER_READY, Mode.SLOW_START)
+
 
 class Port(NamedTuple):
     """Where something listens."""
@@ -55,11 +57,19 @@ DEFAULT_PORTS: Final = tuple(
 
 
 def mode_of(container: ContainerSpec) -> Mode:
-    """Return how the container behaves."""
+    """Return how the container behaves.
+
+    The variable decides; else trouble wins over other modes, so that a bad image of a rollout shows
+    although the words still name what the good one did.
+    """
+    variable = _variable(container, MODE_VARIABLE)
+    if variable in _MODES:
+        return _MODES[variable]
     words = (*container.command, *container.args)[:_WORDS_WITH_MODE]
     image = container.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
-    named = (_variable(container, MODE_VARIABLE), *(_base(word) for word in words), image)
-    return next((_MODES[name] for name in named if name in _MODES), Mode.PLAIN)
+    named = (*(_base(word) for word in words), image)
+    modes = [_MODES[name] for name in named if name in _MODES]
+    return next((mode for mode in modes if mode in _TROUBLE), next(iter(modes), Mode.PLAIN))
 
 
 def seconds_until_ready(container: ContainerSpec) -> float | None:

@@ -34,8 +34,6 @@ Tell = Callable[[JsonObject], None]
 RESTART_AT: Final = 0.1
 MOVE_AT: Final = 0.6
 _LEAST_NODES: Final = 2
-# One at a time: a second one would remove the first one's namespace as left behind.
-_TURN: Final = asyncio.Lock()
 
 
 class SloRequest(msgspec.Struct, frozen=True):
@@ -67,9 +65,10 @@ async def handle_slo(lab: LabView, params: JsonObject, tell: Tell) -> JsonObject
         raise LabRefusal(f"this cannot be measured: {error}") from None
     if lab.underlay is None:
         raise LabRefusal(f"there are no packets to measure here: {lab.no_packets}", code=5)
-    if _TURN.locked():
+    # One at a time: a second one would remove the first one's namespace as left behind.
+    if lab.underlay.measuring.locked():
         raise LabRefusal("another measurement runs in this lab; wait until it is over")
-    async with _TURN:
+    async with lab.underlay.measuring:
         return await Measurement(lab, lab.underlay, request, tell).run()
 
 

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError, NotFound
-from keepclose.kube.kinds import NAMESPACES, SERVICES
+from keepclose.kube.kinds import NAMESPACES, SERVICES, Kind
 from keepclose.kube.recorder import format_time
 from keepclose.lab.draining import delete_pods
 from keepclose.lab.nodemarks import NODES, cordon_patch, uncordon_patch
@@ -32,7 +32,8 @@ from keepclose.lab.slopolicies import (
     make_service,
     restart_patch,
 )
-from keepclose.lab.workloads import DAEMON_SETS, DEPLOYMENTS, DaemonSet, Deployment
+from keepclose.lab.workloadreadiness import ready_count
+from keepclose.lab.workloads import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
 from keepclose.model.service import Service
 
 PURPOSE: Final = "slo"
@@ -56,8 +57,8 @@ class SloBed:
         client, namespace = self._client, self.namespace
         meta = {"name": namespace, "labels": {MARK: PURPOSE}}
         await client.create(NAMESPACES, {"metadata": meta})
-        await client.create(DAEMON_SETS, make_daemon_set(), namespace=namespace)
-        await client.create(DEPLOYMENTS, make_deployment(nodes), namespace=namespace)
+        await client.create(PLAIN_DAEMON_SETS, make_daemon_set(), namespace=namespace)
+        await client.create(PLAIN_DEPLOYMENTS, make_deployment(nodes), namespace=namespace)
         services = {
             policy.title: await client.create(SERVICES, make_service(policy), namespace=namespace)
             for policy in policies
@@ -80,9 +81,8 @@ class SloBed:
 
     async def restart(self, workload: str) -> None:
         """Start all pods of a workload anew, a few at a time."""
-        kind: Any = DAEMON_SETS if workload == EVERYWHERE else DEPLOYMENTS
         patch = restart_patch(format_time(self._clock.now()))
-        await self._client.patch(kind, workload, patch, namespace=self.namespace)
+        await self._client.patch(_kind_of(workload), workload, patch, namespace=self.namespace)
 
     async def move(self, workload: str) -> None:
         """Delete some pods of a workload at once; those of a Deployment come up elsewhere."""
@@ -141,30 +141,9 @@ class SloBed:
         return [pod for pod in page.items if not pod.is_terminating]
 
     async def _is_ready(self, workload: str) -> bool:
-        if workload == EVERYWHERE:
-            daemons = await self._client.get(DAEMON_SETS, workload, namespace=self.namespace)
-            return is_daemon_set_ready(daemons)
-        deployment = await self._client.get(DEPLOYMENTS, workload, namespace=self.namespace)
-        return is_deployment_ready(deployment)
+        found = await self._client.get(_kind_of(workload), workload, namespace=self.namespace)
+        return ready_count(found) is not None
 
 
-def is_daemon_set_ready(daemons: DaemonSet) -> bool:
-    """Return whether every node has its pod of the present template, and it is ready."""
-    status = daemons.status
-    return (
-        status.observed_generation >= daemons.metadata.generation
-        and status.desired_number_scheduled > 0
-        and status.updated_number_scheduled == status.desired_number_scheduled
-        and status.number_available == status.desired_number_scheduled
-    )
-
-
-def is_deployment_ready(deployment: Deployment) -> bool:
-    """Return whether all pods are of the present template and ready, and no other is there."""
-    status, wanted = deployment.status, deployment.spec.replicas
-    return (
-        status.observed_generation >= deployment.metadata.generation
-        and status.updated_replicas == wanted
-        and status.available_replicas == wanted
-        and status.replicas == wanted
-    )
+def _kind_of(workload: str) -> Kind[JsonObject]:
+    return PLAIN_DAEMON_SETS if workload == EVERYWHERE else PLAIN_DEPLOYMENTS

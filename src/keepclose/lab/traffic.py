@@ -55,8 +55,6 @@ _BROKE_OFF: Final = 1
 _NEEDS_PRIVILEGE: Final = 5
 # What takes longer is lost; a busy machine may take seconds to answer.
 _PATIENCE_S: Final = 5.0
-# One way to the load balancer's address at a time.
-_ROUTING: Final = asyncio.Lock()
 
 
 class Knowledge(NamedTuple):
@@ -111,7 +109,7 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: Tell) -> JsonOb
     clock = asyncio.get_running_loop().time
     started = clock()
     try:
-        results = await _send(sources, udp=request.udp, tell=tell)
+        results = await _send(sources, udp=request.udp, routing=underlay.routing, tell=tell)
     except (OSError, NetworkError) as error:
         raise LabRefusal(f"the traffic broke off: {error}", code=_BROKE_OFF) from None
     seconds = clock() - started
@@ -162,7 +160,9 @@ async def _learn_again(lab: LabView, target: Target, before: Knowledge) -> Knowl
     return before
 
 
-async def _send(sources: Sequence[Source], *, udp: bool, tell: Tell) -> list[Counter[Result]]:
+async def _send(
+    sources: Sequence[Source], *, udp: bool, routing: asyncio.Lock, tell: Tell
+) -> list[Counter[Result]]:
     total = sum(one.caller.times for one in sources)
     earlier = 0
 
@@ -175,7 +175,8 @@ async def _send(sources: Sequence[Source], *, udp: bool, tell: Tell) -> list[Cou
             [one.caller for one in sources], udp=udp, patience=_PATIENCE_S, tell=pass_on
         )
     results: list[Counter[Result]] = []
-    async with _ROUTING:
+    # One way to the load balancer's address at a time.
+    async with routing:
         for one in sources:
             await _show_way(one)
             try:

@@ -40,7 +40,7 @@ class ApiWay(Protocol):
         ...
 
 
-class NodeAgents(Protocol):
+class NodeKubelets(Protocol):
     """The kubelets."""
 
     def fail(self, node: str) -> None:
@@ -61,7 +61,7 @@ class TroubledLab(Protocol):
         ...
 
     @property
-    def kubelets(self) -> NodeAgents:
+    def kubelets(self) -> NodeKubelets:
         """The kubelets of all nodes."""
         ...
 

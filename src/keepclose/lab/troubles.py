@@ -22,6 +22,7 @@ from keepclose.kube.recorder import format_time
 from keepclose.lab import nodemarks
 from keepclose.lab.apiways import await_return
 from keepclose.lab.draining import delete_pods, sort_pods, wait_gone
+from keepclose.lab.nodecuts import NodeCuts
 from keepclose.lab.nodemarks import NODES, JsonObject, MarkedNode
 from keepclose.lab.nodestates import NodeState, describe_nodes, find_node, find_nodes
 from keepclose.lab.pods import PODS, WorkloadPod
@@ -69,10 +70,7 @@ class Troubles:
     def __init__(self, lab: TroubledLab, *, clock: Clock | None = None) -> None:
         self._lab = lab
         self._clock = clock or SystemClock()
-        self._failed: set[str] = set()
-        self._partitioned: set[str] = set()
-        # How many connections to the API server nodes had before they were cut off.
-        self._connections: dict[str, int] = {}
+        self._cuts = NodeCuts(lab)
         # One at a time: two hands at one link would leave it in a state that nobody asked for.
         self._turn = asyncio.Lock()
 
@@ -80,13 +78,9 @@ class Troubles:
         """Let a node die, or all nodes of a zone; the cluster notices at once."""
         async with self._turn:
             nodes = find_nodes(await self._nodes(), name)
-            changed = [node.name for node in nodes if node.name not in self._failed]
+            changed = [node.name for node in nodes if node.name not in self._cuts.failed]
             for node in changed:
-                cut_before = node in self._partitioned
-                self._failed.add(node)
-                self._partitioned.discard(node)
-                if not cut_before:
-                    await self._cut(node)
+                await self._cuts.fail(node)
             unready = await self._notice(nodes)
         return Failure([node.name for node in nodes], changed, unready)
 
@@ -99,10 +93,9 @@ class Troubles:
                     f"a partition needs packets, and there are none here: {self._lab.no_packets}",
                     code=NEEDS_PACKETS,
                 )
-            changed = name not in self._failed | self._partitioned
+            changed = name not in self._cuts.nodes
             if changed:
-                self._partitioned.add(name)
-                await self._cut(name)
+                await self._cuts.partition(name)
             unready = await self._notice([node]) if notice else []
             noticed = notice or node.is_unreachable
         return Failure([name], [name] if changed else [], unready, is_noticed=noticed)
@@ -143,7 +136,7 @@ class Troubles:
             on_gone=lambda pod: on_gone(str(pod.key)),
         )
         if left:
-            dead = name in self._failed | self._partitioned
+            dead = name in self._cuts.nodes
             why = (
                 f"; nothing ends on a node that is dead or cut off: keepclose lab heal {name}"
                 if dead
@@ -162,46 +155,45 @@ class Troubles:
         changed = await self._change(name, lambda node: nodemarks.zone_patch(node, zone))
         return node.zone, changed
 
-    @property
-    def dead(self) -> frozenset[str]:
-        """The nodes that failed: nothing on them runs, or calls anybody."""
-        return frozenset(self._failed)
-
     async def heal(
         self, name: str = "", *, on_wait: Callable[[list[str]], None] = lambda _: None
     ) -> Healing:
         """Undo all trouble of a node, a zone, or of all.
 
-        Waits a while for the proxies of nodes that were cut off, after having said for which.
+        Waits a while for the proxies of nodes that were cut off, after having said for which. A
+        node that was deleted from the API meanwhile is joined to the others again all the same.
         """
         async with self._turn:
             nodes = await self._nodes()
-            meant = find_nodes(nodes, name, counts_moved=True) if name else nodes
+            cut_off = self._cuts.nodes
+            deleted = sorted(cut_off - {node.name for node in nodes})
+            if name in deleted:
+                meant, deleted = [], [name]
+            elif name:
+                meant, deleted = find_nodes(nodes, name, counts_moved=True), []
+            else:
+                meant = nodes
             # NB: links come first, so that whoever sees a node ready can reach it.
-            mended = [node.name for node in meant if node.name in self._failed | self._partitioned]
+            mended = [node.name for node in meant if node.name in cut_off] + deleted
             for one in mended:
-                await self._mend(one)
+                await self._cuts.mend(one)
             healed = await asyncio.gather(*(self._heal(node) for node in meant))
-            for node in meant:
-                self._failed.discard(node.name)
-                self._partitioned.discard(node.name)
-        before = {one: self._connections.get(one, 0) for one in mended}
+            undone = {node.name: what for node, what in zip(meant, healed, strict=True) if what}
+            undone |= {one: self._cuts.ways(one) for one in deleted}
+            self._cuts.forget(mended)
+        before = self._cuts.connections_before(mended)
         away = await await_return(self._lab.relays, before, clock=self._clock, on_wait=on_wait)
-        undone = {node.name: what for node, what in zip(meant, healed, strict=True) if what}
         return Healing(undone, away)
 
     async def states(self) -> list[NodeState]:
         """Return how all nodes are."""
         nodes, pods = await asyncio.gather(self._nodes(), self._pods())
-        return describe_nodes(nodes, pods, failed=self._failed, partitioned=self._partitioned)
+        cuts = self._cuts
+        return describe_nodes(nodes, pods, failed=cuts.failed, partitioned=cuts.partitioned)
 
     async def _heal(self, node: MarkedNode) -> list[str]:
         name = node.name
-        undone = []
-        if name in self._failed:
-            undone.append("fail")
-        if name in self._partitioned:
-            undone.append("partition")
+        undone = self._cuts.ways(name)
         time = format_time(self._clock.now())
         heard = await self._patch_status(node, nodemarks.mark_heard(node, time=time))
         untainted = await self._change(name, nodemarks.untaint)
@@ -212,22 +204,6 @@ class Troubles:
         if await self._change(name, nodemarks.home_patch):
             undone.append("relabel")
         return undone
-
-    async def _cut(self, node: str) -> None:
-        """Silence a node's kubelet, and cut its network where there is one."""
-        self._lab.kubelets.fail(node)
-        if self._lab.underlay is not None:
-            await asyncio.to_thread(self._lab.underlay.cut, node)
-        if node in self._lab.relays:
-            self._connections[node] = self._lab.relays[node].connections
-            await self._lab.relays[node].hold()
-
-    async def _mend(self, node: str) -> None:
-        if self._lab.underlay is not None:
-            await asyncio.to_thread(self._lab.underlay.mend, node)
-        if node in self._lab.relays:
-            await self._lab.relays[node].open()
-        self._lab.kubelets.recover(node)
 
     async def _notice(self, nodes: Sequence[MarkedNode]) -> list[str]:
         """Write what the cluster makes of nodes that are silent; return pods no longer ready."""

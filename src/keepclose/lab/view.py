@@ -18,7 +18,7 @@ class LabView(NamedTuple):
     """With the rights of the administrator."""
     kubelets: Kubelets
     gates: FeatureGates
-    """Of controller and API server."""
+    """Of the proxies, which decide where packets go."""
     underlay: Underlay | None
     """None when no packets can be sent here."""
     no_packets: str

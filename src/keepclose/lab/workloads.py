@@ -152,6 +152,13 @@ Workload = Deployment | ReplicaSet | DaemonSet
 DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", True, Deployment)
 REPLICA_SETS: Final = Kind("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
 DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
+PLAIN_DEPLOYMENTS: Final[Kind[JsonObject]] = Kind(
+    "apps", "v1", "deployments", "Deployment", True, dict
+)
+"""With all fields, as they were sent."""
+PLAIN_DAEMON_SETS: Final[Kind[JsonObject]] = Kind(
+    "apps", "v1", "daemonsets", "DaemonSet", True, dict
+)
 
 
 def reference_to(workload: Workload) -> ObjectReference:

@@ -81,10 +81,6 @@ class Namespace:
         """Write kernel settings of the namespace, by their path below /proc/sys/net."""
         self.do(lambda: _write_values(values))
 
-    def command(self, *command: str) -> list[str]:
-        """Return the command line that runs a command inside."""
-        return ["nsenter", f"--net={self.path}", "--", *command]
-
     def run(self, *command: str, text: str = "") -> str:
         """Run a command inside and return what it printed; raises NetworkError if it fails."""
         try:

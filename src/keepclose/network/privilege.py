@@ -72,12 +72,11 @@ def missing_tool(path: str) -> str:
     return ""
 
 
-def raise_file_limit() -> int:
-    """Let this process open as many files as it may at all; return how many that are."""
+def raise_file_limit() -> None:
+    """Let this process open as many files as it may at all."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def _has_rights() -> bool:

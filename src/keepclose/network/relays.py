@@ -1,7 +1,8 @@
 """Relays: the way from inside a namespace to a server of this process's own world.
 
 A node reaches the API server at the server's own local address, through a relay out of its world
-that can be cut and opened again.
+that can be cut and opened again. Each side hears all that the other said before it ended, however
+slowly it reads; only a cut loses anything.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
+MOST_HELD: Final = 16
+"""More than a proxy has; whoever gives up and comes again leaves the older ones behind."""
 
 
 class Inside(Protocol):
@@ -33,7 +37,7 @@ class Relay:
         self._ends: set[asyncio.WriteTransport] = set()
         self._carrying: set[asyncio.Task[None]] = set()
         self._is_holding = False
-        self._held: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._held: deque[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = deque()
 
     @property
     def connections(self) -> int:
@@ -44,7 +48,7 @@ class Relay:
         """Listen at the same port inside the namespace; nothing changes for one that is open."""
         self._is_holding = False
         while self._held:
-            self._begin(*self._held.pop())
+            self._begin(*self._held.popleft())
         if self._server is None:
             address = ("127.0.0.1", self._port)
             listener = self._namespace.do(lambda: socket.create_server(address, backlog=128))
@@ -78,6 +82,8 @@ class Relay:
             writer.transport.abort()
         elif self._is_holding:
             self._held.append((reader, writer))
+            if len(self._held) > MOST_HELD:
+                self._held.popleft()[1].transport.abort()
         else:
             self._begin(reader, writer)
 
@@ -98,6 +104,7 @@ class Relay:
                     # NB: it may have been cut while the far end was sought.
                     if not near.is_closing():
                         await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+                        await asyncio.gather(_flush(far_writer), _flush(writer))
                 finally:
                     self._ends.discard(far)
                     far.abort()
@@ -110,4 +117,12 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
-    writer.transport.abort()
+    # NB: the other side may still have much to say.
+    if writer.can_write_eof() and not writer.transport.is_closing():
+        writer.write_eof()
+
+
+async def _flush(writer: asyncio.StreamWriter) -> None:
+    """Close one end once all is sent, or once it is aborted."""
+    writer.close()
+    await writer.wait_closed()

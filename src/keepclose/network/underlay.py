@@ -12,6 +12,7 @@ come from several threads.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import threading
@@ -87,6 +88,10 @@ class Underlay:
         self._between: Between | None = None
         self._delayed: list[Namespace] = []
         self._lock = threading.RLock()
+        self.routing = asyncio.Lock()
+        """Held by whoever shows the host outside another way for a while."""
+        self.measuring = asyncio.Lock()
+        """Held by whoever measures and wants no other measurement beside."""
 
     def __enter__(self) -> Self:
         self.open()

@@ -7,6 +7,7 @@ these; nothing else in keepclose explains a decision in words of its own.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -89,6 +90,20 @@ class ReasonCode(StrEnum):
     TOPOLOGY_KEY_MATCHED = "TopologyKeyMatched"
     TOPOLOGY_KEYS_UNMATCHED = "TopologyKeysUnmatched"
     WEIGHTED = "Weighted"
+
+
+SEEN_IN_CHOICE: Final = frozenset(
+    {
+        ReasonCode.SAME_ZONE,
+        ReasonCode.SAME_NODE,
+        ReasonCode.NODE_LEVEL,
+        ReasonCode.ALL_ENDPOINTS,
+        ReasonCode.SLICES_FOR_ZONE,
+        ReasonCode.LOCAL_POLICY,
+        ReasonCode.LOCAL_PREFERRED,
+    }
+)
+"""What whoever sees which endpoints a node uses need not be told in words."""
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):

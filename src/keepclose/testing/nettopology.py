@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from keepclose.network.links import NODE_SETTINGS, PLACE_SETTINGS
 from keepclose.testing.netns import (
     Namespace,
     NamespacesUnavailableError,
@@ -29,27 +30,6 @@ SERVICE_NETWORK: Final = "10.96.0.0/16"
 SERVICE_NETWORK6: Final = "fd00:96::/108"
 _OUTSIDE: Final = 200
 _FIRST_POD: Final = 11
-# Addresses can be used at once, without asking whether somebody else has them.
-_ALL: Final = {
-    "ipv6/conf/default/accept_dad": 0,
-    "ipv6/conf/default/dad_transmits": 0,
-    "ipv6/conf/all/accept_dad": 0,
-}
-_NODE: Final = {
-    **_ALL,
-    "ipv4/ip_forward": 1,
-    "ipv6/conf/all/forwarding": 1,
-    "ipv6/conf/default/forwarding": 1,
-    "ipv4/conf/all/rp_filter": 0,
-    "ipv4/conf/default/rp_filter": 0,
-    "ipv4/conf/all/send_redirects": 0,
-    "ipv4/conf/default/send_redirects": 0,
-    "ipv4/icmp_ratelimit": 0,
-    "ipv6/icmp/ratelimit": 0,
-    # NB: another limit is on all messages together, of these kinds; none is of kind 255.
-    "ipv4/icmp_ratemask": 0,
-    "ipv6/icmp/ratemask": 255,
-}
 
 
 class NodePlan(NamedTuple):
@@ -159,9 +139,9 @@ def topology_or_skip(plan: Sequence[NodePlan] = THREE_ZONES) -> Iterator[Bed]:
 
 def _connect(bed: Bed, wire: Namespace) -> None:
     for node in bed.nodes:
-        node.namespace.set_values(_NODE)
+        node.namespace.set_values(NODE_SETTINGS)
     for place in (bed.outside, *bed.pods):
-        place.namespace.set_values(_ALL)
+        place.namespace.set_values(PLACE_SETTINGS)
     members = [*((node.name, node.namespace) for node in bed.nodes)]
     members.append(("outside", bed.outside.namespace))
     lines = ["link add br0 type bridge", "link set br0 up"]
