@@ -86,6 +86,30 @@ async def test_nobody_works_for_those_who_went_away(tmp_path: Path) -> None:
         await server.stop()
 
 
+async def test_the_end_waits_for_what_is_cleaned_up(tmp_path: Path) -> None:
+    """Whoever has work under way is told to end, and comes to an end of its own."""
+    begun, cleaned = asyncio.Event(), []
+
+    async def work(_params: JsonObject, _tell: Tell) -> JsonObject:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("all of it")
+        return {}
+
+    server = ControlServer(tmp_path / "lab.sock", {"work": work})
+    await server.start()
+    calling = asyncio.create_task(asyncio.to_thread(call, tmp_path, "work", {}))
+    await begun.wait()
+    await server.stop()
+    assert cleaned == ["all of it"]
+    with pytest.raises(CallError, match="the cluster ended before it answered") as caught:
+        await calling
+    assert caught.value.code == 4
+
+
 def test_where_no_cluster_runs(tmp_path: Path) -> None:
     """The message says how to start one."""
     with pytest.raises(

@@ -16,6 +16,7 @@ from keepclose.cluster.home import (
     Home,
     HomeError,
     claim_home,
+    clear_free,
     holder_of,
     is_held,
 )
@@ -109,3 +110,40 @@ def test_a_state_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert home.read_state() is None
     home.write_state(STATE)
     assert home.read_state() == STATE
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    """Whoever only asks makes no directory and takes nothing from one who claims it."""
+    home = Home(tmp_path / "home")
+    assert not is_held(home)
+    clear_free(home)
+    assert not home.directory.exists()
+    assert not is_held(Home(tmp_path / "home" / "lab.lock" / "deeper"))
+    claim = claim_home(home)
+    clear_free(home)
+    assert is_held(home)
+    claim.release()
+
+
+def test_the_holder_is_named_before_anything_else(tmp_path: Path) -> None:
+    """A number that a killed holder left is never told as that of the next one."""
+    home = Home(tmp_path / "home")
+    home.directory.mkdir()
+    (home.directory / "made-by-keepclose-up").touch()
+    (home.directory / "lab.lock").write_text("4242 and more digits than the next one has")
+    claim = claim_home(home)
+    assert holder_of(home) == os.getpid()
+    claim.release()
+
+
+def test_a_directory_that_somebody_keeps_is_never_emptied(tmp_path: Path) -> None:
+    """Also when a cluster that was killed had made it for itself."""
+    fleeting, kept = Home(tmp_path / "home"), Home(tmp_path / "home", is_kept=True)
+    # As the kernel does for one that is killed.
+    os.close(claim_home(fleeting)._file)
+    claim = claim_home(kept)
+    (kept.directory / "store.db").touch()
+    claim.release()
+    clear_free(fleeting)
+    fleeting.clear()
+    assert (kept.directory / "store.db").exists()

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from upcommands import is_zombie
+
 _SCRIPT = """
 import asyncio, json, os, sys
 from pathlib import Path
@@ -77,10 +79,18 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def exists(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and that nobody asked about does not."""
+    try:
+        return not is_zombie(pid)
+    except OSError:
+        return False
+
+
 def until_gone(pids: list[int]) -> None:
     """Return when none of the processes exists; fail after a while."""
     end = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}/stat").exists() for pid in pids):
+    while any(exists(pid) for pid in pids):
         assert time.monotonic() < end
         time.sleep(0.01)
 
@@ -121,6 +131,19 @@ def test_a_program_that_is_killed_comes_back(tmp_path: Path) -> None:
             assert time.monotonic() < end
             time.sleep(0.01)
         assert first in children_of(pid)
+
+
+def test_a_nursery_that_is_killed_ends_its_children(tmp_path: Path) -> None:
+    """And whoever has it goes on to its end, without them."""
+    with keeping(tmp_path) as kept:
+        pid = int(str(kept.read()["nursery"]))
+        children = children_of(pid)
+        os.kill(pid, signal.SIGKILL)
+        until_gone(children)
+        assert kept.process.stdin is not None
+        kept.process.stdin.write(b"\n")
+        kept.process.stdin.flush()
+        assert kept.read() == {"ended": True}
 
 
 def test_a_taken_port_is_told(tmp_path: Path) -> None:

@@ -6,12 +6,10 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from upcommands import SMALL, Ground, ground_for, skip_without_packets, watching
+from upcommands import SMALL, Ground, ground_for, skip_without_packets, until, watching
 
 from keepclose.cluster.home import Home, holder_of
 
@@ -21,15 +19,6 @@ kind: Service
 metadata: {name: web}
 spec: {ports: [{port: 99999}]}
 """
-
-
-def until(is_so: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Return when it is so; fail when it is not in time."""
-    end = time.monotonic() + seconds
-    # NB: processes of others tell nobody when they end.
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_cluster_comes_and_goes(tmp_path: Path) -> None:
@@ -51,7 +40,7 @@ def test_a_cluster_comes_and_goes(tmp_path: Path) -> None:
             assert watcher.watched == watcher.remaining() == 1 + 4 + 5
             down = ground.run("down")
             assert down.code == 0
-            assert down.out.startswith("✓ stopped, nothing is left behind")
+            assert down.out.startswith(f"✓ stopped, its objects stay in {ground.directory}  ")
             assert ground.processes() == []
             until(lambda: watcher.remaining() == 0)
         # What was stored stays, since the directory was given by name.
@@ -136,6 +125,36 @@ def test_one_that_is_being_built_can_be_ended(tmp_path: Path) -> None:
         assert ground.run("down").code == 0
         assert building.wait(30) == 0
         assert ground.processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_at_the_very_beginning(tmp_path: Path, number: signal.Signals) -> None:
+    """Nothing is left even if the directory was claimed a moment ago."""
+    env = {name: value for name, value in os.environ.items() if name != "KEEPCLOSE_DATA_DIR"}
+    home = Home(tmp_path / ".keepclose")
+    command = Ground(home.directory).command("up", *SMALL)
+    process = subprocess.Popen(command, env={**env, "HOME": str(tmp_path)})
+    try:
+        until(lambda: holder_of(home) is not None)
+        process.send_signal(number)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dead_nursery_ends_the_cluster(tmp_path: Path) -> None:
+    """What can start nothing any more does not stay as a shell."""
+    skip_without_packets()
+    with ground_for(tmp_path / "home") as ground:
+        ground.up()
+        first = ground.state["pid"]
+        nursery = next(pid for pid in ground.processes() if _parent(pid) == first)
+        os.kill(nursery, signal.SIGKILL)
+        until(lambda: ground.processes() == [])
+        log = (ground.directory / "logs" / "up.log").read_text()
+        assert log.endswith("error: the process that starts programs has ended\n")
 
 
 def test_two_at_once(tmp_path: Path) -> None:
@@ -264,7 +283,7 @@ def test_without_root(tmp_path: Path) -> None:
         said = ground.up()
         assert said.err == ""
         assert "real packets (nftables)" in said.out
-        assert ground.state["user_namespace"] is True
+        assert ground.places()["user_namespace"] is True
         assert ground.traffic()["failed"] == 0
         assert ground.run("down").code == 0
         assert ground.processes() == []

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,7 +94,7 @@ class Ground(NamedTuple):
         want = f"KEEPCLOSE_DATA_DIR={self.directory}".encode()
         try:
             seen = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            return want in seen and pid != os.getpid() and not _is_zombie(pid)
+            return want in seen and pid != os.getpid() and not is_zombie(pid)
         except OSError:
             return False
 
@@ -130,7 +131,8 @@ def _pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
 
 
-def _is_zombie(pid: int) -> bool:
+def is_zombie(pid: int) -> bool:
+    """Return whether a process has ended and waits to be asked about; raises OSError."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
 
 
@@ -142,6 +144,15 @@ def watching(ground: Ground) -> Iterator[Watcher]:
         yield watcher
     finally:
         watcher.close()
+
+
+def until(is_so: Callable[[], object], seconds: float = 120.0) -> None:
+    """Return when it is so; fail when it is not in time."""
+    end = time.monotonic() + seconds
+    # NB: processes of others tell nobody when they end.
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 @contextmanager

@@ -7,11 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from keepclose.cli.endings import fail
 
 if TYPE_CHECKING:
     from keepclose.cluster.home import ClusterState, Home
@@ -67,11 +70,11 @@ def up(
     layout = Layout(zones, nodes_per_zone)
     flaws = layout.flaws()
     if flaws:
-        _fail("; ".join(flaws))
+        fail("; ".join(flaws))
     try:
         gates = parse_gates(feature_gates, defaults=LAB_GATES)
     except GateError as error:
-        _fail(f"--feature-gates: {error}")
+        fail(f"--feature-gates: {error}")
     settings = _make_settings(_home(data_dir), layout, gates, port, _read_objects(manifest))
     if not manifest:
         # What people changed or deleted of the demo stays so.
@@ -99,15 +102,18 @@ def down(
     Exit codes: 0 nothing runs any more, 1 it could not be stopped.
     """
     from keepclose.cluster.ending import StillRunningError, end_cluster
+    from keepclose.cluster.home import HomeError
 
     home = _home(data_dir)
     began = time.monotonic()
     try:
         ran = end_cluster(home)
-    except StillRunningError as error:
-        _fail(str(error), code=1)
+    except (HomeError, StillRunningError) as error:
+        fail(str(error), code=1)
     if ran:
-        typer.echo(f"✓ stopped, nothing is left behind  {time.monotonic() - began:.1f} s")
+        objects = f"its objects stay in {_short(home.directory)}"
+        left = objects if home.is_kept else "nothing is left behind"
+        typer.echo(f"✓ stopped, {left}  {time.monotonic() - began:.1f} s")
     else:
         typer.echo(f"no cluster runs in {home.directory}")
 
@@ -126,7 +132,7 @@ def _make_settings(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("keepclose"):
             raise
-        _fail(f"{error.name} is not installed; the cluster needs: pip install 'keepclose[server]'")
+        fail(f"{error.name} is not installed; the cluster needs: pip install 'keepclose[server]'")
     return ClusterSettings(home=home, layout=layout, gates=gates, port=port, objects=objects)
 
 
@@ -155,16 +161,18 @@ def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None)
 
 
 def _show_step(step: Step) -> None:
+    mark = "✓" if step.is_well else "!"
     if step.text:
-        typer.echo(f"✓ {step.what:<14} {step.text:<41} {step.seconds:4.1f} s")
+        _say(f"{mark} {step.what:<14} {step.text:<41} {step.seconds:4.1f} s")
     else:
-        typer.echo(f"✓ {step.what:<56} {step.seconds:4.1f} s")
+        _say(f"{mark} {step.what:<56} {step.seconds:4.1f} s")
 
 
 def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: bool) -> None:
     program, home = _program(), settings.home
     where = f" --data-dir {_short(home.directory)}" if home.is_kept else ""
     service = _first_service(settings.objects)
+    left = "keeps its objects" if home.is_kept else "leaves nothing behind"
     commands = {
         f"{program} traffic{where} {service}": "where do connections really go?",
         f"{program} lab fail{where} zone-a": "and when a zone is gone? (lab heal brings it back)",
@@ -176,11 +184,15 @@ def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: boo
         f"kubectl get nodes -L topology.kubernetes.io/zone{_kubectl_hint()}",
         *(f"{command:<{width}}  # {what}" for command, what in commands.items()),
         "",
-        f"{program} down{where} stops it and leaves nothing behind."
-        if detached
-        else "Ctrl-C stops it and leaves nothing behind.",
+        f"{f'{program} down{where}' if detached else 'Ctrl-C'} stops it and {left}.",
     ]
-    typer.echo("\n".join(lines))
+    _say("\n".join(lines))
+
+
+def _say(text: str) -> None:
+    """Print, also to somebody who has stopped reading: the cluster is worth more than its words."""
+    with suppress(BrokenPipeError):
+        typer.echo(text)
 
 
 def _first_service(objects: tuple[JsonObject, ...]) -> str:
@@ -219,7 +231,8 @@ def _short(path: Path) -> str:
 
 
 def _write_errors_to(log: Path, *, output_too: bool) -> None:
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):
+        sys.stdout.flush()
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 2)
     if output_too:
@@ -247,7 +260,7 @@ def _read_objects(paths: list[str] | None) -> tuple[JsonObject, ...]:
                 where = f"in {path}, document {found.document}"
                 if found.line is not None:
                     where += f", line {found.line}"
-                _fail(f"{flaw}\n       {where}")
+                fail(f"{flaw}\n       {where}")
             objects.append(found.value)  # type: ignore[arg-type]
     return tuple(objects)
 
@@ -256,11 +269,6 @@ def _read_text(path: str) -> str:
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        _fail(f"--manifest {path}: not UTF-8 text")
+        fail(f"--manifest {path}: not UTF-8 text")
     except OSError as error:
-        _fail(f"--manifest {path}: {error.strerror}")
-
-
-def _fail(text: str, *, code: int = 2) -> NoReturn:
-    typer.echo(f"error: {text}", err=True)
-    sys.exit(code)
+        fail(f"--manifest {path}: {error.strerror}")

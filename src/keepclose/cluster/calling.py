@@ -51,15 +51,19 @@ def call(
         except OSError:
             text = f"no cluster runs in {path.parent}; start one with keepclose up"
             raise CallError(text, 4) from None
-        one.sendall(msgspec.json.encode({"do": do, **params}) + b"\n")
-        with one.makefile("rb") as lines:
-            for line in lines:
-                answer = msgspec.json.decode(line, type=dict[str, Any])
-                if "tell" in answer:
-                    on_tell(answer["tell"])
-                elif "error" in answer:
-                    raise CallError(answer["error"], int(answer.get("code", 2)))
-                else:
-                    done: JsonObject = answer["done"]
-                    return done
+        try:
+            one.sendall(msgspec.json.encode({"do": do, **params}) + b"\n")
+            with one.makefile("rb") as lines:
+                for line in lines:
+                    answer = msgspec.json.decode(line, type=dict[str, Any])
+                    if "tell" in answer:
+                        on_tell(answer["tell"])
+                    elif "error" in answer:
+                        raise CallError(answer["error"], int(answer.get("code", 2)))
+                    else:
+                        done: JsonObject = answer["done"]
+                        return done
+        except (OSError, msgspec.DecodeError):
+            # Half a line, or none, is all that is left of a cluster that was killed.
+            pass
     raise CallError("the cluster ended before it answered", 4)

@@ -6,6 +6,7 @@ Proxies reach the API server through relays out of their namespaces, which can b
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ class Components:
     def __init__(self, home: Home, keeper: Keeper, layout: Layout, gates: FeatureGates) -> None:
         self._home, self._keeper, self._layout = home, keeper, layout
         self._gates = dict.fromkeys(ROLES, gates)
+        self._turn = asyncio.Lock()
         self.relays: dict[str, Relay] = {}
         self.url = ""
 
@@ -84,26 +86,39 @@ class Components:
         return tasks[0].result()
 
     async def change(
-        self,
-        roles: tuple[str, ...],
-        gates: FeatureGates | None,
-        node_level: NodeLevelMode | None = None,
+        self, wanted: Mapping[str, FeatureGates], node_level: NodeLevelMode | None = None
     ) -> list[str]:
-        """Start programs of these roles anew with other settings; return their names.
+        """Start the programs of some roles anew with these gates, and return their names.
 
-        Raises ProgramError; then the others run on.
+        One change after the other, each to its end, even if whoever asked for it goes away. Raises
+        ProgramError for the first that does not start; it runs on as it was, like all others.
         """
-        changed = []
-        for program in self._keeper.programs.values():
-            new: Program = program if gates is None else replace(program, gates=gates)
-            if isinstance(new, ControllerProgram) and node_level is not None:
-                new = replace(new, node_level=node_level)
-            if _role(program) in roles:
-                changed.append(new)
-        if gates is not None:
-            self._gates |= dict.fromkeys(roles, gates)
-        await asyncio.gather(*(self._keeper.replace(program) for program in changed))
-        return sorted(program.name for program in changed)
+        return await asyncio.shield(asyncio.create_task(self._change(wanted, node_level)))
+
+    async def _change(
+        self, wanted: Mapping[str, FeatureGates], node_level: NodeLevelMode | None
+    ) -> list[str]:
+        names: list[str] = []
+        async with self._turn:
+            for role, gates in wanted.items():
+                programs = [
+                    _changed(program, gates, node_level)
+                    for program in self._keeper.programs.values()
+                    if _role(program) == role
+                ]
+                replacing = (self._keeper.replace(program) for program in programs)
+                for outcome in await asyncio.gather(*replacing, return_exceptions=True):
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                self._gates[role] = gates
+                names += sorted(program.name for program in programs)
+        return names
+
+
+def _changed(program: Program, gates: FeatureGates, node_level: NodeLevelMode | None) -> Program:
+    if isinstance(program, ControllerProgram) and node_level is not None:
+        program = replace(program, node_level=node_level)
+    return replace(program, gates=gates)
 
 
 def _role(program: Program) -> str:

@@ -49,41 +49,42 @@ class ControlServer:
         finally:
             os.close(directory)
         self._path.chmod(0o600)
-        self._server = await asyncio.start_unix_server(self._serve, sock=one, limit=_LONGEST)
+        self._server = await asyncio.start_unix_server(self._take, sock=one, limit=_LONGEST)
 
     async def stop(self) -> None:
-        """Take no more requests and end those under way."""
+        """Take no more requests and end those under way; return when they have cleaned up."""
         if self._server is not None:
             self._server.close()
-        for task in tuple(self._working):
+        working = tuple(self._working)
+        for task in working:
             task.cancel()
-        if self._working:
-            await asyncio.wait(self._working)
+        if working:
+            await asyncio.wait(working)
+
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # NB: a task of our own, since streams complain about tasks of theirs that are cancelled.
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in a task
-        self._working.add(task)
-
         def say(what: JsonObject) -> None:
             writer.write(msgspec.json.encode(what) + b"\n")
 
+        tasks: list[asyncio.Task[Any]] = []
         try:
             answer = asyncio.create_task(self._answer(await reader.readline(), say))
             # Whoever asked may go away, and then wants nothing more.
             gone = asyncio.create_task(reader.read(1))
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                answer.cancel()
-            await asyncio.wait((answer,))
-            gone.cancel()
-            if not answer.cancelled():
+            tasks = [answer, gone]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
                 say(answer.result())
-            await writer.drain()
+                await writer.drain()
         except (ValueError, OSError) as error:
             _log.info("a request broke off", error=str(error))
         finally:
-            self._working.discard(task)
+            await _finish(tasks)
             with contextlib.suppress(OSError):
                 writer.close()
 
@@ -101,3 +102,12 @@ class ControlServer:
         except Exception as error:  # noqa: BLE001 - one bad request must not end the cluster
             _log.exception("a request failed")
             return {"error": f"the lab failed: {error}", "code": 1}
+
+
+async def _finish(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and return when they have ended, however often we are told to end ourselves."""
+    for task in tasks:
+        task.cancel()
+    while not all(task.done() for task in tasks):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Final
 
-from keepclose.cluster.home import Home, holder_of, is_held
+from keepclose.cluster.home import Home, clear_free, holder_of, is_held
 
 _ORDERLY_S: Final = 10.0
 _KILLED_S: Final = 5.0
@@ -21,13 +21,20 @@ class StillRunningError(Exception):
 def end_cluster(home: Home) -> bool:
     """Return whether a cluster ran here; afterwards none does, and its files are gone.
 
-    Raises StillRunningError.
+    Raises StillRunningError and HomeError.
     """
-    if not is_held(home):
-        home.clear()
-        return False
+    ran = is_held(home)
+    if ran:
+        _end_holder(home)
+    clear_free(home)
+    return ran
+
+
+def _end_holder(home: Home) -> None:
     pid = holder_of(home)
     if pid is None:
+        if not is_held(home):
+            return
         raise StillRunningError(f"the cluster in {home.directory} is just starting; try again")
     try:
         os.kill(pid, signal.SIGTERM)
@@ -35,14 +42,13 @@ def end_cluster(home: Home) -> bool:
             os.kill(pid, signal.SIGKILL)
             if not _await_end(home, _KILLED_S):
                 raise StillRunningError(f"process {pid} does not end")
-            home.clear()
     except PermissionError:
         raise StillRunningError(
             f"the cluster in {home.directory} belongs to another user (process {pid})"
         ) from None
     except ProcessLookupError:
-        home.clear()
-    return True
+        # It has just ended by itself.
+        return
 
 
 def _await_end(home: Home, seconds: float) -> bool:

@@ -58,9 +58,9 @@ async def _change_gates(components: Components, params: JsonObject) -> JsonObjec
     started: list[str] = []
     try:
         node_level = NodeLevelMode(mode) if mode else None
-        for role in roles if text or mode else ():
-            gates = parse_gates(text, defaults=components.gates[role])
-            started += await components.change((role,), gates, node_level)
+        wanted = {role: parse_gates(text, defaults=components.gates[role]) for role in roles}
+        if text or mode:
+            started = await components.change(wanted, node_level)
     except GateError as error:
         raise LabRefusal(f"feature gates: {error}") from error
     except ValueError:

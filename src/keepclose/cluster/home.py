@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +18,9 @@ import msgspec
 
 DEFAULT_HOME: Final = Path("~/.keepclose")
 _MARK: Final = "made-by-keepclose-up"
-_PASSING: Final = ("lab.json", "lab.sock", "lab.lock")
+LOCK: Final = "lab.lock"
+_PASSING: Final = ("lab.json", "lab.sock", LOCK)
+_LOOK_S: Final = 0.3
 
 
 class HomeError(Exception):
@@ -37,7 +40,6 @@ class ClusterState(msgspec.Struct, frozen=True):
     zones: dict[str, list[str]]
     """The nodes of each zone."""
     packets: bool
-    user_namespace: bool = False
 
 
 class Home(NamedTuple):
@@ -123,17 +125,20 @@ def claim_home(home: Home) -> Claim:
     try:
         _refuse_strange(home)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = _lock(directory / "lab.lock")
+        file = _lock_patiently(directory / LOCK)
         if file is None:
             raise BusyError(_tell_holder(home))
-        if not home.is_kept:
+        # NB: first of all, since others signal whoever is named here.
+        os.truncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
+        if home.is_kept:
+            (directory / _MARK).unlink(missing_ok=True)
+        else:
             _empty(directory)
             (directory / _MARK).touch()
         for name in ("lab.json", "lab.sock"):
             (directory / name).unlink(missing_ok=True)
         home.logs.mkdir(exist_ok=True)
-        os.truncate(file, 0)
-        os.write(file, str(os.getpid()).encode())
     except OSError as error:
         raise HomeError(
             f"{error.filename or directory}: {error.strerror}; choose another directory "
@@ -142,25 +147,42 @@ def claim_home(home: Home) -> Claim:
     return Claim(home, file)
 
 
+def clear_free(home: Home) -> None:
+    """Remove what a cluster left that was killed, unless another has the directory by now."""
+    if not (home.directory / LOCK).exists():
+        return
+    file = _lock(home.directory / LOCK)
+    if file is not None:
+        Claim(home, file).release()
+
+
 def holder_of(home: Home) -> int | None:
-    """Return the process that has the directory, None when nobody has it or it says nothing yet."""
+    """Return the process that has the directory, None when nobody has it or it says nothing yet.
+
+    Raises HomeError.
+    """
     if not is_held(home):
         return None
     try:
-        return int((home.directory / "lab.lock").read_text())
+        return int((home.directory / LOCK).read_text())
     except (OSError, ValueError):
         return None
 
 
 def is_held(home: Home) -> bool:
-    """Return whether a cluster runs here."""
-    path = home.directory / "lab.lock"
-    if not path.exists():
+    """Return whether a cluster runs here, without making or changing anything; raises HomeError."""
+    try:
+        file = os.open(home.directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    file = _lock(path)
-    if file is None:
+    except OSError as error:
+        raise HomeError(f"{home.directory}: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
-    os.close(file)
+    finally:
+        os.close(file)
     return False
 
 
@@ -178,12 +200,22 @@ def _refuse_strange(home: Home) -> None:
 def _empty(directory: Path) -> None:
     """Remove everything but the lock, which is ours by now."""
     for entry in directory.iterdir():
-        if entry.name == "lab.lock":
+        if entry.name == LOCK:
             continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
+
+
+def _lock_patiently(path: Path) -> int | None:
+    """Return the lock as `_lock` does; one who only looks has it for a moment too."""
+    end = time.monotonic() + _LOOK_S
+    while True:
+        file = _lock(path)
+        if file is not None or time.monotonic() > end:
+            return file
+        time.sleep(_LOOK_S / 10)
 
 
 def _lock(path: Path) -> int | None:

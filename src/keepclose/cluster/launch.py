@@ -10,8 +10,10 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,6 +25,8 @@ from keepclose.cluster.supervisor import ClusterSettings, Step, Supervisor
 from keepclose.kube.errors import KubeError
 from keepclose.network.namespaces import NetworkError, search_path
 from keepclose.network.privilege import become_root, raise_file_limit, why_no_packets
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class LaunchError(Exception):
@@ -39,10 +43,19 @@ class Reports(NamedTuple):
 
 
 def run_cluster(settings: ClusterSettings, reports: Reports) -> None:
-    """Run a cluster until SIGTERM or SIGINT; nothing is left of it afterwards.
+    """Run a cluster until SIGTERM, SIGHUP or SIGINT; nothing is left of it afterwards.
 
     Call it while the process has one thread. Raises LaunchError.
     """
+    # NB: held back until the loop hears them. An exception would do, but forks swallow exceptions.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        _run_claimed(settings, reports)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run_claimed(settings: ClusterSettings, reports: Reports) -> None:
     settings = _gain_packets(settings)
     if settings.no_packets:
         reports.no_packets(settings.no_packets)
@@ -67,12 +80,10 @@ def run_cluster(settings: ClusterSettings, reports: Reports) -> None:
 
 def _gain_packets(settings: ClusterSettings) -> ClusterSettings:
     """Return the settings with what this process may do."""
-    if os.geteuid() != 0:
-        try:
-            become_root()
-        except NetworkError as error:
-            return replace(settings, no_packets=str(error))
-        settings = replace(settings, user_namespace=True)
+    try:
+        become_root()
+    except NetworkError as error:
+        return replace(settings, no_packets=str(error))
     return replace(settings, no_packets=why_no_packets())
 
 
@@ -87,13 +98,17 @@ async def _run(settings: ClusterSettings, nursery: Nursery, reports: Reports) ->
         is_asked = True
         task.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _ENDING:
         loop.add_signal_handler(number, stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
     try:
         await task
     except asyncio.CancelledError:
         if not is_asked:
             raise
+    finally:
+        # What is left to do is short, and nobody may cut it off.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
 
 def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
@@ -112,8 +127,14 @@ def detach(work: Callable[[Callable[[], None]], int]) -> int:
     pid = os.fork()
     if pid:
         os.close(writer)
-        is_ready = os.read(reader, 1) != b""
-        os.close(reader)
+        try:
+            is_ready = os.read(reader, 1) != b""
+        except KeyboardInterrupt:
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
+            raise
+        finally:
+            os.close(reader)
         if is_ready:
             return 0
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -123,13 +144,14 @@ def detach(work: Callable[[Callable[[], None]], int]) -> int:
         os.setsid()
 
         def say_ready() -> None:
-            sys.stdout.flush()
-            sys.stderr.flush()
             os.write(writer, b"!")
             os.close(writer)
 
         code = work(say_ready)
+    except BaseException:  # noqa: BLE001 - a fork must never return into the caller's code
+        traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)

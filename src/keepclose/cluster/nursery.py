@@ -27,6 +27,7 @@ import msgspec
 from keepclose.cluster.programs import Program, ProgramError
 
 _PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
 _LARGEST: Final = 1 << 17
 _FAILED: Final = 2
 
@@ -67,7 +68,11 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     why: str
 
 
-Event = Ready | Ended
+class Lost(msgspec.Struct, frozen=True):
+    """The nursery itself has ended, and with it all its children."""
+
+
+Event = Ready | Ended | Lost
 _requests: Final = msgspec.json.Decoder(Start | Signal)
 _news: Final = msgspec.json.Decoder(Ready | Failed | Ended)
 
@@ -83,9 +88,12 @@ class Nursery:
     def open(cls, set_up_logs: Callable[[], None], log: Path = Path(os.devnull)) -> Nursery:
         """Fork the nursery; what it has to say itself goes to the log."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
+                die_with_parent(parent)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
                 _close_all_but(theirs.fileno())
                 # NB: whoever reads the command's output waits until nobody can write to it.
                 _write_output_to(str(log))
@@ -98,17 +106,21 @@ class Nursery:
         return cls(ours, pid)
 
     def follow(self, on_event: Callable[[Event], None]) -> None:
-        """Report what happens to children, in the running loop."""
-        self._channel.setblocking(False)
+        """Report what happens to children, in the running loop.
+
+        NB: only reading must not block. The nursery takes requests as they come, so that sending
+        waits for milliseconds at most, where a full channel would refuse.
+        """
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read, on_event)
 
     def start(self, program: Program, log: Path) -> None:
-        """Have a program started."""
+        """Have a program started; raises OSError when the nursery has ended."""
         self._channel.send(msgspec.json.encode(Start(program, str(log))))
 
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a program a signal; one that has ended gets none."""
-        self._channel.send(msgspec.json.encode(Signal(name, number)))
+        with contextlib.suppress(OSError):
+            self._channel.send(msgspec.json.encode(Signal(name, number)))
 
     def close(self) -> None:
         """End all children that are left, and wait for the nursery's end."""
@@ -121,11 +133,14 @@ class Nursery:
     def _read(self, on_event: Callable[[Event], None]) -> None:
         while True:
             try:
-                data = self._channel.recv(_LARGEST)
+                data = self._channel.recv(_LARGEST, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
+            except OSError:
+                data = b""
             if not data:
                 asyncio.get_running_loop().remove_reader(self._channel.fileno())
+                on_event(Lost())
                 return
             match _news.decode(data):
                 case Failed(name, why):
@@ -146,7 +161,6 @@ class _Nurse:
     def run(self) -> NoReturn:
         # Signals of the terminal are for the cluster's first process, which ends us in order.
         os.setsid()
-        die_with_parent()
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -170,9 +184,11 @@ class _Nurse:
             if request.name in self._children:
                 os.kill(self._children[request.name], request.number)
             return
+        nursery = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
+                die_with_parent(nursery)
                 code = self._become(request)
             except BaseException:  # noqa: BLE001 - the last words of a child
                 traceback.print_exc()
@@ -185,7 +201,6 @@ class _Nurse:
     def _become(self, request: Start) -> int:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        die_with_parent()
         _write_output_to(request.log)
         self._set_up_logs()
         program = request.program
@@ -217,11 +232,11 @@ class _Nurse:
         os._exit(0)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when the one that forked it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the one that forked it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     # NB: it may have ended before that was said.
-    if os.getppid() == 1:
+    if os.getppid() != parent:
         os._exit(1)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
@@ -58,7 +58,6 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """Whether that is left alone where an earlier run of the cluster left Services."""
     no_packets: str = ""
     """Why no packets can be sent, or ""."""
-    user_namespace: bool = False
 
 
 class Step(NamedTuple):
@@ -67,6 +66,7 @@ class Step(NamedTuple):
     what: str
     text: str
     seconds: float
+    is_well: bool = True
 
 
 class Supervisor:
@@ -108,19 +108,17 @@ class Supervisor:
             control = ControlServer(home.socket, make_handlers(view, components))
             await control.start()
             stack.push_async_callback(control.stop)
-            await self._fill(admin, view)
+            await self._until(self._fill(admin, view))
             state = ClusterState(
                 os.getpid(),
                 url,
                 str(home.kubeconfig),
                 settings.layout.by_zone,
                 not settings.no_packets,
-                settings.user_namespace,
             )
             home.write_state(state)
             on_ready(state)
-            assert self._failure is not None  # noqa: S101 - made with the first task
-            await self._failure
+            await self._until(keeper.lost)
 
     async def _start_bases(self, components: Components) -> tuple[Underlay | None, str]:
         """Start what needs nothing else: the API server and the network."""
@@ -154,8 +152,8 @@ class Supervisor:
         workloads = WorkloadController(client, clock=self._clock)
         self._keep_running(kubelets.run())
         self._keep_running(workloads.run())
-        await kubelets.synced.wait()
-        await workloads.synced.wait()
+        await self._until(kubelets.synced.wait())
+        await self._until(workloads.synced.wait())
         return kubelets
 
     def _pod_network(self, underlay: Underlay | None) -> PodNetwork:
@@ -184,19 +182,33 @@ class Supervisor:
         for one in self._settings.objects:
             await applier.apply(one)
         workloads = Workloads.of(self._settings.objects)
-        for name, said in (await workloads.until_ready(admin)).items():
-            self._tell(Step(name, said, time.monotonic() - began))
+
+        def tell(name: str, said: str, is_well: bool) -> None:
+            self._tell(Step(name, said, time.monotonic() - began, is_well=is_well))
+
+        await workloads.until_ready(admin, tell)
         await until_routed(view, self._settings.objects)
 
     def _describe_network(self) -> str:
         layout = self._settings.layout
         packets = "no packets" if self._settings.no_packets else "real packets (nftables)"
-        return f"{layout.zones} zones, {len(layout.nodes)} nodes, {packets}"
+        zones, nodes = _count(layout.zones, "zone"), _count(len(layout.nodes), "node")
+        return f"{zones}, {nodes}, {packets}"
 
     def _connect(self, kubeconfig: os.PathLike[str]) -> Client:
         return connect(load_settings(kubeconfig), clock=self._clock, retries=_ONCE)
 
-    def _keep_running(self, work: Any) -> None:
+    async def _until(self, awaited: Awaitable[object]) -> None:
+        """Await something, or fail with the first part of the lab that fails before."""
+        assert self._failure is not None  # noqa: S101 - made with the first task
+        task = asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            await (task if task.done() else self._failure)
+        finally:
+            task.cancel()
+
+    def _keep_running(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a part of the lab until the end; its failure is the cluster's."""
         loop = asyncio.get_running_loop()
         failure = self._failure = self._failure or loop.create_future()
@@ -214,3 +226,7 @@ class Supervisor:
             await asyncio.wait((task,))
 
         self._stack.push_async_callback(end)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -8,7 +8,6 @@ the cluster to end.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
@@ -17,13 +16,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
 from keepclose.cluster.home import ClusterState, Home
+from keepclose.cluster.nursery import die_with_parent
 
-_PR_SET_PDEATHSIG: Final = 1
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ORDERLY_S: Final = 15.0
 _ERROR: Final = "error: "
@@ -54,6 +54,9 @@ def temporary_cluster(
             process = _start(directory, options)
             yield directory, _await_ready(process, directory, on_line)
         finally:
+            # Nothing may come between now and the end of what was made.
+            for number in _ENDS:
+                signal.signal(number, signal.SIG_IGN)
             if process is not None:
                 _end(process)
             shutil.rmtree(directory, ignore_errors=True)
@@ -84,21 +87,9 @@ def _start(directory: Path, options: tuple[str, ...]) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=_end_with(os.getpid()),  # noqa: PLW1509 - there are no threads yet
+        # There are no threads yet, so that this is safe between fork and exec.
+        preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
     )
-
-
-def _end_with(parent: int) -> Callable[[], None]:
-    """Return what a child calls so that the kernel tells it to end when its parent has ended."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def tie() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        # NB: it may have ended before that was said.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return tie
 
 
 def _await_ready(
