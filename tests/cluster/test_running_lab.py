@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -14,6 +15,11 @@ from typing import Any
 import pytest
 from upcommands import Ground, ground_for, skip_without_packets
 from upcommands import until as until_so
+
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.connection import connect
+from keepclose.kube.incluster import load_settings
+from keepclose.kube.kinds import NAMESPACES
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2")
 SECONDS = 120.0
@@ -116,10 +122,13 @@ def test_commands_inside(ground: Ground, place: str, want: str) -> None:
 
 def namespaces(ground: Ground) -> list[str]:
     """Return the namespaces of measurements that are there."""
-    kubeconfig = str(ground.directory / "kubeconfig")
-    command = ["kubectl", "--kubeconfig", kubeconfig, "get", "ns", "-o", "name"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return [one for one in said.stdout.split() if "keepclose-slo" in one]
+
+    async def read() -> list[str]:
+        settings = load_settings(ground.directory / "kubeconfig", env={})
+        async with connect(settings, clock=SystemClock()) as client:
+            return [one.metadata.name for one in (await client.list_all(NAMESPACES)).items]
+
+    return [name for name in asyncio.run(read()) if name.startswith("keepclose-slo")]
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from keepclose.kube.errors import KubeError
 from keepclose.network.namespaces import NetworkError, search_path
 from keepclose.network.privilege import become_root, raise_file_limit, why_no_packets
 
+_REASONS: Final = (ProgramError, NetworkError, ApplyError, KubeError, OSError)
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -72,8 +73,12 @@ def _run_claimed(settings: ClusterSettings, reports: Reports) -> None:
             asyncio.run(_run(settings, nursery, reports))
         finally:
             nursery.close()
-    except* (ProgramError, NetworkError, ApplyError, KubeError, OSError) as errors:
-        raise LaunchError(str(_first(errors))) from errors
+    except (*_REASONS, BaseExceptionGroup) as error:
+        # NB: not by except*, because some versions of Python make a group of what is raised there.
+        first = _first(error)
+        if not isinstance(first, _REASONS):
+            raise
+        raise LaunchError(str(first)) from error
     finally:
         claim.release()
 
@@ -111,8 +116,7 @@ async def _run(settings: ClusterSettings, nursery: Nursery, reports: Reports) ->
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
 
-def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
-    error: BaseException = errors
+def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
