@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from keepclose.cli.resolved_json import resolved_document
 from keepclose.model.endpointslice import EndpointAddress, Endpoints, EndpointsPort, EndpointSubset
 from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.model.service import ServicePort
 from keepclose.plan.inventory import Inventory
-from keepclose.plan.resolution import resolve
+from keepclose.plan.resolution import ResolvedService, resolve
 from keepclose.routing.reasons import ReasonCode
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
@@ -98,3 +99,76 @@ def test_pods_on_unknown_nodes_are_errors() -> None:
     """What the controller would report as an error is carried along."""
     (one,) = resolve(Inventory.of([service(), pod()]), settings=Settings())
     assert one.errors == ("skipping Pod p1 for Service default/web: Node n1 Not Found",)
+
+
+def without_pods(inventory: Inventory, resolved: ResolvedService) -> Inventory:
+    """Return what a dump without Pods holds, once the slices of the answer are written."""
+    slices = {resolved.service.key: resolved.slices}
+    return replace(inventory, pods={}, slices=slices)
+
+
+def test_a_dump_without_pods_is_answered_from_its_slices() -> None:
+    """Endpoints, ports, readiness and hints are those that the Pods would have given."""
+    made = service(
+        traffic_distribution="PreferSameZone",
+        ports=(ServicePort(name="web", protocol="TCP", port=80, target_port="http"),),
+        ip_families=("IPv4", "IPv6"),
+        cluster_ips=("10.96.0.10", "fd00::10"),
+    )
+    pods = [
+        pod("p1", "n1", ips=("10.0.0.1", "fd00::1")),
+        pod("p2", "n2", ips=("10.0.0.2", "fd00::2"), ready=False),
+        pod("p3", "n2", ips=("10.0.0.3", "fd00::3"), terminating=True),
+    ]
+    inventory = Inventory.of([node("n1"), node("n2", "zone-b"), made, *pods])
+    (want,) = resolve(inventory, settings=Settings())
+    (got,) = resolve(without_pods(inventory, want), settings=Settings())
+    assert got.slices == want.slices
+    assert got.nodes == want.nodes
+    (reason,) = [one for one in got.reasons if one.code is ReasonCode.PODS_MISSING]
+    assert (
+        reason.message == "the input has no Pods, so 3 endpoints were taken from the EndpointSlices"
+    )
+    assert reason.fix.startswith("kubectl get nodes,pods,")
+
+
+def test_a_wish_is_carried_out_without_pods_too() -> None:
+    """Hints follow the Service, also where the slices were written before it asked."""
+    inventory = Inventory.of([node("n1"), node("n2", "zone-b"), service(), pod()])
+    (before,) = resolve(inventory, settings=Settings())
+    asked = replace(
+        without_pods(inventory, before), services=(service(traffic_distribution="PreferSameZone"),)
+    )
+    (after,) = resolve(asked, settings=Settings())
+    ((hinted,),) = [one.endpoints for one in after.slices]
+    assert hinted.hints is not None
+    assert [hint.name for hint in hinted.hints.for_zones] == ["zone-a"]
+
+
+def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
+    """Among other Pods the missing ones are taken for gone, in so many words."""
+    inventory = Inventory.of([node("n1"), service(), pod()])
+    (before,) = resolve(inventory, settings=Settings())
+    other = pod("other", namespace="elsewhere")
+    gone = replace(without_pods(inventory, before), pods={"elsewhere": (other,)})
+    (after,) = resolve(gone, settings=Settings())
+    assert [one.endpoints for one in after.slices] == [()]
+    (reason,) = [one for one in after.reasons if one.code is ReasonCode.PODS_MISSING]
+    assert reason.message == (
+        "the EndpointSlices have 1 endpoint and the input has none of their Pods, "
+        "so they are taken for gone"
+    )
+
+
+def test_named_ports_without_a_number_are_left_out() -> None:
+    """A slice that lacks the port of a Service gives Pods without it, and nothing fails."""
+    made = service(
+        ports=(
+            ServicePort(name="web", protocol="TCP", port=80, target_port="http"),
+            ServicePort(name="admin", protocol="TCP", port=81, target_port="admin"),
+        )
+    )
+    inventory = Inventory.of([node("n1"), made, pod()])
+    (want,) = resolve(inventory, settings=Settings())
+    (got,) = resolve(without_pods(inventory, want), settings=Settings())
+    assert got.slices == want.slices

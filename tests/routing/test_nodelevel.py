@@ -373,13 +373,11 @@ def test_overlay_remembers() -> None:
     )
 
 
-def test_refusals_say_how_to_opt_in() -> None:
-    """The fix is the annotation that would do in the controller's mode."""
-    annotate = "kubectl annotate service <service> service.kubernetes.io/node-topology="
-
-    assert overlay(None, MANUAL).reasons[0].fix == f"{annotate}Enabled"
-    assert overlay(None, SEMI_AUTO).reasons[0].fix == f"{annotate}Auto"
-    assert overlay(None, AUTO, explicit=True).reasons[0].fix == f"{annotate}Auto"
+def test_refusals_advise_nothing_untried() -> None:
+    """Only a wrong value has a fix; opting in may overload nodes, so it must be tried first."""
+    assert overlay(None, MANUAL).reasons[0].fix == ""
+    assert overlay(None, SEMI_AUTO).reasons[0].fix == ""
+    assert overlay(None, AUTO, explicit=True).reasons[0].fix == ""
     assert overlay("on", AUTO).reasons[0].fix == "use Auto, Enabled or Disabled"
 
 

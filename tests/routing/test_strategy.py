@@ -179,19 +179,17 @@ def test_a_gate_that_is_off_hands_control_to_the_next(
     assert named == [f"FeatureGate {gate}" for gate in off]
 
 
-def test_an_overridden_field_says_what_overrides_it_and_how_to_mend_that() -> None:
-    """The annotation wins over the field, and the fix removes the annotation."""
+def test_an_overridden_field_says_what_overrides_it() -> None:
+    """The annotation wins over the field, and the reason names both."""
     made = service(annotations={MODE: "Auto"}, traffic_distribution="PreferClose")
     chosen = choose_strategy(made, gates=DEFAULT)
     assert chosen.distribution is Verdict.OVERRIDDEN
     assert chosen.reasons[-1].code is ReasonCode.OVERRIDDEN
-    assert chosen.reasons[-1].fix == f"kubectl annotate service -n default web {MODE}-"
-
-
-def test_an_overriding_field_is_removed_by_hand() -> None:
-    """As topologyKeys is a field, the fix is a sentence instead of an annotate command."""
-    chosen = full()
-    assert chosen.reasons[-1].fix == "remove spec.topologyKeys from Service default/web"
+    assert chosen.reasons[-1].message == (
+        "spec.trafficDistribution: PreferClose is ignored because "
+        f"metadata.annotations[{MODE}] takes precedence"
+    )
+    assert full().reasons[-1].message.endswith("because spec.topologyKeys takes precedence")
 
 
 @pytest.mark.parametrize("value", ["Disabled", "Other", ""])
@@ -232,7 +230,7 @@ def test_subsetting_does_not_go_with_local_policies(
     chosen = choose_strategy(service(annotations={SUBSETTING: "Auto"}, **changes), gates=gates)
     assert chosen.name is StrategyName.NONE
     assert chosen.reasons[0].code is ReasonCode.SUBSETTING_NEEDS_CLUSTER_POLICY
-    assert chosen.reasons[0].fix.startswith(f"set spec.{want_field} to Cluster")
+    assert f"because {want_field} is" in chosen.reasons[0].message
 
 
 @pytest.mark.parametrize(
@@ -286,14 +284,20 @@ def test_require_is_told_apart_from_prefer() -> None:
     assert choose_strategy(made, gates=gates).approach is Approach.REQUIRE
 
 
-def test_nothing_asked_suggests_how_to_ask() -> None:
-    """A Service without any wish gets the command that keeps its traffic in the zone."""
-    chosen = choose_strategy(service(), gates=DEFAULT)
-    assert chosen.reasons[0].code is ReasonCode.NOTHING_ASKED
-    assert chosen.reasons[0].fix == (
-        "kubectl patch service -n default web -p "
-        '\'{"spec":{"trafficDistribution":"PreferSameZone"}}\''
-    )
+def test_configuration_alone_advises_no_other_mechanism() -> None:
+    """Where endpoints are is unknown here, so no reason advises to change the Service."""
+    gates = DEFAULT.without(Gate.TOPOLOGY_AWARE_HINTS)
+    asked = [
+        service(),
+        service(annotations={MODE: "Auto"}),
+        service(annotations={MODE: "On"}),
+        service(annotations={MODE: "Auto"}, traffic_distribution="PreferClose"),
+        service(traffic_distribution="example.com/Nearest"),
+    ]
+    for made in asked:
+        for chosen in (choose_strategy(made, gates=DEFAULT), choose_strategy(made, gates=gates)):
+            assert chosen.reasons
+            assert [reason.fix for reason in chosen.reasons if reason.fix] == []
 
 
 def test_lookups_name_the_field_that_counts() -> None:

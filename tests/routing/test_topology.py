@@ -295,7 +295,7 @@ def test_node_level_reasons() -> None:
         ReasonCode.LOCAL_FELL_BACK,
         "the Service asks for endpoints on the client's node, but no ready endpoint is on node n1",
         "Node n1",
-        "run an endpoint on node n1",
+        "run endpoints on node n1, in proportion to its clients",
     )
     assert codes(fallen) == [ReasonCode.LOCAL_FELL_BACK, ReasonCode.ALL_ENDPOINTS]
 
@@ -472,7 +472,7 @@ def test_same_node_with_parts_switched_off(
 
 
 def test_ignored_hints_reasons() -> None:
-    """Hints that are not followed are mentioned, with what would make them count."""
+    """Hints that are not followed are mentioned, with what switches them off."""
     deaf = RoutedPort(KEY, "http", "TCP", "10.96.0.10", 80, honours_hints=False)
     hinted = [ep("a", zones="zone-a")]
     by_annotation = choose(hinted, port=deaf, gates=OLD_PROXY)
@@ -481,8 +481,6 @@ def test_ignored_hints_reasons() -> None:
         "endpoints carry hints, but feature gate ServiceTrafficDistribution is off and no "
         "topology annotation asks to follow them",
         "Service default/web",
-        "kubectl annotate service -n default web --overwrite "
-        "service.kubernetes.io/topology-mode=Auto",
     )
     by_gate = choose(hinted, port=deaf, gates=OLD_PROXY.without(Gate.TOPOLOGY_AWARE_HINTS))
     assert by_gate.reasons[0] == Reason(
@@ -490,7 +488,6 @@ def test_ignored_hints_reasons() -> None:
         "endpoints carry hints, but feature gate ServiceTrafficDistribution is off and so is "
         "TopologyAwareHints",
         "FeatureGate ServiceTrafficDistribution",
-        "--feature-gates ServiceTrafficDistribution=true",
     )
     assert codes(choose([ep("a")], port=deaf, gates=OLD_PROXY)) == [ReasonCode.ALL_ENDPOINTS]
 

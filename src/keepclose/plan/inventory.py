@@ -11,11 +11,23 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.addresses import IPV4, IPV6, family_of
-from keepclose.model.endpointslice import Endpoints, EndpointSlice
-from keepclose.model.meta import NamespacedName, controller_reference
+from keepclose.model.endpointslice import Endpoint, Endpoints, EndpointSlice
+from keepclose.model.meta import NamespacedName, ObjectMeta, controller_reference
 from keepclose.model.selectors import matches
 from keepclose.model.service import Service
-from keepclose.model.workload import Node, Pod
+from keepclose.model.workload import (
+    Container,
+    ContainerPort,
+    Node,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+    StatusCondition,
+)
+
+LONG_AGO = "1970-01-01T00:00:00Z"
+"""When a terminating endpoint's Pod was deleted: slices tell that it was, not when."""
 
 
 class Inventory(msgspec.Struct, frozen=True):
@@ -100,3 +112,70 @@ def adopt(one: EndpointSlice, service: Service) -> EndpointSlice:
         return one
     owner = controller_reference("Service", service.metadata)
     return replace(one, metadata=replace(one.metadata, owner_references=(owner,)))
+
+
+def pods_in_slices(service: Service, slices: Iterable[EndpointSlice]) -> list[Pod]:
+    """Return the Pods that the endpoints of a Service's slices point to, as far as slices tell.
+
+    They have the address, node, readiness and ports by which their endpoints are planned again. Of
+    owners nothing is known. Endpoints without a Pod give none.
+    """
+    pods: dict[NamespacedName, Pod] = {}
+    for endpoint_slice in slices:
+        containers = (_container_of(service, endpoint_slice),)
+        for endpoint in endpoint_slice.endpoints:
+            target = endpoint.target_ref
+            if target is None or target.kind != "Pod":
+                continue
+            key = NamespacedName(target.namespace or service.metadata.namespace, target.name)
+            known = pods.get(key)
+            addresses = () if known is None else known.status.pod_ips
+            pods[key] = _pod_of(endpoint, key, service, containers, addresses)
+    return list(pods.values())
+
+
+def _container_of(service: Service, endpoint_slice: EndpointSlice) -> Container:
+    """Return a container with the ports that the Service names and the slice has numbers for."""
+    numbers = {port.name or "": port.port for port in endpoint_slice.ports}
+    return Container(
+        ports=tuple(
+            ContainerPort(port.target_port, numbers[port.name] or 0, port.protocol or "TCP")
+            for port in service.spec.ports
+            if isinstance(port.target_port, str) and numbers.get(port.name)
+        )
+    )
+
+
+def _pod_of(
+    endpoint: Endpoint,
+    key: NamespacedName,
+    service: Service,
+    containers: tuple[Container, ...],
+    addresses: tuple[PodIP, ...],
+) -> Pod:
+    conditions, target = endpoint.conditions, endpoint.target_ref
+    # NB: an endpoint may be ready although its Pod is not (publishNotReadyAddresses), and
+    # serving although it is not ready (while it terminates).
+    is_ready = conditions.serving is not False
+    if conditions.serving is None:
+        is_ready = conditions.ready is not False
+    return Pod(
+        metadata=ObjectMeta(
+            name=key.name,
+            namespace=key.namespace,
+            uid="" if target is None else target.uid,
+            labels=service.spec.selector or {},
+            deletion_timestamp=LONG_AGO if conditions.terminating else None,
+        ),
+        spec=PodSpec(
+            node_name=endpoint.node_name or "",
+            hostname=endpoint.hostname or "",
+            subdomain=service.metadata.name if endpoint.hostname else "",
+            containers=containers,
+        ),
+        status=PodStatus(
+            phase="Running",
+            pod_ips=(*addresses, *(PodIP(address) for address in endpoint.addresses)),
+            conditions=(StatusCondition("Ready", "True" if is_ready else "False"),),
+        ),
+    )

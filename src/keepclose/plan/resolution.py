@@ -1,7 +1,7 @@
 """What would happen to each Service: mechanism, slices, events, and what every node would use.
 
 This only carries: the plan comes from the slices package, the answer for each node from the
-selection, and the reasons from both.
+selection, and the reasons from both. What would help is tried here, and judged by `advice`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.wellknown import MANAGED_BY_LABEL, MIRRORING_CONTROLLER, PROXY_NAME_LABEL
-from keepclose.plan.inventory import Inventory, adopt
+from keepclose.model.workload import Pod
+from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
+from keepclose.plan.inventory import Inventory, adopt, pods_in_slices
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -70,8 +72,9 @@ def resolve(
     """
     cluster = Cluster.of(inventory.nodes)
     views = [NodeView.of(one) for one in inventory.nodes if node in (None, one.name)]
+    senders = [NodeView.of(one) for one in inventory.nodes if one.is_ready]
     return tuple(
-        _resolve_service(one, inventory, cluster, settings=settings, views=views)
+        _resolve_service(one, inventory, cluster, settings=settings, views=views, senders=senders)
         for one in inventory.services
         if service in (None, one.key)
     )
@@ -84,9 +87,53 @@ def _resolve_service(
     *,
     settings: Settings,
     views: list[NodeView],
+    senders: list[NodeView],
 ) -> ResolvedService:
     planned = _plan(service, inventory, cluster, settings)
+    planned = _advise(planned, inventory, cluster, settings=settings, senders=senders)
     return replace(planned, nodes=_route(service, planned.slices, views, settings))
+
+
+def _advise(
+    planned: ResolvedService,
+    inventory: Inventory,
+    cluster: Cluster,
+    *,
+    settings: Settings,
+    senders: list[NodeView],
+) -> ResolvedService:
+    """Return the answer with the command of every change that helps without harm.
+
+    `senders` are the nodes that clients run on, whichever nodes the answer is about.
+    """
+    reasons = (*planned.strategy.reasons, *planned.reasons)
+    changes = find_changes(planned.service, reasons, settings)
+    if not changes:
+        return planned
+    now = _measure(planned, senders, settings)
+    commands: dict[Reason, str] = {}
+    for reason, change in changes.items():
+        trial = _plan(change.service, inventory, cluster, change.settings)
+        if _measure(trial, senders, change.settings).is_better_than(now):
+            commands[reason] = change.command
+
+    def advised(given: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        return tuple(replace(one, fix=commands.get(one, one.fix)) for one in given)
+
+    return replace(
+        planned,
+        strategy=replace(planned.strategy, reasons=advised(planned.strategy.reasons)),
+        reasons=advised(planned.reasons),
+    )
+
+
+def _measure(
+    planned: ResolvedService, senders: list[NodeView], settings: Settings
+) -> RoutedTraffic:
+    routed = _route(planned.service, planned.slices, senders, settings)
+    return measure_traffic(
+        (view, port.title, port.selection) for view in senders for port in routed[view.name]
+    )
 
 
 def _plan(
@@ -112,9 +159,15 @@ def _plan(
     foreign = [
         one for one in present if one.metadata.labels.get(MANAGED_BY_LABEL) != settings.managed_by
     ]
+    pods: list[Pod] = inventory.pods_of(service)
+    missing: tuple[Reason, ...] = ()
+    if not pods and (known := pods_in_slices(service, ours)):
+        missing = (_pods_missing(service, inventory, len(known)),)
+        if not inventory.pods:
+            pods = known
     plan = plan_service(
         service,
-        pods=inventory.pods_of(service),
+        pods=pods,
         slices=ours,
         cluster=cluster,
         settings=settings,
@@ -122,11 +175,33 @@ def _plan(
     return ResolvedService(
         service,
         plan.strategy,
-        reasons=plan.reasons,
+        reasons=(*missing, *plan.reasons),
         slices=_named(plan.slices, taken=(one.metadata.name for one in present)) + tuple(foreign),
         events=plan.events,
         conditions=plan.conditions,
         errors=plan.errors,
+    )
+
+
+def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:
+    """Return the reason that tells of endpoints without Pods.
+
+    Without any Pod at all the Pods were not asked for. Among other Pods, those of this Service may
+    just be gone, so the slices are taken for old ones; the reason leaves no doubt about it.
+    """
+    told = f"{count} endpoint" + ("" if count == 1 else "s")
+    if not inventory.pods:
+        message = f"the input has no Pods, so {told} were taken from the EndpointSlices"
+    else:
+        message = (
+            f"the EndpointSlices have {told} and the input has none of their Pods, "
+            "so they are taken for gone"
+        )
+    return Reason(
+        ReasonCode.PODS_MISSING,
+        message,
+        subject=f"Service {service.key}",
+        fix="kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml",
     )
 
 

@@ -143,7 +143,7 @@ def zone_bounds(ratios: Mapping[str, float] | None, ready: int) -> dict[str, Bou
                 ReasonCode.OVERLOAD_BOUND,
                 f"{ready} endpoints on {zones} zones cannot keep every zone within "
                 f"{OVERLOAD_THRESHOLD:.0%} of its share",
-                fix="run more pods, or set spec.trafficDistribution and remove the annotation",
+                fix="run more pods",
             ),
         )
     return {

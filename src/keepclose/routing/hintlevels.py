@@ -44,7 +44,7 @@ def follow_node_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed
         ReasonCode.NODE_NOT_HINTED,
         f"no ready endpoint is hinted for node {node.name}",
         subject=f"Node {node.name}",
-        fix=f"run an endpoint on node {node.name}",
+        fix=f"run endpoints on node {node.name}, in proportion to its clients",
     )
 
 
@@ -68,7 +68,7 @@ def follow_zone_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed
         ReasonCode.ZONE_NOT_HINTED,
         f"no ready endpoint is hinted for zone {node.zone} of node {node.name}",
         subject=f"Node {node.name}",
-        fix=f"run an endpoint in zone {node.zone}",
+        fix=f"run endpoints in zone {node.zone}, in proportion to its clients",
     )
 
 

@@ -156,16 +156,15 @@ def _find_stranger(endpoints: Sequence[EndpointOwner]) -> Reason | None:
 
 
 def _refuse_detection(*, opted_in: bool, mode: NodeLevelMode, explicit: bool) -> Reason | None:
-    annotate = f"kubectl annotate service <service> {NODE_TOPOLOGY_ANNOTATION}="
     if mode is NodeLevelMode.MANUAL:
         text = "the controller does not look for node-level Services by itself (mode Manual)"
-        return Reason(ReasonCode.NOT_OPTED_IN, text, fix=f"{annotate}Enabled")
+        return Reason(ReasonCode.NOT_OPTED_IN, text)
     if opted_in:
         return None
     if mode is NodeLevelMode.SEMI_AUTO:
         text = "detection runs only for Services that ask for it (mode SemiAuto)"
-        return Reason(ReasonCode.NOT_OPTED_IN, text, fix=f"{annotate}Auto")
+        return Reason(ReasonCode.NOT_OPTED_IN, text)
     if explicit:
         text = "the user expressed a wish for this Service, so nothing is detected"
-        return Reason(ReasonCode.OVERRIDDEN, text, fix=f"{annotate}Auto")
+        return Reason(ReasonCode.OVERRIDDEN, text)
     return None

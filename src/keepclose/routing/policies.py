@@ -14,8 +14,6 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.wellknown import (
     EXTERNAL_POLICY_ANNOTATION,
     INTERNAL_POLICY_ANNOTATION,
-    PREFER_CLOSE,
-    PREFER_SAME_NODE,
 )
 from keepclose.routing.hintlevels import count_ready
 from keepclose.routing.portendpoints import NodeView, PortEndpoint
@@ -73,7 +71,6 @@ def explain_policy(
     local: LocalEndpoints,
     prefers_local: bool,
     node: NodeView,
-    gates: FeatureGates,
 ) -> tuple[Reason, ...]:
     """Return why the policy sends the direction's traffic where it does.
 
@@ -107,7 +104,7 @@ def explain_policy(
             f"{asked}: no endpoint on node {node.name} can serve, "
             f"so {direction.traffic} is dropped",
             subject=f"Node {node.name}",
-            fix=_loosen(port, direction, gates),
+            fix=f"run an endpoint on node {node.name}",
         ),
     )
 
@@ -120,19 +117,3 @@ def _count_local(local: LocalEndpoints, node: NodeView) -> str:
             "as none there is ready"
         )
     return f"{count_ready(count)} on node {node.name}"
-
-
-def _loosen(port: RoutedPort, direction: Direction, gates: FeatureGates) -> str:
-    """Return the command that keeps traffic on the node where possible and never drops it."""
-    namespace, name = port.service
-    if gates.on(Gate.PREFER_LOCAL_TRAFFIC_POLICY):
-        return (
-            f"kubectl annotate service -n {namespace} {name} --overwrite "
-            f"{direction.annotation}=PreferLocal"
-        )
-    patch = f'"{direction.field}":"Cluster"'
-    if gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
-        is_newer = gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
-        distribution = PREFER_SAME_NODE if is_newer else PREFER_CLOSE
-        patch += f',"trafficDistribution":"{distribution}"'
-    return f"kubectl patch service -n {namespace} {name} -p '{{\"spec\":{{{patch}}}}}'"

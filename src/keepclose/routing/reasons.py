@@ -31,6 +31,7 @@ class ReasonCode(StrEnum):
     SUBSETTING_NEEDS_CLUSTER_POLICY = "SubsettingNeedsClusterPolicy"
     NO_SELECTOR = "NoSelector"
     EXTERNAL_NAME = "ExternalName"
+    PODS_MISSING = "PodsMissing"
 
     # Hints on endpoints.
     HINTS_POPULATED = "HintsPopulated"
@@ -110,7 +111,10 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why something was decided: in words, about which object, and the smallest fix if one helps.
 
     `subject` is "<Kind> <name>", such as "Node n3" or "Endpoint 10.0.0.7". `fix` is a command where
-    one exists, else one short imperative sentence; "" where there is nothing to mend.
+    one exists, else one short imperative sentence; "" where nothing is to be fixed. A fix carries
+    out what the Service asks for already. It never advises another mechanism, a wider policy or
+    the loss of client addresses: whether a change does harm only a trial on the whole cluster can
+    tell, see `plan.advice`.
     """
 
     code: ReasonCode

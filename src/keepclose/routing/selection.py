@@ -141,7 +141,7 @@ def select(
     reasons: list[Reason] = []
     for direction in (INTERNAL, EXTERNAL) if is_external else (INTERNAL,):
         reasons += explain_policy(
-            port, direction, local=local, prefers_local=prefers_local, node=node, gates=gates
+            port, direction, local=local, prefers_local=prefers_local, node=node
         )
     if any(outcome is via_cluster for outcome in (internal, external, from_inside)):
         reasons += choice.reasons

@@ -132,7 +132,6 @@ def choose_strategy(
                     ReasonCode.OVERRIDDEN,
                     f"{path}: {value} is ignored because {chosen.source} takes precedence",
                     subject=f"Service {service.key}",
-                    fix=_removal(service, chosen.source),
                 )
             )
         return msgspec.structs.replace(chosen, reasons=tuple(reasons), distribution=verdict)
@@ -147,7 +146,6 @@ def choose_strategy(
             Reason(
                 ReasonCode.NOTHING_ASKED,
                 "no mechanism was asked for, so every node uses all endpoints",
-                fix=_set_distribution(service, PREFER_SAME_ZONE),
             )
         )
     return Strategy(StrategyName.NONE, "", "", tuple(reasons), verdict)
@@ -233,7 +231,6 @@ def _subsetting_allowed(service: Service, source: str, reasons: list[Reason]) ->
                     f"{source} is ignored because {field} is {policy}, "
                     "and subsets would hide local endpoints",
                     subject=f"Service {service.key}",
-                    fix=f"set spec.{field} to Cluster or remove {source}",
                 )
             )
             return False
@@ -258,9 +255,6 @@ def _by_topology_annotation(
                 ReasonCode.TOPOLOGY_DISABLED,
                 f"{source}: {value!r} means no topology mode"
                 + ("" if value in ("", "Disabled", "disabled") else "; only Auto switches one on"),
-                fix=""
-                if value in ("", "Disabled", "disabled")
-                else _annotate(service, key, "Auto"),
             )
         )
         return None
@@ -305,7 +299,6 @@ def _by_distribution(
                 ReasonCode.VALUE_NOT_SUPPORTED,
                 f"{path}: {value!r} is treated as absent because {what}",
                 subject=f"Service {service.key}",
-                fix=_set_distribution(service, PREFER_SAME_ZONE),
             )
         )
         return None, Verdict.UNSUPPORTED
@@ -318,24 +311,4 @@ def _gate_off(what: str, gate: Gate) -> Reason:
         ReasonCode.GATE_OFF,
         f"{what} is ignored because feature gate {gate} is off",
         subject=f"FeatureGate {gate}",
-        fix=f"--feature-gates {gate}=true",
     )
-
-
-def _annotate(service: Service, key: str, value: str) -> str:
-    meta = service.metadata
-    return f"kubectl annotate service -n {meta.namespace} {meta.name} --overwrite {key}={value}"
-
-
-def _set_distribution(service: Service, value: str) -> str:
-    meta = service.metadata
-    patch = f'{{"spec":{{"trafficDistribution":"{value}"}}}}'
-    return f"kubectl patch service -n {meta.namespace} {meta.name} -p '{patch}'"
-
-
-def _removal(service: Service, source: str) -> str:
-    meta = service.metadata
-    if source.startswith("metadata.annotations["):
-        key = source.removeprefix("metadata.annotations[").removesuffix("]")
-        return f"kubectl annotate service -n {meta.namespace} {meta.name} {key}-"
-    return f"remove {source} from Service {service.key}"

@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.hintlevels import (
     count_ready,
     follow_node_hints,
@@ -179,7 +178,7 @@ def _node_level_reason(local: int, ready: int, node: NodeView) -> Reason:
         ReasonCode.LOCAL_FELL_BACK,
         f"{asked}, but no ready endpoint is on node {node.name}",
         subject=f"Node {node.name}",
-        fix=f"run an endpoint on node {node.name}",
+        fix=f"run endpoints on node {node.name}, in proportion to its clients",
     )
 
 
@@ -190,13 +189,9 @@ def _hints_ignored(port: RoutedPort, gates: FeatureGates) -> Reason:
             ReasonCode.HINTS_IGNORED,
             f"endpoints carry hints, but {off} and so is {Gate.TOPOLOGY_AWARE_HINTS}",
             subject=f"FeatureGate {Gate.SERVICE_TRAFFIC_DISTRIBUTION}",
-            fix=f"--feature-gates {Gate.SERVICE_TRAFFIC_DISTRIBUTION}=true",
         )
-    namespace, name = port.service
     return Reason(
         ReasonCode.HINTS_IGNORED,
         f"endpoints carry hints, but {off} and no topology annotation asks to follow them",
         subject=f"Service {port.service}",
-        fix=f"kubectl annotate service -n {namespace} {name} --overwrite "
-        f"{TOPOLOGY_MODE_ANNOTATION}=Auto",
     )

@@ -46,7 +46,7 @@ def match_topology_keys(
         f"no endpoint agrees with node {node.name} in any of the topologyKeys ({keys}), "
         "so connections are refused",
         subject=f"Service {port.service}",
-        fix='add "*" as the last of spec.topologyKeys',
+        fix=f"run endpoints where node {node.name} finds them by one of these labels",
     )
 
 

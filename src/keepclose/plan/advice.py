@@ -1,0 +1,163 @@
+"""Which change of a Service, or which feature gate, is worth advising, found by trying it.
+
+A reason says why traffic is not close. Whether the obvious change helps depends on where the
+endpoints are: PreferSameZone on nine endpoints in one zone and one in another overloads that one.
+So each change is tried on the whole cluster, by the same plan and the same selections as the
+answer itself, and advised only if it keeps more traffic close, no endpoint carries more than the
+busiest does now, and no connection fails that succeeds now. Each ready node is taken to send as
+much as any other.
+
+A change never widens a traffic policy, drops client addresses, or touches what the Service's
+selector does not stand behind: an ExternalName, a headless Service or one without a selector gains
+nothing in the trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.service import Service
+from keepclose.model.wellknown import (
+    NODE_TOPOLOGY_ANNOTATION,
+    PREFER_CLOSE,
+    PREFER_SAME_ZONE,
+    TRAFFIC_DISTRIBUTION_ANNOTATION,
+)
+from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.selection import Selection
+from keepclose.routing.strategy import topology_annotation
+from keepclose.slices.settings import Settings
+
+_MARGIN = 1e-9
+
+
+class Change(NamedTuple):
+    """Something to try: the command that makes it, and what Service and settings then are."""
+
+    command: str
+    service: Service
+    settings: Settings
+
+
+class RoutedTraffic(NamedTuple):
+    """Where the traffic of one Service goes when every ready node sends one unit to each port."""
+
+    sent: float
+    failed: float
+    in_zone: float
+    on_node: float
+    busiest: float
+    """The units that the busiest endpoint of any port gets."""
+
+    def is_better_than(self, other: RoutedTraffic) -> bool:
+        """Return whether more traffic is close and nothing is worse."""
+        gains = (
+            self.in_zone > other.in_zone + _MARGIN,
+            self.on_node > other.on_node + _MARGIN and self.in_zone > other.in_zone - _MARGIN,
+        )
+        harms = (
+            self.failed > other.failed + _MARGIN,
+            self.busiest > other.busiest * (1 + _MARGIN),
+        )
+        return any(gains) and not any(harms)
+
+
+def measure_traffic(selections: Iterable[tuple[NodeView, str, Selection]]) -> RoutedTraffic:
+    """Return where the traffic goes; each item is a node, one of the ports, and what it uses.
+
+    No nodes or no ports give zeros.
+    """
+    sent = failed = in_zone = on_node = 0.0
+    loads: dict[tuple[str, str], float] = {}
+    for view, port, selection in selections:
+        sent += 1
+        endpoints = selection.internal.endpoints
+        if not endpoints:
+            failed += 1
+            continue
+        weights = sum(endpoint.weight for endpoint in endpoints)
+        for endpoint in endpoints:
+            part = endpoint.weight / weights
+            loads[port, endpoint.key] = loads.get((port, endpoint.key), 0.0) + part
+            in_zone += part if view.zone and endpoint.zone == view.zone else 0.0
+            on_node += part if endpoint.node_name == view.name else 0.0
+    return RoutedTraffic(sent, failed, in_zone, on_node, max(loads.values(), default=0.0))
+
+
+def find_changes(
+    service: Service, reasons: Iterable[Reason], settings: Settings
+) -> Mapping[Reason, Change]:
+    """Return what might help against each reason, untried; most reasons have nothing."""
+    changes: dict[Reason, Change] = {}
+    for reason in reasons:
+        change = _change_for(service, reason, settings)
+        if change is not None:
+            changes[reason] = change
+    return changes
+
+
+def _change_for(service: Service, reason: Reason, settings: Settings) -> Change | None:
+    match reason.code:
+        case ReasonCode.NOTHING_ASKED:
+            return _prefer_zone(service, settings)
+        case ReasonCode.VALUE_NOT_SUPPORTED if reason.subject == f"Service {service.key}":
+            return _prefer_zone(service, settings)
+        case ReasonCode.OVERRIDDEN if reason.subject == f"Service {service.key}":
+            return _drop_topology_annotation(service, settings)
+        case ReasonCode.GATE_OFF:
+            return _switch_on(service, reason, settings)
+        case ReasonCode.NOT_OPTED_IN:
+            value = "Enabled" if settings.node_level_mode is NodeLevelMode.MANUAL else "Auto"
+            return _annotate(service, NODE_TOPOLOGY_ANNOTATION, value, settings)
+        case _:
+            return None
+
+
+def _prefer_zone(service: Service, settings: Settings) -> Change | None:
+    gates = settings.gates
+    if not gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
+        return None
+    newer = gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
+    value = PREFER_SAME_ZONE if newer else PREFER_CLOSE
+    if TRAFFIC_DISTRIBUTION_ANNOTATION in service.metadata.annotations:
+        # The annotation wins over the field, so the field alone would change nothing.
+        return _annotate(service, TRAFFIC_DISTRIBUTION_ANNOTATION, value, settings)
+    patch = f'{{"spec":{{"trafficDistribution":"{value}"}}}}'
+    command = f"kubectl patch service {_named(service)} -p '{patch}'"
+    changed = replace(service, spec=replace(service.spec, traffic_distribution=value))
+    return Change(command, changed, settings)
+
+
+def _drop_topology_annotation(service: Service, settings: Settings) -> Change | None:
+    key, value = topology_annotation(service)
+    if value is None:
+        return None
+    command = f"kubectl annotate service {_named(service)} {key}-"
+    kept = {name: text for name, text in service.metadata.annotations.items() if name != key}
+    changed = replace(service, metadata=replace(service.metadata, annotations=kept))
+    return Change(command, changed, settings)
+
+
+def _switch_on(service: Service, reason: Reason, settings: Settings) -> Change | None:
+    for gate in Gate:
+        if reason.subject == f"FeatureGate {gate}":
+            gates: FeatureGates = settings.gates.with_gates(gate)
+            return Change(f"--feature-gates {gate}=true", service, replace(settings, gates=gates))
+    return None
+
+
+def _annotate(service: Service, key: str, value: str, settings: Settings) -> Change:
+    command = f"kubectl annotate service {_named(service)} --overwrite {key}={value}"
+    annotations = {**service.metadata.annotations, key: value}
+    changed = replace(service, metadata=replace(service.metadata, annotations=annotations))
+    return Change(command, changed, settings)
+
+
+def _named(service: Service) -> str:
+    return f"-n {service.metadata.namespace} {service.metadata.name}"

@@ -1,0 +1,232 @@
+"""What is advised to a Service: only what helps, and harms no endpoint, policy or client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.service import Service
+from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
+from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
+from keepclose.plan.inventory import Inventory
+from keepclose.plan.resolution import ResolvedService, resolve
+from keepclose.routing.portendpoints import NodeView
+from keepclose.slices.settings import Settings
+from keepclose.testing.builders import node, pod, service
+
+ZONES = ("zone-a", "zone-b", "zone-c")
+PREFER_ZONE = (
+    'kubectl patch service -n default web -p \'{"spec":{"trafficDistribution":"PreferSameZone"}}\''
+)
+
+
+def inventory_of(made: Service, *counts: int, nodes: tuple[int, ...] = (2, 2, 2)) -> Inventory:
+    """Return a cluster of some nodes in each zone, with some pods of the Service in each."""
+    objects: list[object] = [made]
+    for zone, count, machines in zip(ZONES, counts, nodes, strict=True):
+        objects += [node(f"{zone}-{number}", zone) for number in range(machines)]
+        objects += [
+            pod(
+                f"{zone}-pod-{number}",
+                f"{zone}-{number % machines}",
+                ip=f"10.{ZONES.index(zone)}.0.{number + 1}",
+            )
+            for number in range(count)
+        ]
+    return Inventory.of(objects)
+
+
+def answer(inventory: Inventory, settings: Settings = Settings()) -> ResolvedService:  # noqa: B008
+    """Return the answer for the only Service of a cluster."""
+    (resolved,) = resolve(inventory, settings=settings)
+    return resolved
+
+
+def commands(resolved: ResolvedService) -> list[str]:
+    """Return the commands that the reasons of a Service and of its nodes advise."""
+    reasons = [*resolved.strategy.reasons, *resolved.reasons]
+    reasons += [
+        reason
+        for ports in resolved.nodes.values()
+        for port in ports
+        for reason in port.selection.reasons
+    ]
+    fixes = dict.fromkeys(reason.fix for reason in reasons)
+    return [fix for fix in fixes if fix.startswith(("kubectl", "--"))]
+
+
+def traffic(inventory: Inventory, made: Service, settings: Settings) -> RoutedTraffic:
+    """Return where the traffic of the Service goes in this cluster."""
+    (resolved,) = resolve(replace(inventory, services=(made,)), settings=settings)
+    views = {one.name: NodeView.of(one) for one in inventory.nodes if one.is_ready}
+    return measure_traffic(
+        (views[name], port.title, port.selection)
+        for name, ports in resolved.nodes.items()
+        for port in ports
+        if name in views
+    )
+
+
+def test_an_even_placement_is_advised_to_prefer_its_zone() -> None:
+    """Two endpoints in each of three equal zones: all traffic can stay at no cost."""
+    assert commands(answer(inventory_of(service(), 2, 2, 2))) == [PREFER_ZONE]
+
+
+def test_the_older_value_is_advised_where_only_that_is_known() -> None:
+    """Without the gate of PreferSameZone the command sets PreferClose."""
+    settings = Settings(gates=FeatureGates().without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION))
+    (command,) = commands(answer(inventory_of(service(), 2, 2, 2), settings))
+    assert '"trafficDistribution":"PreferClose"' in command
+
+
+@pytest.mark.parametrize(
+    ("made", "counts"),
+    [
+        pytest.param(service(), (9, 1, 0), id="one endpoint would carry a whole zone"),
+        pytest.param(service(), (1, 0, 0), id="one endpoint"),
+        pytest.param(service(), (0, 0, 0), id="no endpoint"),
+        pytest.param(service(cluster_ip="None", cluster_ips=("None",)), (2, 2, 2), id="headless"),
+        pytest.param(
+            service(type="ExternalName", external_name="example.com", cluster_ip="", ports=()),
+            (2, 2, 2),
+            id="only a DNS name",
+        ),
+        pytest.param(service("kubernetes", selector=None), (2, 2, 2), id="default/kubernetes"),
+        pytest.param(
+            service(labels={"service.kubernetes.io/service-proxy-name": "other"}),
+            (2, 2, 2),
+            id="another proxy's",
+        ),
+        pytest.param(service(internal_traffic_policy="Local"), (2, 2, 2), id="Local has no use"),
+        pytest.param(
+            service(type="NodePort", external_traffic_policy="Local"),
+            (9, 1, 0),
+            id="Local drops at some nodes",
+        ),
+        pytest.param(
+            service(
+                annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"}, traffic_distribution="PreferClose"
+            ),
+            (4, 2, 1),
+            id="overridden, and better so",
+        ),
+    ],
+)
+def test_no_command_where_it_would_harm_or_change_nothing(
+    made: Service, counts: tuple[int, int, int]
+) -> None:
+    """Load, policies, client addresses and objects of others are left alone."""
+    assert commands(answer(inventory_of(made, *counts))) == []
+
+
+def test_only_one_zone_has_nothing_to_gain() -> None:
+    """Where all nodes are in one zone, traffic cannot come closer."""
+    objects = [service(), node("n1"), node("n2"), pod(), pod("p2", "n2", ip="10.0.0.2")]
+    assert commands(answer(Inventory.of(objects))) == []
+
+
+def test_a_gate_is_named_where_switching_it_on_helps() -> None:
+    """A gate that is off is advised for even placements, and not where it overloads."""
+    settings = Settings(gates=FeatureGates().without(Gate.SERVICE_TRAFFIC_DISTRIBUTION))
+    made = service(traffic_distribution="PreferSameZone")
+    want = ["--feature-gates ServiceTrafficDistribution=true"]
+    assert commands(answer(inventory_of(made, 2, 2, 2), settings)) == want
+    assert commands(answer(inventory_of(made, 9, 1, 0), settings)) == []
+
+
+def test_an_annotation_that_keeps_traffic_away_is_advised_to_go() -> None:
+    """Auto gives up with too few endpoints; the field that it overrides would do."""
+    made = service(
+        annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"}, traffic_distribution="PreferClose"
+    )
+    objects = [made, *(node(f"{zone}-0", zone, cpu=None) for zone in ZONES)]
+    objects += [pod(zone, f"{zone}-0", ip=f"10.0.0.{n}") for n, zone in enumerate(ZONES, 1)]
+    assert commands(answer(Inventory.of(objects))) == [
+        f"kubectl annotate service -n default web {TOPOLOGY_MODE_ANNOTATION}-"
+    ]
+
+
+def test_an_unknown_value_in_the_annotation_is_replaced_there() -> None:
+    """The annotation wins over the field, so the command changes the annotation."""
+    made = service(annotations={"keepclose.dev/traffic-distribution": "Nearest"})
+    assert commands(answer(inventory_of(made, 2, 2, 2))) == [
+        (
+            "kubectl annotate service -n default web --overwrite "
+            "keepclose.dev/traffic-distribution=PreferSameZone"
+        )
+    ]
+
+
+def test_the_advice_is_the_same_when_one_node_is_asked_about() -> None:
+    """The whole cluster is tried, whichever nodes the answer is about."""
+    inventory = inventory_of(service(), 9, 1, 0)
+    (resolved,) = resolve(inventory, settings=Settings(), node="zone-a-0")
+    assert commands(resolved) == []
+
+
+GATES = st.sets(
+    st.sampled_from(
+        [
+            Gate.SERVICE_TRAFFIC_DISTRIBUTION,
+            Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,
+            Gate.NODE_LEVEL_TOPOLOGY,
+            Gate.TOPOLOGY_AWARE_HINTS,
+            Gate.PREFER_LOCAL_TRAFFIC_POLICY,
+        ]
+    )
+)
+SPECS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "traffic_distribution": st.sampled_from(["PreferClose", "PreferSameNode", "x.example/y"]),
+        "internal_traffic_policy": st.sampled_from(["Cluster", "Local"]),
+    },
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from([TOPOLOGY_MODE_ANNOTATION, NODE_TOPOLOGY_ANNOTATION]),
+    st.sampled_from(["Auto", "Disabled", "Node", "Enabled", "nonsense"]),
+)
+
+
+@given(
+    counts=st.tuples(*[st.integers(0, 6)] * 3),
+    nodes=st.tuples(*[st.integers(1, 3)] * 3),
+    gates=GATES,
+    spec=SPECS,
+    annotations=ANNOTATIONS,
+)
+def test_no_advice_worsens_any_figure(
+    counts: tuple[int, int, int],
+    nodes: tuple[int, int, int],
+    gates: set[Gate],
+    spec: dict[str, Any],
+    annotations: dict[str, str],
+) -> None:
+    """Whatever is advised in any cluster, following it overloads and fails nothing."""
+    made = service(annotations=annotations, **spec)
+    settings = Settings(gates=FeatureGates(frozenset(gates)))
+    inventory = inventory_of(made, *counts, nodes=nodes)
+    resolved = answer(inventory, settings)
+    advised = set(commands(resolved))
+    before = traffic(inventory, made, settings)
+    reasons = [*resolved.strategy.reasons, *resolved.reasons]
+    changes = {
+        change.command: change
+        for change in find_changes(
+            made, [replace(reason, fix="") for reason in reasons], settings
+        ).values()
+    }
+    assert advised <= set(changes)
+    for command in advised:
+        change = changes[command]
+        after = traffic(inventory, change.service, change.settings)
+        assert after.busiest <= before.busiest * (1 + 1e-9)
+        assert after.failed <= before.failed
+        assert max(after.in_zone - before.in_zone, after.on_node - before.on_node) > 0
+        assert change.service.spec.internal_traffic_policy == made.spec.internal_traffic_policy
+        assert change.service.spec.external_traffic_policy == made.spec.external_traffic_policy
