@@ -32,6 +32,7 @@ MODE = "service.kubernetes.io/topology-mode"
 SUBSETTING = "endpointslice.kubernetes.io/subsetting"
 NODE_TOPOLOGY = "service.kubernetes.io/node-topology"
 ALL = FeatureGates(frozenset(Gate)).without(Gate.SERVICE_TOPOLOGY)
+Seats = dict[tuple[str, EndpointId], tuple[str, EndpointHints | None, str]]
 ZONES = [node("n1", "zone-a"), node("n2", "zone-b"), node("n3", "zone-c")]
 
 
@@ -109,12 +110,13 @@ class World:
             self.state.forget(name)
         return plan
 
-    def _seats(self) -> dict[tuple[str, EndpointId], tuple[str, EndpointHints | None]]:
-        """Return zone label and hints of every endpoint that is in a slice of the Service."""
+    def _seats(self) -> Seats:
+        """Return zone label, hints and zone of every endpoint in a slice of the Service."""
         return {
             (piece.address_type, endpoint_id(one)): (
                 piece.metadata.labels.get(FOR_ZONE_LABEL, ""),
                 one.hints,
+                one.zone or "",
             )
             for piece in self.slices
             if is_owned_by(piece, self.service)
@@ -124,13 +126,14 @@ class World:
     def _check_counts(
         self,
         plan: ServicePlan,
-        before: dict[tuple[str, EndpointId], tuple[str, EndpointHints | None]],
+        before: Seats,
     ) -> None:
         """Compare what a plan says about endpoints with what became of each of them."""
         after = self._seats()
         for family, one in plan.plans.items():
             both = [key for key in before if key in after and key[0] == family]
-            assert one.reallocated == sum(before[key][0] != after[key][0] for key in both)
+            users = [(before[key][0] or before[key][2], after[key][0]) for key in both]
+            assert one.reallocated == sum(new not in ("", old) for old, new in users)
             assert one.rehinted == sum(before[key][1] != after[key][1] for key in both)
 
     @property
@@ -378,8 +381,20 @@ def test_endpoints_that_come_to_another_subset_are_counted() -> None:
     )
     assert (plan.reallocated, plan.removed, moved > 0) == (moved, 8 + moved, True)
     world.change(service())
+    assert world.sync().plans["IPv4"].reallocated == 0
+
+
+def test_dividing_a_service_moves_no_endpoint_that_stays_in_its_zone() -> None:
+    """Twelve endpoints that get slices of their own zones, and leave them, changed no zone."""
+    world = synced(service(), PREFER, n1=4, n2=4, n3=4)
+    world.change(SUBSETS)
     plan = world.sync().plans["IPv4"]
-    assert plan.reallocated == 16
+    assert set(world.groups()) == {"zone-a", "zone-b", "zone-c"}
+    assert (plan.added, plan.reallocated) == (12, 0)
+    world.change(service())
+    plan = world.sync().plans["IPv4"]
+    assert set(world.groups()) == {""}
+    assert (plan.added, plan.reallocated) == (12, 0)
 
 
 def test_endpoints_that_get_other_hints_are_counted() -> None:

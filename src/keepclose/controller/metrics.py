@@ -52,7 +52,7 @@ class Metrics:
         )
         self._reallocated = self._histogram(
             PREFIX + "reallocated_endpoints_per_sync",
-            "Endpoints that a sync moved to other subsets.",
+            "Endpoints that a sync moved from one zone to another.",
             DOUBLING,
         )
         self._changed = self._histogram(

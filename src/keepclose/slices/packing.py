@@ -31,7 +31,7 @@ class SlicePlan(msgspec.Struct, frozen=True):
     added: int = 0
     removed: int = 0
     reallocated: int = 0
-    """Endpoints that come to slices meant for another zone, or for all, or from such."""
+    """Endpoints that leave their zone, or the zone that they were lent to, for another."""
     rehinted: int = 0
     """Endpoints that get other hints than were written."""
     withheld: int = 0

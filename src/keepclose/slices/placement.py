@@ -154,7 +154,7 @@ class Placement:
         for group, identities in self._leftovers():
             added += len(identities)
             reallocated += sum(
-                [self._holdings.is_elsewhere(identity, group.zone) for identity in identities]
+                [self._holdings.is_reallocated(identity, group.zone) for identity in identities]
             )
             start = 0
             for name, count in pack(
