@@ -42,6 +42,7 @@ class _Example(NamedTuple):
     slices: SliceSet = _HINTED
     name: StrategyName = StrategyName.SAME_ZONE
     write_failed: str = ""
+    dropped: tuple[str, ...] = ()
     acknowledgements: Acknowledgements | None = None
 
 
@@ -53,6 +54,13 @@ _EXAMPLES = (
     _Example(PROGRAMMED, "Another mechanism takes precedence.", Verdict.OVERRIDDEN),
     _Example(PROGRAMMED, "The value is not accepted.", Verdict.UNSUPPORTED),
     _Example(PROGRAMMED, "The hints could not be written.", write_failed="the server's answer"),
+    _Example(
+        PROGRAMMED,
+        "The API server does not keep the hints, mostly because a feature gate is off there;"
+        " the message names the field and the gate.",
+        slices=_BARE,
+        dropped=("endpoints[].hints",),
+    ),
     _Example(PROGRAMMED, "No endpoint is ready.", slices=SliceSet()),
     _Example(PROGRAMMED, "Ready endpoints have no zone, or no node.", slices=_BARE),
     _Example(
@@ -107,6 +115,7 @@ def _condition(example: _Example) -> Condition:
         strategy,
         example.slices,
         write_failed=example.write_failed,
+        dropped=example.dropped,
         acknowledgements=example.acknowledgements,
     )
     return next(one for one in found if one.type == example.type)

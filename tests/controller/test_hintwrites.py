@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from keepclose.controller.guards import SliceGuard
 from keepclose.controller.hintwrites import HintWriter
 from keepclose.controller.observation import Result
 from keepclose.controller.webhookmetrics import WebhookMetrics
@@ -14,6 +15,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
 from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster
@@ -41,7 +43,12 @@ class Stand:
         self.cache.put(PRESENT)
         self.recorder = EventRecorder(client, component="test", clock=clock)
         self.metrics = WebhookMetrics()
-        self.writer = HintWriter(client, self.cache, self.recorder, metrics=self.metrics)
+        self.guard = SliceGuard(
+            client, self.cache, managed_by=ENDPOINTSLICE_CONTROLLER, on_due=lambda _key: None
+        )
+        self.writer = HintWriter(
+            client, self.cache, self.recorder, self.guard, metrics=self.metrics
+        )
 
 
 def said(code: int, reason: str) -> Answer:
@@ -89,3 +96,20 @@ async def test_what_is_known_to_be_old_is_not_sent() -> None:
     stand.cache.put(version(PRESENT, 9))
     assert await stand.writer.write(service("web"), (WANTED,)) is Result.STALE
     assert stand.cluster.requests == []
+
+
+async def test_hints_that_the_server_drops_are_not_sent_again() -> None:
+    """The same patch is sent once; a slice that changed meanwhile is patched again."""
+    dropped = version(PRESENT, 8)
+    stand = Stand(Answer(200, (msgspec.json.encode(dropped),)))
+    assert await stand.writer.write(service("web"), (WANTED,)) is Result.SUCCESS
+    assert stand.guard.fields([dropped]) == ("endpoints[].hints",)
+    again = version(WANTED, 8)
+    assert await stand.writer.write(service("web"), (again,)) is Result.SUCCESS
+    assert len(stand.cluster.requests) == 1
+    other = version(replace(PRESENT, endpoints=(*PRESENT.endpoints, endpoint("10.9.9.9"))), 9)
+    stand.cache.put(other)
+    stand.cluster.answer_next(Answer(200, (msgspec.json.encode(version(other, 10)),)))
+    wanted = version(replace(other, endpoints=(*WANTED.endpoints, *other.endpoints[1:])), 9)
+    assert await stand.writer.write(service("web"), (wanted,)) is Result.SUCCESS
+    assert len(stand.cluster.requests) == 2

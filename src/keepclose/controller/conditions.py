@@ -17,6 +17,7 @@ from keepclose.kube.recorder import format_time
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.routing.conditions import merge_conditions
+from keepclose.slices.retention import Retention, condition_content
 
 Completion = Callable[[NamespacedName, tuple[Condition, ...]], tuple[Condition, ...]]
 
@@ -43,6 +44,16 @@ class ConditionWriter:
         self._clock = clock
         self._prefix = prefix
         self._complete = complete
+        self._retention: Retention[NamespacedName, tuple[Condition, ...]] = Retention(
+            condition_content
+        )
+
+    def release(self) -> tuple[NamespacedName, ...]:
+        """Let conditions be written again that the server did not keep; return the Services."""
+        keys = self._retention.keys()
+        for key in keys:
+            self._retention.forget(key)
+        return keys
 
     async def write(self, service: Service, wanted: tuple[Condition, ...]) -> bool:
         """Make the Service have these conditions of ours; return whether that took a write."""
@@ -53,7 +64,7 @@ class ConditionWriter:
             now=format_time(self._clock.now()),
             prefix=self._prefix,
         )
-        if merged == present:
+        if merged == present or self._retention.is_pointless(service.key, merged, present):
             return False
         meta = service.metadata
         patch = {
@@ -63,6 +74,7 @@ class ConditionWriter:
         stored = await self._client.patch(
             SERVICES, meta.name, patch, namespace=meta.namespace, subresource="status"
         )
+        self._retention.note(service.key, merged, stored.status.conditions)
         self._cache.put(stored)
         return True
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from keepclose.controller.acknowledgements import Honoring, Ledger
 from keepclose.controller.announcement import Announcer, EventAnnouncer
 from keepclose.controller.caches import Caches
 from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.guards import SliceGuard
 from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.mirroring import Mirroring
 from keepclose.controller.nodes import NodeView
@@ -90,6 +92,14 @@ class Controller:
             prefix=settings.plan.condition_prefix,
         )
         tracker = SliceTracker()
+        self.guard = SliceGuard(
+            client,
+            self.caches.slices,
+            managed_by=settings.plan.managed_by,
+            on_due=self.queue.add,
+        )
+        self._doubts = asyncio.Event()
+        """Set when the server may be another by now, with other feature gates."""
         nodes = NodeView(self.caches.nodes)
         self.states = States(self.caches, settings.plan)
         self.subscriptions = Subscriptions(
@@ -101,6 +111,13 @@ class Controller:
             tracker=tracker,
             latencies=latencies,
         )
+        self._conditions = ConditionWriter(
+            client,
+            self.caches.services,
+            clock=clock,
+            prefix=settings.plan.condition_prefix,
+            complete=honoring.complete,
+        )
         self.reconciler = Reconciler(
             self.caches,
             settings=settings,
@@ -108,14 +125,11 @@ class Controller:
             nodes=nodes,
             subscriptions=self.subscriptions,
             tracker=tracker,
-            writer=SliceWriter(client, self.caches.slices, tracker, on_written=observer.written),
-            conditions=ConditionWriter(
-                client,
-                self.caches.services,
-                clock=clock,
-                prefix=settings.plan.condition_prefix,
-                complete=honoring.complete,
+            guard=self.guard,
+            writer=SliceWriter(
+                client, self.caches.slices, tracker, self.guard, on_written=observer.written
             ),
+            conditions=self._conditions,
             announcer=announcer,
             observer=observer,
             latencies=latencies,
@@ -133,6 +147,7 @@ class Controller:
         ]
         for reflector in self.reflectors:
             reflector.complaints.on_recovery = self._catch_up
+        self.caches.slices.subscribe(self.guard.hear_slice)
         self.subscriptions.subscribe()
         if settings.writes_conditions:
             honoring.subscribe(self.caches)
@@ -178,7 +193,7 @@ class Controller:
         """
         background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.reflectors]
         background += [self._recorder.run(), self._mirroring_recorder.run()]
-        background += [self._resync(), self._begin()]
+        background += [self._resync(), self._begin(), self._ask_again()]
         tasks = [asyncio.create_task(one) for one in background]
         try:
             await _first_failure(tasks)
@@ -201,12 +216,26 @@ class Controller:
         _log.info("caches are complete", services=len(self.caches.services))
 
     def _catch_up(self) -> None:
-        """Try again at once what failed while the server was away."""
+        """Try again at once what failed while the server was away, or did not keep."""
+        self._doubts.set()
         for key in self.reconciler.setbacks.cut_off():
             self.queue.add(key)
         if self._settings.mirrors:
             for key in self.mirroring.setbacks.cut_off():
                 self.mirroring.queue.add(key)
+
+    async def _ask_again(self) -> None:
+        """Find out now and then, and after each outage, what the server keeps by now."""
+        while True:
+            patience_s = self._random.uniform(*self._settings.ask_again_s)
+            with suppress(TimeoutError):
+                await self._clock.wait_for(self._doubts.wait(), patience_s)
+            self._doubts.clear()
+            await self.guard.ask_again()
+            if self._settings.mirrors:
+                await self.mirroring.guard.ask_again()
+            for key in self._conditions.release():
+                self.queue.add(key)
 
     async def _resync(self) -> None:
         """Look at every Service again twice a day or so, whatever may have been missed."""

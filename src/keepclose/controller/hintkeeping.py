@@ -7,7 +7,6 @@ under the version it has seen, and only what `rehinting` wants, which the webhoo
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import structlog
@@ -17,6 +16,7 @@ from keepclose.controller.brakes import Brake
 from keepclose.controller.claims import Claim, claim_service, without_wishes
 from keepclose.controller.clientele import Clientele
 from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.guards import SliceGuard
 from keepclose.controller.hintview import HintView
 from keepclose.controller.hintwrites import HintWriter
 from keepclose.controller.nodes import node_change
@@ -68,10 +68,17 @@ class HintKeeper:
         self._conditions = ConditionWriter(
             client, view.caches.services, clock=clock, prefix=settings.plan.condition_prefix
         )
-        self._writer = HintWriter(client, view.caches.slices, recorder, metrics=metrics)
+        self.guard = SliceGuard(
+            client,
+            view.caches.slices,
+            managed_by=settings.plan.managed_by,
+            on_due=lambda key: self._add(key, 0.0),
+        )
+        self._writer = HintWriter(client, view.caches.slices, recorder, self.guard, metrics=metrics)
         self._clientele = Clientele()
         self._told: dict[NamespacedName, str] = {}
         self._queue: WorkQueue[NamespacedName] | None = None
+        view.caches.slices.subscribe(self.guard.hear_slice)
         view.caches.services.subscribe(self.hear_service)
         view.caches.slices.subscribe(self.hear_slice)
         view.caches.nodes.subscribe(self.hear_node)
@@ -97,10 +104,18 @@ class HintKeeper:
         )
         workers.start()
         try:
-            await asyncio.get_running_loop().create_future()
+            await self._ask_again()
         finally:
             await workers.stop(self._settings.grace_s)
             self._queue = None
+
+    async def _ask_again(self) -> None:
+        """Find out now and then what the server keeps by now, until cancelled."""
+        while True:
+            await self._clock.sleep(sum(self._settings.ask_again_s) / 2)
+            await self.guard.ask_again()
+            for key in self._conditions.release():
+                self._add(key, 0.0)
 
     def hear_service(self, old: Service | None, new: Service | None) -> None:
         """Queue a Service that asks for something, or asked before and no longer does."""
@@ -269,11 +284,14 @@ class HintKeeper:
         if not (claim.asks and self._settings.writes_conditions):
             return ()
         strategy = hinted.strategy if hinted is not None and claim.is_ours else claim.strategy
-        slices = self._view.slices(service.key) if hinted is None else hinted.slices
+        stored = self._view.slices(service.key)
+        dropped = self.guard.fields(stored)
+        slices = stored if hinted is None or dropped else hinted.slices
         return service_conditions(
             strategy,
             SliceSet(unchanged=tuple(slices)),
             prefix=self._settings.plan.condition_prefix,
+            dropped=dropped,
         )
 
     def _add(self, key: NamespacedName, delay_s: float) -> None:

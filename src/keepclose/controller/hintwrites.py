@@ -10,6 +10,7 @@ from typing import Any
 
 from keepclose.controller.admission import HINTS_MANAGER, hint_steps
 from keepclose.controller.announcement import service_reference
+from keepclose.controller.guards import SliceGuard
 from keepclose.controller.observation import Result
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.kube.cache import Cache
@@ -29,12 +30,14 @@ class HintWriter:
         client: Client,
         cache: Cache[EndpointSlice],
         recorder: EventRecorder,
+        guard: SliceGuard,
         *,
         metrics: WebhookMetrics,
     ) -> None:
         self._client = client
         self._cache = cache
         self._recorder = recorder
+        self._guard = guard
         self._metrics = metrics
 
     async def write(self, service: Service, changed: tuple[EndpointSlice, ...]) -> Result:
@@ -45,6 +48,8 @@ class HintWriter:
             present = self._cache.get(meta.key)
             if present is None or present.metadata.resource_version != meta.resource_version:
                 result = Result.STALE
+                continue
+            if self._guard.is_pointless(wanted, present):
                 continue
             steps: list[dict[str, Any]] = [
                 {"op": "add", "path": "/metadata/resourceVersion", "value": meta.resource_version},
@@ -68,5 +73,6 @@ class HintWriter:
                 return Result.ERROR
             else:
                 self._metrics.written()
+                self._guard.note(wanted, stored)
                 self._cache.put(stored)
         return result

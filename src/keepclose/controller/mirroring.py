@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from keepclose.controller.announcement import Announcer, object_reference
 from keepclose.controller.caches import Caches
+from keepclose.controller.guards import SliceGuard
 from keepclose.controller.observation import MirroringObserver, Result
 from keepclose.controller.setbacks import Setbacks
 from keepclose.controller.settings import ControllerSettings
@@ -50,17 +53,21 @@ class Mirroring:
         self._news = SliceNews(caches.slices, self._tracker, managed_by=MIRRORING_CONTROLLER)
         self._told: dict[NamespacedName, tuple[MirrorEvent, ...]] = {}
         self.setbacks = Setbacks()
-        self._writer = SliceWriter(
-            client, caches.slices, self._tracker, on_written=observer.written
-        )
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
             clock, first_delay_s=settings.retry_delay_s, cap_delay_s=_CAP_DELAY_S
+        )
+        self.guard = SliceGuard(
+            client, caches.slices, managed_by=MIRRORING_CONTROLLER, on_due=self.queue.add
+        )
+        self._writer = SliceWriter(
+            client, caches.slices, self._tracker, self.guard, on_written=observer.written
         )
 
     def subscribe(self) -> None:
         """Hear of every change from now on, and of all that is in the caches already."""
         self._caches.endpoints.subscribe(self.hear_endpoints)
         self._caches.services.subscribe(self.hear_service)
+        self._caches.slices.subscribe(self.guard.hear_slice)
         self._caches.slices.subscribe(self.hear_slice)
 
     def hear_endpoints(self, old: Endpoints | None, new: Endpoints | None) -> None:
@@ -94,6 +101,7 @@ class Mirroring:
             existing=existing,
             max_per_subset=self._settings.mirroring_max,
         )
+        mirrored = replace(mirrored, plan=self.guard.withhold(mirrored.plan, existing))
         self._observer.mirrored(key, mirrored)
         outcome = Outcome()
         if not mirrored.plan.is_empty:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from keepclose.controller.announcement import Announcer
 from keepclose.controller.caches import Caches
 from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.guards import SliceGuard
 from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.nodes import NodeView, depends_on_shares
 from keepclose.controller.observation import Observer, Result
@@ -39,6 +40,7 @@ class Reconciler:
         nodes: NodeView,
         subscriptions: Subscriptions,
         tracker: SliceTracker,
+        guard: SliceGuard,
         writer: SliceWriter,
         conditions: ConditionWriter,
         announcer: Announcer,
@@ -52,6 +54,7 @@ class Reconciler:
         self._subscriptions = subscriptions
         self._tracker = tracker
         self._triggers = TriggerTimeTracker()
+        self._guard = guard
         self._writer = writer
         self._conditions = conditions
         self._announcer = announcer
@@ -100,7 +103,7 @@ class Reconciler:
 
     async def _reconcile(self, service: Service, present: list[EndpointSlice]) -> Result:
         since = self._latencies.take(service.key)
-        plan = self._plan(service)
+        plan = self._plan(service, present)
         outcome = Outcome()
         if not plan.is_empty:
             self._subscriptions.news.begin_writes(service.key)
@@ -129,9 +132,10 @@ class Reconciler:
             return Result.STALE
         return Result.SUCCESS
 
-    def _plan(self, service: Service) -> ServicePlan:
+    def _plan(self, service: Service, present: list[EndpointSlice]) -> ServicePlan:
         refreshed = self._states.refresh(service, self._nodes.cluster)
-        plan = refreshed.state.plan(trigger_time=self._trigger_time(service, refreshed))
+        wish = refreshed.state.plan(trigger_time=self._trigger_time(service, refreshed))
+        plan = self._guard.withhold_all(wish, present)
         if depends_on_shares(
             plan.strategy, service.metadata.annotations, settings=self._settings.plan
         ):
@@ -166,13 +170,16 @@ class Reconciler:
             # Its next sync stands in the queue already.
             return
         wanted = plan.conditions
-        if not outcome.is_good:
-            prefix = self._settings.plan.condition_prefix
+        stored = self._caches.slices_of(service.key, self._settings.plan.managed_by)
+        dropped = self._guard.fields(stored)
+        if dropped or not outcome.is_good:
+            failure = _join(outcome.errors) or "somebody else wrote the slices first"
             wanted = service_conditions(
                 plan.strategy,
-                SliceSet(unchanged=plan.slices),
-                prefix=prefix,
-                write_failed=_join(outcome.errors) or "somebody else wrote the slices first",
+                SliceSet(unchanged=tuple(stored) if dropped else plan.slices),
+                prefix=self._settings.plan.condition_prefix,
+                write_failed="" if outcome.is_good else failure,
+                dropped=dropped,
             )
         try:
             await self._conditions.write(current, wanted)

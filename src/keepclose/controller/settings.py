@@ -38,6 +38,8 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     grace_s: float = 3.0
     """How long syncs under way may take to end when the controller stops."""
     resync_s: tuple[float, float] = (12 * 3600.0, 24 * 3600.0)
+    ask_again_s: tuple[float, float] = (240.0, 360.0)
+    """After what time the server is asked whether it keeps by now what it did not keep."""
     mirrors: bool = True
     mirroring_workers: int = 5
     mirroring_max: int = MAX_PER_SUBSET

@@ -3,7 +3,8 @@
 Slices are replaced whole under their resource version: the struct holds every field that a slice
 may have but the managed fields, which the server keeps. Deletes name uid and version, so that a
 newer slice of the same name is left alone, and so is one that somebody filled meanwhile. Answers
-hold metadata alone; should somebody on the server have altered a slice, the watch tells that.
+hold metadata alone, but where a write brings hints that the slice did not have; should somebody on
+the server have altered a slice, the guard learns that from the answer or from the watch.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 import structlog
 from msgspec.structs import replace
 
+from keepclose.controller.guards import SliceGuard, brings_hints
 from keepclose.controller.succession import Operation, Succession, Write
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
@@ -72,12 +74,14 @@ class SliceWriter:
         client: Client,
         cache: Cache[EndpointSlice],
         tracker: SliceTracker,
+        guard: SliceGuard,
         *,
         on_written: Callable[[str], None],
     ) -> None:
         self._client = client
         self._cache = cache
         self._tracker = tracker
+        self._guard = guard
         self._on_written = on_written
 
     async def write(
@@ -119,16 +123,26 @@ class SliceWriter:
         if write.operation is Operation.DELETE:
             await self._delete(piece)
             return None
-        meta = await self._client.write(ENDPOINT_SLICES, piece)
-        stored = self._cache.get(meta.key)
-        if stored is None or stored.metadata.resource_version != meta.resource_version:
-            stored = replace(piece, metadata=meta)
+        stored = await self._send(piece)
+        self._guard.note(piece, stored)
         # NB: the tracker first, so that the news from the cache is known to be our own.
         self._tracker.update(stored)
         self._cache.put(stored)
         if self._has_left(stored):
             # NB: its end was told before this answer came, and nothing will tell it once more.
             self._tracker.handle_deletion(stored)
+        return stored
+
+    async def _send(self, piece: EndpointSlice) -> EndpointSlice:
+        """Create or update a slice; return it as stored, as far as that is known."""
+        if brings_hints(piece, self._cache.get(piece.metadata.key)):
+            if piece.metadata.name:
+                return await self._client.update(ENDPOINT_SLICES, piece)
+            return await self._client.create(ENDPOINT_SLICES, piece)
+        meta = await self._client.write(ENDPOINT_SLICES, piece)
+        stored = self._cache.get(meta.key)
+        if stored is None or stored.metadata.resource_version != meta.resource_version:
+            return replace(piece, metadata=meta)
         return stored
 
     def _has_left(self, stored: EndpointSlice) -> bool:

@@ -40,15 +40,21 @@ class Client(Reader):
         return await self._fetch_object(kind, request, repeatable=dry_run)
 
     async def update(
-        self, kind: Kind[T], obj: msgspec.Struct, *, subresource: str = "", field_manager: str = ""
+        self,
+        kind: Kind[T],
+        obj: msgspec.Struct,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+        dry_run: bool = False,
     ) -> T:
-        """Replace an object and return it as stored.
+        """Replace an object and return it as stored; a dry run only says what would be stored.
 
         NB: fields that the struct does not have are erased on the server. Only fit for kinds that
         the struct holds whole; else use `patch`, `apply` or `update_raw`.
         """
         request = requests.replace_request(
-            kind, obj, subresource=subresource, field_manager=field_manager
+            kind, obj, subresource=subresource, field_manager=field_manager, dry_run=dry_run
         )
         return await self._fetch_object(kind, request)
 

@@ -111,12 +111,17 @@ def create_request(
 
 
 def replace_request(
-    kind: Kind[Any], obj: Body, *, subresource: str = "", field_manager: str = ""
+    kind: Kind[Any],
+    obj: Body,
+    *,
+    subresource: str = "",
+    field_manager: str = "",
+    dry_run: bool = False,
 ) -> Request:
     """Return the request that puts an object in the place of the one of its name."""
     namespace, name = identity(obj)
     path = _object_path(kind, namespace, name, subresource)
-    query = _query(("fieldManager", field_manager))
+    query = _query(("fieldManager", field_manager), ("dryRun", "All" if dry_run else ""))
     return Request("PUT", path, query, {"Content-Type": JSON}, _encode(kind, obj))
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from keepclose.model.fieldpaths import describe_fields
 from keepclose.model.meta import Condition
 from keepclose.routing.facts import FactsOf, slice_facts
 from keepclose.routing.hints import SliceSet
@@ -35,6 +36,7 @@ class ConditionReason(StrEnum):
     MISSING_TOPOLOGY = "MissingTopology"
     NO_ENDPOINTS = "NoEndpoints"
     WRITE_FAILED = "WriteFailed"
+    FIELD_DROPPED = "FieldDropped"
     NOT_ALLOCATED = "NotAllocated"
     ALL_NODES_ACKNOWLEDGED = "AllNodesAcknowledged"
     PENDING = "Pending"
@@ -55,10 +57,14 @@ def service_conditions(
     *,
     prefix: str = "",
     write_failed: str = "",
+    dropped: tuple[str, ...] = (),
     acknowledgements: Acknowledgements | None = None,
     facts: FactsOf = slice_facts,
 ) -> tuple[Condition, ...]:
     """Return the conditions without times; none when no trafficDistribution was asked for.
+
+    `slices` are those that are stored, or will be; `dropped` names fields of them that the API
+    server did not keep as they were written.
 
     `prefix` is the domain of an implementation beside the EndpointSlice controller, as in
     "keepclose.dev/". Honored appears only with acknowledgements, and only for hints that are there.
@@ -66,7 +72,9 @@ def service_conditions(
     if strategy.distribution is Verdict.ABSENT:
         return ()
     accepted = _accepted(strategy)
-    programmed = _programmed(strategy, accepted, slices, write_failed, facts)
+    programmed = _programmed(
+        strategy, accepted, slices, write_failed=write_failed, dropped=dropped, facts=facts
+    )
     conditions = tuple(
         msgspec.structs.replace(condition, type=prefix + condition.type)
         for condition in (accepted, programmed)
@@ -134,7 +142,9 @@ def _programmed(
     strategy: Strategy,
     accepted: Condition,
     slices: SliceSet,
+    *,
     write_failed: str,
+    dropped: tuple[str, ...],
     facts: FactsOf,
 ) -> Condition:
     def false(reason: ConditionReason, message: str) -> Condition:
@@ -156,6 +166,8 @@ def _programmed(
     nodes = sum(one.node_hinted for one in known)
     wants_node = strategy.name is StrategyName.SAME_NODE
     if zones < ready or (wants_node and nodes < ready):
+        if dropped:
+            return false(ConditionReason.FIELD_DROPPED, describe_fields(dropped))
         if strategy.name is StrategyName.CUSTOM and zones == 0:
             return false(ConditionReason.NOT_ALLOCATED, "the heuristic gave no allocation")
         lacking = ready - min(zones, nodes if wants_node else zones)

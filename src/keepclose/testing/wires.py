@@ -5,9 +5,12 @@ Reads, leases and events pass unseen, so that what is counted is slices and the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from keepclose.kube.errors import ConnectionLost
 from keepclose.kube.transport import Request, Response, Transport
@@ -24,6 +27,8 @@ class Wire:
         """The part of the writes that fail, one half before they are served, one half after."""
         self.refused = ""
         """The method whose requests get no further at all."""
+        self.alter: Callable[[dict[str, Any]], None] | None = None
+        """What a server does to objects that are written: it drops or changes a field."""
         self.random = Random(7)  # noqa: S311 - tests want the same every time
 
     def take(self) -> list[str]:
@@ -40,6 +45,10 @@ class Wire:
         dice = self.random.random()
         if dice < self.failing / 2 or request.method == self.refused:
             raise ConnectionLost("wire", "cut before the request was served")
+        if self.alter is not None and request.body is not None and request.method != "DELETE":
+            body = msgspec.json.decode(request.body)
+            self.alter(body)
+            request = replace(request, body=msgspec.json.encode(body))
         response = await self._transport.send(request)
         if dice < self.failing:
             await response.close()

@@ -1,0 +1,168 @@
+"""A server that does not keep what is written: no endless writes, and conditions that say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from keepclose.controller.controller import Controller
+from keepclose.kube.kinds import ENDPOINTS, SERVICES
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.meta import Condition
+from keepclose.slices.settings import Settings
+from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.controllers import QUICK, World, world
+
+PROGRAMMED = "TrafficDistributionProgrammed"
+GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
+SETTINGS = replace(QUICK, plan=Settings(gates=GATES))
+NO_NODE_HINTS = GATES.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
+DROPPED = (
+    "the API server does not keep endpoints[].hints.forNodes as written; feature gate "
+    "PreferSameTrafficDistribution is probably off there"
+)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[World]:
+    """Two zones with a pod in each, and a Service that prefers the node of its clients."""
+    async with serving(tmp_path, gates=GATES) as api, world(api) as found:
+        for number, zone in enumerate(("zone-a", "zone-b")):
+            await found.add_node(f"n{number}", zone)
+            await found.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
+        await found.add_service(trafficDistribution="PreferSameNode")
+        yield found
+
+
+async def programmed(cluster: World) -> Condition:
+    """Return the condition of the Service."""
+    return next(one for one in await cluster.conditions() if one.type == PROGRAMMED)
+
+
+async def sync_often(cluster: World, controller: Controller) -> None:
+    """Sync the Service ten times, as changes of its status and of nodes would."""
+    for _ in range(10):
+        for key in controller.caches.services:
+            controller.queue.add(key)
+            controller.mirroring.queue.add(key)
+        await cluster.settle(controller)
+
+
+async def test_a_dropped_field_is_written_once_and_told(cluster: World) -> None:
+    """Without its gate the server drops forNodes: one write, and Programmed is False."""
+    cluster.api.server.writer.gates = NO_NODE_HINTS
+    async with cluster.controlled(SETTINGS) as controller:
+        await cluster.settle(controller)
+        assert cluster.wire.take() == ["POST endpointslices", "PATCH services/status"]
+        found = await programmed(cluster)
+        assert (found.status, found.reason, found.message) == ("False", "FieldDropped", DROPPED)
+        await sync_often(cluster, controller)
+        assert cluster.wire.take() == []
+        [piece] = await cluster.slices()
+        assert piece.metadata.generation == 1
+
+
+async def test_other_changes_of_the_slice_are_written_all_the_same(cluster: World) -> None:
+    """A pod that is not ready any more costs one write, whatever the server drops of it."""
+    cluster.api.server.writer.gates = NO_NODE_HINTS
+    async with cluster.controlled(SETTINGS) as controller:
+        await cluster.settle(controller)
+        cluster.wire.take()
+        await cluster.set_pod("p1", ip="10.0.0.2", ready=False)
+        await cluster.settle(controller)
+        assert cluster.wire.take() == ["PUT endpointslices"]
+        [piece] = await cluster.slices()
+        assert [one.is_ready for one in piece.endpoints] == [True, False]
+        assert (await programmed(cluster)).reason == "FieldDropped"
+
+
+async def test_a_running_controller_is_told_by_the_watch(cluster: World) -> None:
+    """A gate that goes off while the controller runs is noticed at the next write."""
+    async with cluster.controlled(SETTINGS) as controller:
+        await cluster.settle(controller)
+        assert (await programmed(cluster)).status == "True"
+
+        def drop_node_hints(body: dict[str, Any]) -> None:
+            for endpoint in body.get("endpoints", ()):
+                endpoint.get("hints", {}).pop("forNodes", None)
+
+        cluster.wire.take()
+        cluster.wire.alter = drop_node_hints
+        await cluster.set_pod("p1", ip="10.0.0.2", ready=False)
+        await cluster.settle(controller)
+        await sync_often(cluster, controller)
+        writes = cluster.wire.take()
+        assert writes.count("PUT endpointslices") == 1
+        assert (await programmed(cluster)).reason == "FieldDropped"
+
+
+async def test_a_server_that_keeps_the_field_again_is_noticed(cluster: World) -> None:
+    """The server is asked by dry runs now and then; its yes has all slices written."""
+    cluster.api.server.writer.gates = NO_NODE_HINTS
+    settings = replace(SETTINGS, ask_again_s=(0.05, 0.05))
+    async with cluster.controlled(settings) as controller:
+        await cluster.settle(controller)
+        [piece] = await cluster.slices()
+        assert piece.metadata.generation == 1
+        cluster.api.server.writer.gates = GATES
+        async with asyncio.timeout(PATIENCE):
+            while (await programmed(cluster)).status != "True":  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
+        [piece] = await cluster.slices()
+        assert all(one.hints is not None and one.hints.for_nodes for one in piece.endpoints)
+        asked = [one for one in cluster.wire.writes if ("dryRun", "All") in one.query]
+        assert asked
+        assert len(controller.guard) == 0
+
+
+async def test_mirrored_slices_are_not_written_for_ever(cluster: World) -> None:
+    """A field that is dropped from a mirrored slice is sent once."""
+
+    def drop_hostnames(body: dict[str, Any]) -> None:
+        for endpoint in body.get("endpoints", ()):
+            endpoint.pop("hostname", None)
+
+    async with cluster.controlled(SETTINGS) as controller:
+        await cluster.settle(controller)
+        cluster.wire.take()
+        cluster.wire.alter = drop_hostnames
+        await cluster.add_service("plain", selector=None)
+        await cluster.client.create(
+            ENDPOINTS,
+            {
+                "metadata": {"name": "plain"},
+                "subsets": [
+                    {
+                        "addresses": [{"ip": "10.7.0.1", "hostname": "one"}],
+                        "ports": [{"name": "http", "port": 80}],
+                    }
+                ],
+            },
+            namespace=cluster.namespace,
+        )
+        await cluster.settle(controller)
+        await sync_often(cluster, controller)
+        # NB: a create is known to be altered only once the watch has told of it.
+        assert cluster.wire.take() == ["POST endpointslices"]
+
+
+async def test_conditions_that_the_server_alters_are_sent_once(cluster: World) -> None:
+    """A server that changes a condition gets it once for each thing that there is to say."""
+
+    def shorten(body: dict[str, Any]) -> None:
+        for condition in body.get("status", {}).get("conditions", ()):
+            condition["message"] = ""
+
+    async with cluster.controlled(SETTINGS) as controller:
+        await cluster.settle(controller)
+        cluster.wire.take()
+        cluster.wire.alter = shorten
+        await cluster.change(SERVICES, "web", {"spec": {"trafficDistribution": "PreferSameZone"}})
+        await cluster.settle(controller)
+        await sync_often(cluster, controller)
+        assert cluster.wire.take() == ["PUT endpointslices", "PATCH services/status"]
