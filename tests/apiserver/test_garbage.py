@@ -226,6 +226,99 @@ def test_a_shared_dependent_leaves_an_owner_that_waits(cluster: Cluster) -> None
     assert reference["name"] == "two"
 
 
+def _make_circle(cluster: Cluster, *kinds: str) -> list[JsonObject]:
+    """Store objects of these kinds, each owned by the one before, the first by the last."""
+    members = [cluster.add(kinds[0], "member-0")]
+    for place, kind in enumerate(kinds[1:], start=1):
+        members.append(cluster.add(kind, f"member-{place}", members[-1]))
+    first, last = members[0], members[-1]
+    first["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": last["apiVersion"],
+            "kind": last["kind"],
+            "name": last["metadata"]["name"],
+            "uid": last["metadata"]["uid"],
+            "blockOwnerDeletion": True,
+        }
+    ]
+    cluster.write(first)
+    return members
+
+
+@pytest.mark.parametrize("propagation", ["Foreground", "Background"])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(("ConfigMap", "ConfigMap"), id="two of a kind"),
+        pytest.param(("ConfigMap",) * 3, id="three of a kind"),
+        pytest.param(("Deployment", "ConfigMap", "Service", "ReplicaSet"), id="four kinds"),
+    ],
+)
+def test_owners_in_a_circle_go_together(
+    cluster: Cluster, kinds: tuple[str, ...], propagation: str
+) -> None:
+    """No member of a circle waits for the others for ever, though each blocks its owner."""
+    members = _make_circle(cluster, *kinds)
+    cluster.add("ConfigMap", "outside", members[1])
+    cluster.settle()
+    cluster.delete(members[0], propagation)
+    assert cluster.names() == set()
+
+
+def test_a_circle_is_left_by_an_orphaning_owner(cluster: Cluster) -> None:
+    """Deleted with Orphan, one member leaves the others, which then have an end."""
+    members = _make_circle(cluster, *["ConfigMap"] * 3)
+    cluster.delete(members[0], "Orphan")
+    assert cluster.names() == {"member-1", "member-2"}
+    assert "ownerReferences" not in cluster.read(members[1])["metadata"]
+
+
+def test_the_object_that_closes_a_circle_stops_blocking(cluster: Cluster) -> None:
+    """Only it is changed: kube-controller-manager sets blockOwnerDeletion to false there."""
+    members = _make_circle(cluster, *["ConfigMap"] * 3)
+    for member in members:
+        held = cluster.read(member)
+        held["metadata"]["finalizers"] = ["a.b/c"]
+        cluster.write(held)
+    cluster.delete(members[0], "Foreground")
+    blocking = [
+        cluster.read(member)["metadata"]["ownerReferences"][0]["blockOwnerDeletion"]
+        for member in members
+    ]
+    assert blocking == [True, True, False]
+
+
+def test_an_owner_goes_once_its_dependent_stops_blocking(cluster: Cluster) -> None:
+    """An update that sets blockOwnerDeletion to false frees an owner that waits."""
+    deployment = cluster.add("Deployment", "d")
+    replicas = cluster.add("ReplicaSet", "r", deployment, finalizers=["a.b/c"])
+    cluster.settle()
+    cluster.delete(deployment, "Foreground")
+    changed = cluster.read(replicas)
+    changed["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False
+    cluster.write(changed)
+    assert cluster.names() == {"r"}
+
+
+def test_a_namespace_does_not_wait_for_objects_that_wait(cluster: Cluster) -> None:
+    """A member of a circle that is marked already goes with its namespace."""
+    namespace = cluster.add("Namespace", "n")
+    own = cluster.add("ConfigMap", "self", namespace="n")
+    own["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": "self",
+            "uid": "uid-self",
+            "blockOwnerDeletion": True,
+        }
+    ]
+    cluster.write(own)
+    cluster.delete(own, "Foreground")
+    cluster.delete(namespace)
+    assert cluster.names() == set()
+
+
 def test_orphans_lose_their_reference_and_stay(cluster: Cluster) -> None:
     """The owner goes once nobody refers to it."""
     deployment = cluster.add("Deployment", "d")

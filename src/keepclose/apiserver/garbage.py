@@ -2,9 +2,11 @@
 
 It follows the changes of the stores and never looks through all objects but once, at start. An
 object whose owners are all gone is deleted; one that has another owner only loses the reference.
-An owner that is deleted in the foreground waits for those who block it; one that orphans lets its
-objects go first. A namespace on its way out is emptied, and goes when it is empty. Deletions take
-the path of any client, so that finalizers and grace periods hold.
+An owner that is deleted in the foreground waits for its blocking dependents; one that orphans
+releases its dependents first. Owners in a circle would wait for each other, so a dependent that
+closes a circle stops blocking its owners, as in kube-controller-manager. A namespace on its way
+out is emptied, and goes when it is empty. Deletions take the path of any client, so that
+finalizers and grace periods hold.
 """
 
 from __future__ import annotations
@@ -100,8 +102,8 @@ class Collector:
         entry = change.entry
         if change.type != DELETED:
             self._look_at(change.store, entry)
-            lost = () if change.previous is None else change.previous.owners
-            self._advance_owners(uid for uid in lost if uid not in entry.owners)
+            if change.previous is not None:
+                self._advance_owners(self._released_owners(change.previous, entry))
             return
         self._waiting.pop(entry.uid, None)
         for key in self._store.owned_by(entry.uid):
@@ -155,13 +157,18 @@ class Collector:
             if uid in self._waiting:
                 self._advance(uid)
 
-    def _advance(self, uid: str) -> None:
-        """Free an owner that waits, once nobody blocks it."""
-        blocked = any(
-            reference.get("uid") == uid and reference.get("blockOwnerDeletion")
-            for key in self._store.owned_by(uid)
-            for reference in _references(self._read(key))
+    def _released_owners(self, before: Entry, after: Entry) -> set[str]:
+        """Return the waiting owners that an update of a dependent no longer blocks."""
+        if self._waiting.keys().isdisjoint(before.owners):
+            # Nothing waits for this object, and most objects need not be decoded to see that.
+            return set()
+        return _blocked_owners(msgspec.json.decode(before.data)) - _blocked_owners(
+            msgspec.json.decode(after.data)
         )
+
+    def _advance(self, uid: str) -> None:
+        """Free an owner that waits, once no dependent blocks it."""
+        blocked = any(uid in _blocked_owners(self._read(key)) for key in self._store.owned_by(uid))
         if not blocked:
             self._drop_finalizer(self._waiting.pop(uid), FOREGROUND_FINALIZER)
 
@@ -189,6 +196,8 @@ class Collector:
             if blocking:
                 self._drop_references(key, blocking)
         elif (gone or going) and not leaving:
+            if going and self._closes_circle(obj):
+                self._unblock_owners(key)
             self._remove(key, self._propagation(obj, waited_for=bool(going)))
 
     def _propagation(self, obj: JsonObject, *, waited_for: bool) -> Propagation:
@@ -197,6 +206,13 @@ class Collector:
         if ORPHAN_FINALIZER in finalizers_of(obj):
             return Propagation.ORPHAN
         return Propagation.BACKGROUND
+
+    def _closes_circle(self, obj: JsonObject) -> bool:
+        """Return whether a dependent of the object waits for its own dependents already."""
+        return any(
+            _waits_for_dependents(self._read(dependent))
+            for dependent in self._store.owned_by(obj["metadata"].get("uid", ""))
+        )
 
     def _is_there(self, reference: JsonObject, namespace: str) -> bool:
         """Return whether an owner exists; one of a kind that is not served is believed to."""
@@ -212,7 +228,8 @@ class Collector:
         left = False
         for store in _NAMESPACED_STORES:
             for entry in self._store.entries(store, name):
-                if not _is_leaving(entry):
+                # An object that waits for dependents would outlast them in a circle of owners.
+                if not _is_leaving(entry) or _waits_for_collector(entry):
                     self._remove((store, name, entry.name), Propagation.BACKGROUND)
             left = left or bool(self._store.entries(store, name))
         obj = self._read((NAMESPACES, "", name))
@@ -227,6 +244,14 @@ class Collector:
         def change(obj: JsonObject) -> None:
             kept = [one for one in _references(obj) if one.get("uid") not in uids]
             _set_list(obj["metadata"], "ownerReferences", kept)
+
+        self._change(key, change)
+
+    def _unblock_owners(self, key: Key) -> None:
+        def change(obj: JsonObject) -> None:
+            for reference in _references(obj):
+                if reference.get("blockOwnerDeletion"):
+                    reference["blockOwnerDeletion"] = False
 
         self._change(key, change)
 
@@ -286,6 +311,29 @@ def _references(obj: JsonObject | None) -> list[JsonObject]:
         return []
     references: list[JsonObject] | None = obj["metadata"].get("ownerReferences")
     return references or []
+
+
+def _blocked_owners(obj: JsonObject | None) -> set[str]:
+    """Return the uids of the owners that the object keeps from being deleted in the foreground."""
+    return {
+        reference.get("uid", "")
+        for reference in _references(obj)
+        if reference.get("blockOwnerDeletion")
+    }
+
+
+def _waits_for_dependents(obj: JsonObject | None) -> bool:
+    return (
+        obj is not None
+        and bool(obj["metadata"].get("deletionTimestamp"))
+        and FOREGROUND_FINALIZER in finalizers_of(obj)
+    )
+
+
+def _waits_for_collector(entry: Entry) -> bool:
+    """Return whether an object on its way out has a finalizer of the garbage collector."""
+    held = finalizers_of(msgspec.json.decode(entry.data))
+    return FOREGROUND_FINALIZER in held or ORPHAN_FINALIZER in held
 
 
 def _set_list(metadata: JsonObject, key: str, values: list[Any]) -> None:
