@@ -59,6 +59,20 @@ def test_a_running_pod_says_all() -> None:
     assert len(status.conditions) == 5
 
 
+def test_a_status_says_which_generation_it_is_about() -> None:
+    """The status and the kubelet's conditions carry the generation; those of others do not."""
+    pod = a_pod({"type": "example.com/warm", "status": "True"})
+    pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, generation=3))
+    status = report_status(pod, place=PLACE, containers=lives_of(pod), now=at())
+    assert status.observed_generation == 3
+    generations = {one.type: one.observed_generation for one in status.conditions}
+    assert generations.pop("example.com/warm") == 0
+    assert set(generations.values()) == {3}
+    patch = status_patch(pod.status, status)
+    assert patch is not None
+    assert patch["observedGeneration"] == 3
+
+
 def test_a_pod_without_a_place_waits() -> None:
     """It is pending, its containers are being created, and its network is not ready."""
     pod = a_pod()

@@ -110,6 +110,7 @@ class PodCondition(StatusCondition, frozen=True):
 
     reason: str = ""
     message: str = ""
+    observed_generation: int = 0
 
 
 class Running(Frozen, frozen=True):
@@ -160,6 +161,8 @@ class ContainerStatus(Frozen, frozen=True, omit_defaults=False):
 class KubeletStatus(Frozen, frozen=True):
     """What a kubelet reports of a pod; the conditions are those of others too."""
 
+    # The metadata.generation of the pod that this status is about.
+    observed_generation: int = 0
     phase: str = ""
     host_ip: str = msgspec.field(default="", name="hostIP")
     host_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="hostIPs")

@@ -516,3 +516,46 @@ def test_times_of_conditions_are_written_even_when_not_given(kinds: Kinds) -> No
     assert new["status"]["conditions"] == [
         {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransitionTime": None}
     ]
+
+
+def test_a_status_update_cannot_clear_what_was_observed(kinds: Kinds) -> None:
+    """The QoS class and observed generations stay where an update leaves them out."""
+    old = kinds.write(raw("Pod", spec={"containers": [WEB]})).object
+    old["status"] |= {
+        "observedGeneration": 2,
+        "conditions": [
+            {"type": "Ready", "status": "False", "observedGeneration": 1},
+            {"type": "Ready", "status": "True", "observedGeneration": 2},
+        ],
+    }
+    new = deepcopy(old)
+    new["status"] = {
+        "phase": "Running",
+        "conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": "Ready", "status": "True", "observedGeneration": 3},
+            {"type": "Ready", "status": "Unknown"},
+        ],
+    }
+    got = kinds.write(new, old, subresource="status")
+    assert got.causes == []
+    status = got.object["status"]
+    assert (status["qosClass"], status["observedGeneration"]) == ("BestEffort", 2)
+    assert [one.get("observedGeneration") for one in status["conditions"]] == [1, 3, None]
+
+
+def test_a_status_update_may_not_say_nonsense(kinds: Kinds) -> None:
+    """Generations are not negative, and the QoS class does not change."""
+    old = kinds.write(raw("Pod", spec={"containers": [WEB]})).object
+    new = deepcopy(old)
+    new["status"] |= {
+        "qosClass": "Guaranteed",
+        "observedGeneration": -1,
+        "conditions": [{"type": "Ready", "status": "True", "observedGeneration": -2}],
+    }
+    negative = "must be a non-negative integer"
+    assert kinds.write(new, old, subresource="status").causes == [
+        f"status.conditions[0].observedGeneration: Invalid value: -2: {negative}",
+        f"status.observedGeneration: Invalid value: -1: {negative}",
+        'status.qosClass: Invalid value: "Guaranteed": field is immutable',
+    ]

@@ -25,6 +25,7 @@ from keepclose.apiserver.strategies.pod_defaults import (
 from keepclose.apiserver.strategies.pod_rules import pod_causes
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.causes import Cause, forbidden, invalid, required
+from keepclose.model.metadata import IMMUTABLE
 from keepclose.model.workload import Pod
 from keepclose.model.workload_rules import validate_pod
 
@@ -80,7 +81,9 @@ class PodStrategy(PlainStrategy):
         if not subresource:
             admit_pod(new["spec"])
         if subresource == "status":
-            _settle_addresses(new.setdefault("status", {}), old.get("status") or {})
+            status, before = new.setdefault("status", {}), old.get("status") or {}
+            _settle_addresses(status, before)
+            _keep_set_once(status, before)
 
     def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
         """Return what is wrong with the pod, or with what an update changed."""
@@ -91,10 +94,11 @@ class PodStrategy(PlainStrategy):
 
     def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
         """Return what is wrong with what was reported of the pod."""
-        del old, context
+        del context
         found = beyond_metadata(validate_pod(read_as(Pod, new)))
         # The single address stands in the list too, where it is judged.
-        return [cause for cause in found if cause.field.startswith("status.podIPs")]
+        causes = [cause for cause in found if cause.field.startswith("status.podIPs")]
+        return _reported_causes(new.get("status") or {}, old.get("status") or {}) + causes
 
     def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:
         """Return how long the pod may take to end; 0 when nothing of it runs."""
@@ -103,6 +107,22 @@ class PodStrategy(PlainStrategy):
         if not spec.get("nodeName") or (stored.get("status") or {}).get("phase") in _ENDED:
             return 0
         return period if period >= 0 else 1
+
+
+def _reported_causes(status: JsonObject, before: JsonObject) -> list[Cause]:
+    reported = {
+        f"status.conditions[{place}].observedGeneration": condition
+        for place, condition in enumerate(status.get("conditions") or ())
+    }
+    reported["status.observedGeneration"] = status
+    causes = [
+        invalid(field, value["observedGeneration"], "must be a non-negative integer")
+        for field, value in reported.items()
+        if (value.get("observedGeneration") or 0) < 0
+    ]
+    if before.get("qosClass") and status.get("qosClass") != before["qosClass"]:
+        causes.append(invalid("status.qosClass", status.get("qosClass"), IMMUTABLE))
+    return causes
 
 
 def _settle_single_address(status: JsonObject) -> None:
@@ -124,6 +144,26 @@ def _settle_addresses(status: JsonObject, before: JsonObject) -> None:
             status["podIPs"] = [{"ip": first}]
     elif addresses and not first:
         status["podIP"] = addresses[0].get("ip", "")
+
+
+def _keep_set_once(status: JsonObject, before: JsonObject) -> None:
+    """Keep what an update of the status cannot take away: the QoS class, observed generations."""
+    if not status.get("qosClass") and before.get("qosClass"):
+        status["qosClass"] = before["qosClass"]
+    _keep_observed_generation(status, before)
+    # Conditions of one type may be several; the first of them then stands for the first.
+    stored: dict[str, list[JsonObject]] = {}
+    for condition in before.get("conditions") or ():
+        stored.setdefault(condition.get("type", ""), []).append(condition)
+    for condition in status.get("conditions") or ():
+        same_type = stored.get(condition.get("type", ""))
+        if same_type:
+            _keep_observed_generation(condition, same_type.pop(0))
+
+
+def _keep_observed_generation(new: JsonObject, old: JsonObject) -> None:
+    if not new.get("observedGeneration") and old.get("observedGeneration"):
+        new["observedGeneration"] = old["observedGeneration"]
 
 
 def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
