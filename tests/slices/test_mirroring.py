@@ -16,7 +16,7 @@ from keepclose.model.endpointslice import (
     EndpointsPort,
     EndpointSubset,
 )
-from keepclose.model.meta import ObjectMeta
+from keepclose.model.meta import ObjectMeta, OwnerReference
 from keepclose.model.service import Service
 from keepclose.slices.mirroring import Mirrored, MirrorEvent, mirror, should_mirror
 from keepclose.slices.packing import SlicePlan
@@ -343,6 +343,54 @@ def test_a_change_rewrites_the_slice(source: Endpoints, want_counts: tuple[int, 
     assert said(after) == said(mirror(source, MANUAL, existing=()).plan.create)
     assert after[0].metadata.uid == existing[0].metadata.uid
     assert mirror(source, MANUAL, existing=after).plan.is_empty
+
+
+@pytest.mark.parametrize(
+    ("owners", "want_rewritten"),
+    [
+        pytest.param(
+            (OwnerReference("v1", "Endpoints", "web", "uid-older", controller=True),),
+            True,
+            id="an older object of the same name",
+        ),
+        pytest.param(
+            (
+                OwnerReference("v1", "Service", "web", "uid-service"),
+                OwnerReference("v1", "Endpoints", "web", "uid-older"),
+            ),
+            True,
+            id="among other owners",
+        ),
+        pytest.param(
+            (OwnerReference("v1", "Endpoints", "web", "uid-endpoints", controller=True),),
+            False,
+            id="this very object",
+        ),
+        pytest.param(
+            (OwnerReference("v1", "Endpoints", "other", "uid-older"),),
+            False,
+            id="an object of another name",
+        ),
+        pytest.param((), False, id="no owner"),
+    ],
+)
+def test_a_slice_of_a_deleted_object_is_taken_over(
+    owners: tuple[OwnerReference, ...], want_rewritten: bool
+) -> None:
+    """A slice with the right endpoints but a deleted owner would be garbage collected."""
+    (piece,) = written(TWO)
+    existing = replace(piece, metadata=replace(piece.metadata, owner_references=owners))
+    got = mirror(TWO, MANUAL, existing=(existing,))
+    assert (got.plan.added, got.plan.removed, got.updated) == (0, 0, 0)
+    if not want_rewritten:
+        assert got.plan.is_empty
+        return
+    (updated,) = got.plan.update
+    assert (got.plan.create, got.plan.delete, got.plan.unchanged) == ((), (), ())
+    assert updated.metadata.name == piece.metadata.name
+    assert updated.metadata.owner_references == piece.metadata.owner_references
+    assert said([updated]) == said([piece])
+    assert mirror(TWO, MANUAL, existing=apply_plan([existing], got.plan)).plan.is_empty
 
 
 def test_annotations_that_are_not_copied_call_for_no_write() -> None:

@@ -182,7 +182,7 @@ def _plan(
             first.metadata.labels == fresh.metadata.labels
             and first.metadata.annotations == fresh.metadata.annotations
         )
-        if any(difference) or not same_metadata:
+        if any(difference) or not same_metadata or _has_stale_owner(first, endpoints):
             update.append(take_over(fresh, first))
         else:
             unchanged.append(first)
@@ -210,6 +210,18 @@ def _compare(piece: EndpointSlice, wanted: Mapping[EndpointId, Endpoint]) -> _Di
         elif not same_beyond_id(endpoint, present):
             updated += 1
     return _Difference(added=len(missing), removed=removed, updated=updated)
+
+
+def _has_stale_owner(endpoint_slice: EndpointSlice, endpoints: Endpoints) -> bool:
+    """Return whether the slice still belongs to a deleted Endpoints object of the same name.
+
+    The garbage collector deletes such a slice, however right its endpoints are.
+    """
+    meta = endpoints.metadata
+    return any(
+        owner.kind == "Endpoints" and owner.name == meta.name and owner.uid != meta.uid
+        for owner in endpoint_slice.metadata.owner_references
+    )
 
 
 def _recycle(
