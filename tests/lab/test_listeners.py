@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from kubeletbed import KubeletBed, is_ready, kubelets_of
@@ -25,6 +26,7 @@ from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.fakeclock import FakeClock
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+T = TypeVar("T")
 WEB = Answers(pod="web", node="n1", zone=lambda: "zone-a")
 LOCAL = ("127.0.0.1", "::1")
 GET = b"GET / HTTP/1.1\r\n\r\n"
@@ -243,6 +245,70 @@ async def test_sockets_of_one_who_gave_up_are_closed(namespace: Namespace) -> No
         while (listener := await try_to_listen(place)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     listener.close()
+
+
+class GatedNamespace(Namespace):
+    """A namespace in which work ends when it may; notes the sockets that were opened."""
+
+    def __init__(self, inner: Namespace) -> None:
+        super().__init__(inner.name, inner.fd)
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
+        self.opened: list[socket.socket] = []
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Do the work at once, and hand its result over when that is allowed."""
+        result = super().do(work)
+        assert isinstance(result, list)
+        self.opened += [one for _, one in result]
+        self.has_begun.set()
+        assert self.may_end.wait(PATIENCE)
+        return result
+
+
+def test_sockets_are_closed_when_the_event_loop_ends_first(namespace: Namespace) -> None:
+    """The worker thread closes what it opened for a task that the end of its loop cancelled."""
+    gated = GatedNamespace(namespace)
+
+    async def wait() -> None:
+        try:
+            await open_listener(PodPlace(LOCAL, gated, ()), PodPorts((Port(80, "TCP"),)), WEB)
+        finally:
+            gated.may_end.set()
+
+    async def main() -> asyncio.Task[None]:
+        task = asyncio.create_task(wait())
+        await asyncio.to_thread(gated.has_begun.wait, PATIENCE)
+        return task
+
+    assert asyncio.run(main()).cancelled()
+    (one,) = gated.opened
+    assert one.fileno() == -1
+
+
+async def test_a_listener_whose_maker_is_cancelled_while_it_begins_to_serve(
+    namespace: Namespace,
+) -> None:
+    """At each step to the first answer a cancelled maker leaves nothing that listens."""
+    place = PodPlace(LOCAL, namespace, ())
+    for turns in range(1, 200):
+        opening = asyncio.create_task(open_listener(place, PodPorts((Port(80, "TCP"),)), WEB))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+            if opening.done():
+                break
+        if opening.done():
+            listener = opening.result()
+            assert listener is not None
+            listener.close()
+            return
+        opening.cancel()
+        await asyncio.wait([opening])
+        async with asyncio.timeout(PATIENCE):
+            # NB: nothing tells that a worker thread has closed its sockets.
+            while (listener := await try_to_listen(place)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        listener.close()
 
 
 async def try_to_listen(place: PodPlace) -> Listener | None:

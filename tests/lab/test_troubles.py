@@ -204,6 +204,24 @@ async def test_a_cut_is_finished_when_nobody_waits_for_it(bed: Bed, times: int) 
     assert bed.ways["n1"].is_open
 
 
+async def test_a_mend_is_finished_when_nobody_waits_for_it(bed: Bed) -> None:
+    """A mend whose waiter was cancelled cannot undo a cut that is made afterwards."""
+    await bed.troubles.partition("n1")
+    bed.links.is_asked.clear()
+    bed.links.may_mend.clear()
+    healing = asyncio.create_task(bed.troubles.heal("n1"))
+    await asyncio.to_thread(bed.links.is_asked.wait, PATIENCE)
+    healing.cancel()
+    failing = asyncio.create_task(bed.troubles.fail("n1"))
+    await asyncio.sleep(0.05)
+    bed.links.may_mend.set()
+    with pytest.raises(asyncio.CancelledError):
+        await healing
+    await failing
+    assert bed.links.notes[:2] == ["cut n1", "mend n1"]
+    assert bed.kubelets.silent == bed.links.cut_off
+
+
 async def test_cordon(bed: Bed) -> None:
     """A cordoned node takes no pods until it is uncordoned or healed."""
     assert await bed.troubles.cordon("n1") is True

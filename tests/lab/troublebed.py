@@ -34,6 +34,8 @@ class NotedLinks:
         self.is_asked = threading.Event()
         self.may_cut = threading.Event()
         self.may_cut.set()
+        self.may_mend = threading.Event()
+        self.may_mend.set()
 
     def cut(self, node: str) -> None:
         """Note a cut."""
@@ -46,6 +48,8 @@ class NotedLinks:
 
     def mend(self, node: str) -> None:
         """Note a mend."""
+        self.is_asked.set()
+        assert self.may_mend.wait(PATIENCE)
         self.notes.append(f"mend {node}")
         self.cut_off.remove(node)
 

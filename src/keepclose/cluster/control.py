@@ -46,10 +46,17 @@ class ControlServer:
         one = socket.socket(socket.AF_UNIX)
         try:
             one.bind(socket_address(self._path, directory))
+            self._path.chmod(0o600)
+        except BaseException:
+            one.close()
+            raise
         finally:
             os.close(directory)
-        self._path.chmod(0o600)
-        self._server = await asyncio.start_unix_server(self._take, sock=one, limit=_LONGEST)
+        # NB: a server that serves at once is out of reach while its maker is cancelled.
+        self._server = await asyncio.start_unix_server(
+            self._take, sock=one, limit=_LONGEST, start_serving=False
+        )
+        await self._server.start_serving()
 
     async def stop(self) -> None:
         """Take no more requests and end those under way; return when they have cleaned up."""

@@ -14,6 +14,7 @@ from keepclose.lab.view import LabView
 from keepclose.lab.workloadreadiness import ready_count
 from keepclose.lab.workloads import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
 from keepclose.network.namespaces import Namespace
+from keepclose.network.workerthreads import open_in_thread
 
 _READY_S: Final = 60.0
 _ROUTED_S: Final = 10.0
@@ -100,7 +101,7 @@ async def _until_reached(lab: LabView, namespace: str, name: str) -> None:
         return
     assert lab.underlay is not None  # noqa: S101 - looked at by the caller
     places = [node.client.namespace for node in lab.underlay.nodes.values()]
-    await asyncio.gather(*(_until_connected(place, address, ports[0].port) for place in places))
+    await asyncio.gather(*(until_connected(place, address, ports[0].port) for place in places))
 
 
 async def _has_ready(lab: LabView, namespace: str, name: str) -> bool:
@@ -118,13 +119,14 @@ async def _has_ready(lab: LabView, namespace: str, name: str) -> bool:
     return False
 
 
-async def _until_connected(place: Namespace, address: str, port: int) -> None:
+async def until_connected(place: Namespace, address: str, port: int) -> None:
+    """Return when a connection from a namespace to an address and port succeeds."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     loop = asyncio.get_running_loop()
     while True:
         with (
             contextlib.suppress(OSError),
-            await asyncio.to_thread(place.open_socket, family) as one,
+            await open_in_thread(lambda: place.open_socket(family), socket.socket.close) as one,
         ):
             one.setblocking(False)
             async with asyncio.timeout(_TRY_S):

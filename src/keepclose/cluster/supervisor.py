@@ -40,6 +40,7 @@ from keepclose.lab.workloadcontroller import WorkloadController
 from keepclose.model.gates import FeatureGates
 from keepclose.network.addresses import node_addresses
 from keepclose.network.underlay import Underlay
+from keepclose.network.workerthreads import open_in_thread
 
 _ONCE = Retries(max_elapsed=0.0)
 _log = structlog.get_logger(__name__)
@@ -106,8 +107,8 @@ class Supervisor:
             self._tell(Step("controller", f"metrics at {pages}/metrics", time.monotonic() - began))
             self._tell(Step(self._describe_network(), "", time.monotonic() - began))
             control = ControlServer(home.socket, make_handlers(view, components))
-            await control.start()
             stack.push_async_callback(control.stop)
+            await control.start()
             await self._until(self._fill(admin, view))
             state = ClusterState(
                 os.getpid(),
@@ -133,12 +134,13 @@ class Supervisor:
         underlay = Underlay()
         self._stack.callback(underlay.close)
 
-        def make() -> None:
+        def make() -> Underlay:
             underlay.open()
             underlay.add_nodes(list(self._settings.layout.nodes))
+            return underlay
 
-        await asyncio.to_thread(make)
-        return underlay
+        # NB: a thread that begins late would open it after it was closed.
+        return await open_in_thread(make, Underlay.close)
 
     async def _start_lab(self, underlay: Underlay | None) -> Kubelets:
         """Start kubelets, workload controllers and the scheduler."""

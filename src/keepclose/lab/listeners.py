@@ -16,6 +16,7 @@ from typing import Final
 from keepclose.lab.answerers import Answers, DatagramAnswerer, HttpAnswerer
 from keepclose.lab.podmodes import PodPorts, Port
 from keepclose.lab.podnetworks import PodPlace
+from keepclose.network.workerthreads import open_in_thread
 
 BACKLOG: Final = 256
 _KINDS: Final = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
@@ -47,11 +48,15 @@ class Listener:
         self, loop: asyncio.AbstractEventLoop, one: socket.socket, answers: Answers
     ) -> None:
         if one.type == socket.SOCK_STREAM:
-            self._servers.append(
-                await loop.create_server(
-                    lambda: HttpAnswerer(answers, self._connections), sock=one, backlog=BACKLOG
-                )
+            # NB: a server that serves at once is out of reach while its maker is cancelled.
+            server = await loop.create_server(
+                lambda: HttpAnswerer(answers, self._connections),
+                sock=one,
+                backlog=BACKLOG,
+                start_serving=False,
             )
+            self._servers.append(server)
+            await server.start_serving()
         else:
             transport, _ = await loop.create_datagram_endpoint(
                 lambda: DatagramAnswerer(answers), sock=one
@@ -87,13 +92,7 @@ async def open_listener(
     def open_all() -> list[tuple[Port, socket.socket]]:
         return _open_sockets(hosts, wanted)
 
-    opening = asyncio.ensure_future(asyncio.to_thread(namespace.do, open_all))
-    try:
-        sockets = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        # NB: the thread cannot be stopped, and what it opens would stay open.
-        opening.add_done_callback(_close_result)
-        raise
+    sockets = await open_in_thread(lambda: namespace.do(open_all), _close_all)
     listener = Listener()
     try:
         await listener._serve(sockets, answers)  # noqa: SLF001 - its maker
@@ -155,8 +154,3 @@ def _close_all(sockets: list[tuple[Port, socket.socket]]) -> None:
     for _, one in sockets:
         with suppress(OSError):
             one.close()
-
-
-def _close_result(opening: asyncio.Future[list[tuple[Port, socket.socket]]]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        _close_all(opening.result())

@@ -6,10 +6,10 @@ has begun is finished, whoever goes away meanwhile. What the cluster makes of it
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 
 from keepclose.lab.troubledlab import TroubledLab
+from keepclose.network.workerthreads import finish, finish_in_thread
 
 
 class NodeCuts:
@@ -38,49 +38,39 @@ class NodeCuts:
     async def fail(self, node: str) -> None:
         """Let a node die; one that was partitioned is cut off already. Raises NetworkError."""
         if node not in self.partitioned:
-            await _finish(self._cut(node, self.failed))
+            await finish(self._cut(node, self.failed))
         self.failed.add(node)
         self.partitioned.discard(node)
 
     async def partition(self, node: str) -> None:
         """Cut a node off that is well; raises NetworkError."""
-        await _finish(self._cut(node, self.partitioned))
+        await finish(self._cut(node, self.partitioned))
 
     async def mend(self, node: str) -> None:
         """Undo the cut; the node counts as cut off until it is forgotten. Raises NetworkError."""
-        if self._lab.underlay is not None:
-            await asyncio.to_thread(self._lab.underlay.mend, node)
-        if node in self._lab.relays:
-            await self._lab.relays[node].open()
-        self._lab.kubelets.recover(node)
+        await finish(self._mend(node))
 
     def forget(self, nodes: Iterable[str]) -> None:
         """Take note that nodes are whole again."""
         self.failed.difference_update(nodes)
         self.partitioned.difference_update(nodes)
 
+    async def _mend(self, node: str) -> None:
+        underlay = self._lab.underlay
+        if underlay is not None:
+            # NB: one that was left to itself could undo a cut that is made later.
+            await finish_in_thread(lambda: underlay.mend(node))
+        if node in self._lab.relays:
+            await self._lab.relays[node].open()
+        self._lab.kubelets.recover(node)
+
     async def _cut(self, node: str, mark: set[str]) -> None:
         # NB: only the first step can be refused.
-        if self._lab.underlay is not None:
-            await asyncio.to_thread(self._lab.underlay.cut, node)
+        underlay = self._lab.underlay
+        if underlay is not None:
+            await finish_in_thread(lambda: underlay.cut(node))
         mark.add(node)
         self._lab.kubelets.fail(node)
         if node in self._lab.relays:
             self._connections[node] = self._lab.relays[node].connections
             await self._lab.relays[node].hold()
-
-
-async def _finish(work: Coroutine[None, None, None]) -> None:
-    """Do work to its end, and only then give in to whoever cancels."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    failure = task.exception()
-    if cancelled is not None:
-        raise cancelled
-    if failure is not None:
-        raise failure

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from keepclose.network.addresses import NodeAddresses, PodNumbers, node_addresses
 from keepclose.network.namespaces import Namespace, NetworkError
 from keepclose.network.underlay import NodePlace, Place
+from keepclose.network.workerthreads import finish_in_thread
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class UnderlayNetwork:
 
     async def _remove(self, unwanted: dict[str, asyncio.Future[None]]) -> None:
         try:
-            await asyncio.to_thread(self._underlay.remove_pods, list(unwanted))
+            await finish_in_thread(lambda: self._underlay.remove_pods(list(unwanted)))
         except Exception as error:  # noqa: BLE001 - told to those who asked
             for one in unwanted.values():
                 _fail(one, error)
@@ -127,7 +128,7 @@ class UnderlayNetwork:
     ) -> None:
         """Add the pods; when they are refused together, those that are fine get their place."""
         try:
-            places = await asyncio.to_thread(self._underlay.add_pods, pods)
+            places = await finish_in_thread(lambda: self._underlay.add_pods(pods))
         except Exception as error:  # noqa: BLE001 - told to those who asked
             if len(pods) == 1:
                 _fail(wanted[pods[0][1]][1], error)

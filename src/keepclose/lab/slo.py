@@ -28,6 +28,7 @@ from keepclose.model.service import Service
 from keepclose.model.service_policy_rules import CLUSTER_POLICY
 from keepclose.network.namespaces import NetworkError
 from keepclose.network.underlay import Underlay
+from keepclose.network.workerthreads import finish_in_thread
 
 JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
@@ -182,7 +183,7 @@ class Measurement:
             return milliseconds if zones.get(one) != zones.get(other) else 0.0
 
         try:
-            await asyncio.to_thread(self._underlay.delay, between)
+            await finish_in_thread(lambda: self._underlay.delay(between))
         except NetworkError as error:
             return [f"latency is that of this machine alone: {error}"]
         return [f"{milliseconds:g} ms from zone to zone, each way"]
@@ -191,7 +192,7 @@ class Measurement:
         if self._request.zone_latency:
             # Where delays cannot be taken away there were none.
             with suppress(NetworkError):
-                await asyncio.to_thread(self._underlay.delay, lambda _one, _other: 0.0)
+                await finish_in_thread(lambda: self._underlay.delay(lambda _one, _other: 0.0))
         await self._bed.remove()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -44,6 +45,7 @@ from keepclose.model.service import Service
 from keepclose.model.wellknown import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
 from keepclose.network.namespaces import Namespace, NetworkError
+from keepclose.network.workerthreads import finish_in_thread
 from keepclose.routing.portendpoints import NodeView
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.serviceports import TrafficPolicy, routed_ports
@@ -178,13 +180,15 @@ async def _send(
     # One way to the load balancer's address at a time.
     async with routing:
         for one in sources:
-            await _show_way(one)
             try:
+                await _show_way(one)
                 results += await connect_all(
                     [one.caller], udp=udp, patience=_PATIENCE_S, tell=pass_on
                 )
             finally:
-                await _show_way(one, forget=True)
+                # Where there is no way to forget, the first step was refused.
+                with suppress(NetworkError):
+                    await _show_way(one, forget=True)
             earlier += one.caller.times
     return results
 
@@ -195,7 +199,7 @@ async def _show_way(source: Source, *, forget: bool = False) -> None:
     what = ("route", "delete" if forget else "replace", source.caller.host, "via", source.gateway)
     namespace = source.caller.namespace
     if isinstance(namespace, Namespace):
-        await asyncio.to_thread(namespace.run, "ip", family, *what)
+        await finish_in_thread(lambda: namespace.run("ip", family, *what))
 
 
 def _judge(

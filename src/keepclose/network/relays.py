@@ -53,7 +53,11 @@ class Relay:
             address = ("127.0.0.1", self._port)
             listener = self._namespace.do(lambda: socket.create_server(address, backlog=128))
             self._is_open = True
-            self._server = await asyncio.start_server(self._take, sock=listener)
+            # NB: a server that serves at once is out of reach while its maker is cancelled.
+            self._server = await asyncio.start_server(
+                self._take, sock=listener, start_serving=False
+            )
+            await self._server.start_serving()
 
     async def hold(self) -> None:
         """Break all connections and leave new ones without an answer until it is opened again."""

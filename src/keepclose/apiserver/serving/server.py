@@ -39,7 +39,14 @@ class Server:
             port,
             ssl=self._context,
             backlog=1024,
+            # NB: a server that serves at once is out of reach while its maker is cancelled.
+            start_serving=False,
         )
+        try:
+            await self._server.start_serving()
+        except BaseException:
+            self._server.close()
+            raise
         self._sweeper = loop.create_task(self._sweep())
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
