@@ -50,6 +50,23 @@ def test_a_cluster_comes_and_goes(tmp_path: Path) -> None:
         assert ground.run("down").out == f"no cluster runs in {ground.directory}\n"
 
 
+def test_a_cluster_comes_and_goes_without_utf_8(tmp_path: Path) -> None:
+    """In the C locale every report of what was done can be written, in ASCII."""
+    skip_without_packets()
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    with ground_for(tmp_path / "home", env={**os.environ, **locale}) as ground:
+        said = ground.up().out
+        assert said.count("\n+ ") == 3
+        drained = ground.run("lab", "drain", "n1")
+        assert drained.code == 0
+        assert drained.out.startswith("+ n1 is drained")
+        shown = ground.run("traffic", "demo-svc", "--connections", "60")
+        assert (shown.code, shown.err) == (0, "")
+        down = ground.run("down")
+        assert down.out.startswith("+ stopped")
+        assert (said + drained.out + shown.out + down.out).isascii()
+
+
 def test_nothing_survives_a_kill_of_the_first_process(tmp_path: Path) -> None:
     """The kernel ends the rest, and the next one finds its objects again."""
     skip_without_packets()

@@ -71,7 +71,8 @@ def write_examples(folder: Path, comparison: Comparison) -> list[str]:
             name = f"{side}-{number}"
             file = folder / f"{name}.yaml"
             command = f"keepclose resolve -f {file}{gates}"
-            file.write_text(_render(example, comparison, name=name, wish=wish, command=command))
+            text = _render(example, comparison, name=name, wish=wish, command=command)
+            file.write_text(text, encoding="utf-8")
             commands.append(command)
     return commands
 

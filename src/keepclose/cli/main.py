@@ -16,6 +16,7 @@ from keepclose.cli.lab import app as lab
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
+from keepclose.cli.streams import adapt_streams
 from keepclose.cli.traffic import traffic
 from keepclose.cli.up import down, up
 
@@ -68,10 +69,12 @@ def run_as_plugin() -> None:
 
 def complete_for_kubectl() -> None:
     """Print what the last word of `kubectl keepclose ...` may become, for kubectl's completion."""
+    adapt_streams()
     typer.echo(complete(app, sys.argv[1:]))
 
 
 def _run(name: str) -> None:
+    adapt_streams()
     # Asked by shells with words that are no command line yet, so nothing may parse them.
     if sys.argv[1:2] == [ASK]:
         typer.echo(complete(app, sys.argv[2:]))

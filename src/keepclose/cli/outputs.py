@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -30,4 +31,7 @@ def echo_json(document: object) -> None:
     """Print anything that msgspec encodes, indented by two; Raw keeps text as it came."""
     import msgspec
 
-    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    from keepclose.cli.streams import escape_json, has_unicode
+
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    typer.echo(text if has_unicode(sys.stdout) else escape_json(text))

@@ -249,7 +249,7 @@ def _read_objects(paths: list[str] | None) -> tuple[JsonObject, ...]:
     from keepclose.cluster.applying import flaw_of
 
     if not paths:
-        texts = {"demo": files("keepclose.cluster").joinpath("demo.yaml").read_text()}
+        texts = {"demo": files("keepclose.cluster").joinpath("demo.yaml").read_text("utf-8")}
     else:
         texts = {path: _read_text(path) for path in paths}
     objects: list[JsonObject] = []
@@ -267,7 +267,8 @@ def _read_objects(paths: list[str] | None) -> tuple[JsonObject, ...]:
 
 def _read_text(path: str) -> str:
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return data.decode()
     except UnicodeDecodeError:
         fail(f"--manifest {path}: not UTF-8 text")
     except OSError as error:

@@ -85,7 +85,9 @@ def _start(directory: Path, options: tuple[str, ...]) -> subprocess.Popen[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
+        # NB: its marks are looked for, whatever the locale makes of them.
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
         start_new_session=True,
         # There are no threads yet, so that this is safe between fork and exec.
         preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),  # noqa: PLW1509

@@ -1,0 +1,100 @@
+"""Standard output and error on terminals that cannot show every sign.
+
+Commands print ✓, lines of tables and the words of files. Where the locale has no UTF-8, a sign that
+cannot be written becomes the nearest of ASCII, one for one, so that columns stay aligned; a command
+that has acted must never end with a traceback of its report. Nothing changes for UTF-8.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+import sys
+from typing import Final, TextIO
+
+_ERRORS: Final = "keepclose.nearest"
+# NB: click writes UTF-8 to a stream whose encoding is called ASCII, and leaves others as they are.
+_ASCII: Final = "keepclose-ascii"
+_NEAREST: Final = {
+    **dict.fromkeys("✓✔", "+"),
+    **dict.fromkeys("✗✘\N{MULTIPLICATION SIGN}", "x"),
+    **dict.fromkeys("·•…", "."),
+    **dict.fromkeys("─━═╌╍╴╶╸╺╾╼—\N{EN DASH}\N{MINUS SIGN}\N{HYPHEN}", "-"),
+    **dict.fromkeys("│┃║╎╏╵╷╹╻", "|"),
+    **dict.fromkeys("┌┏╔┐┓╗└┗╚┘┛╝├┣╠┤┫╣┬┳╦┴┻╩┼╋╬╭╮╯╰╇╈╞╡╪", "+"),
+    **dict.fromkeys("█▉▊▋▌▍▎▏▓▒░", "#"),
+    **dict.fromkeys("\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}", "'"),
+    **dict.fromkeys("“”„″«»", '"'),
+    **dict.fromkeys("≤←", "<"),
+    **dict.fromkeys("≥→", ">"),
+    "≈": "~",
+    "µ": "u",
+    "μ": "u",
+    "°": "o",
+    "\N{NO-BREAK SPACE}": " ",
+    "\N{NARROW NO-BREAK SPACE}": " ",
+}
+_UNKNOWN: Final = "?"
+_ESCAPED_BYTES: Final = range(0xDC80, 0xDD00)
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+
+
+def adapt_streams() -> None:
+    """Have standard output and error take every sign; call it before anything is printed."""
+    codecs.register_error(_ERRORS, _replace)
+    for stream in (sys.stdout, sys.stderr):
+        # NB: whoever calls from within Python may have put anything in their place.
+        if isinstance(stream, io.TextIOWrapper):
+            _adapt(stream)
+
+
+def has_unicode(stream: TextIO) -> bool:
+    """Return whether a stream takes every sign as it is."""
+    return (stream.encoding or "").lower().replace("_", "-").startswith("utf")
+
+
+def escape_json(text: str) -> str:
+    """Return JSON in ASCII alone, with the same meaning."""
+    return _NOT_ASCII.sub(lambda match: _escape(match[0]), text)
+
+
+def _adapt(stream: io.TextIOWrapper) -> None:
+    if codecs.lookup(stream.encoding).name == "ascii":
+        codecs.register(_find_codec)
+        stream.reconfigure(encoding=_ASCII, errors=_ERRORS)
+    else:
+        stream.reconfigure(errors=_ERRORS)
+
+
+def _find_codec(name: str) -> codecs.CodecInfo | None:
+    if name.replace("_", "-") != _ASCII:
+        return None
+    ascii_codec = codecs.lookup("ascii")
+    return codecs.CodecInfo(
+        name=_ASCII,
+        encode=ascii_codec.encode,
+        decode=ascii_codec.decode,
+        incrementalencoder=ascii_codec.incrementalencoder,
+        incrementaldecoder=ascii_codec.incrementaldecoder,
+        streamwriter=ascii_codec.streamwriter,
+        streamreader=ascii_codec.streamreader,
+    )
+
+
+def _replace(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Return what is written in place of signs that an encoding has not, and where it ends."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    sign = error.object[error.start]
+    number = ord(sign)
+    if number in _ESCAPED_BYTES:
+        # A byte of a file's name that is no text; a terminal may know better than we do.
+        return bytes([number - 0xDC00]), error.start + 1
+    return _NEAREST.get(sign, _UNKNOWN), error.start + 1
+
+
+def _escape(sign: str) -> str:
+    pairs = sign.encode("utf-16-be", "surrogatepass")
+    units = (pairs[start : start + 2].hex() for start in range(0, len(pairs), 2))
+    return "".join(f"\\u{unit}" for unit in units)
