@@ -26,7 +26,7 @@ PATCH = """kubectl patch service demo-svc -p '{"spec":{"trafficDistribution":nul
 # A command, and what tells that its output is not yet of the state to be shown.
 SCENES = ((TRAFFIC, ""), (PATCH, ""), (TRAFFIC, "in zone 100.0 %"))
 PATIENCE_S = 60.0
-COLUMNS = 78
+COLUMNS = 90
 
 # Rich's own one loads fonts from elsewhere, and cuts every line at its height.
 TEMPLATE = """\

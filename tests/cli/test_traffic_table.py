@@ -92,6 +92,26 @@ def shown(report: TrafficReport, *, width: int = 100, by_node: bool = False) -> 
     return text
 
 
+@pytest.mark.parametrize(
+    ("busiest", "want"),
+    [
+        pytest.param(
+            Busiest("p1", "n1", "zone-a", 1.6, 1.57),
+            "busiest endpoint 1.60x its fair share, 1.57x expected (p1, zone-a)",
+            id="chance",
+        ),
+        pytest.param(
+            Busiest("p1", "n1", "zone-a", 2.5, 1.57, is_beyond_chance=True),
+            "busiest endpoint 2.50x its fair share, 1.57x expected, beyond chance (p1, zone-a)",
+            id="beyond chance",
+        ),
+    ],
+)
+def test_the_busiest_endpoint_stands_beside_what_chance_makes(busiest: Busiest, want: str) -> None:
+    """Only more than chance is called out."""
+    assert want in shown(replace(REPORT, busiest=busiest))
+
+
 def test_zones() -> None:
     """The answer first, the reason next, then the fix, and the sums last."""
     assert shown(REPORT) == (
@@ -180,6 +200,26 @@ def test_the_same_reason_on_many_rows_is_told_once() -> None:
     ]
     assert "      and 2 more, see -o json" in lines
     assert sum(line.startswith("fix") for line in lines) == 8
+
+
+def test_a_reason_that_holds_in_several_zones_is_told_once() -> None:
+    """Where only the names of zone and node differ, one line lists the zones."""
+
+    def reason(zone: str, node: str) -> ToldReason:
+        message = f"no ready endpoint is hinted for zone {zone} of node {node}"
+        return ToldReason("ZoneNotHinted", message, f"Node {node}", "", 2)
+
+    reasons = [reason("zone-a", "n1"), reason("zone-b", "n3"), reason("zone-c", "n5")]
+    rows = tuple(
+        replace(one, reasons=(told,)) for one, told in zip(REPORT.rows, reasons, strict=True)
+    )
+    text = " ".join(shown(replace(REPORT, rows=rows)).split())
+    assert text.count("why ") == 1
+    want = (
+        "why no ready endpoint is hinted for zone zone-a of node n1 "
+        "(the same on 5 more nodes, also in zone-b, zone-c)"
+    )
+    assert want in text
 
 
 def test_from_outside() -> None:

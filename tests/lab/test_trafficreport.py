@@ -97,7 +97,14 @@ def test_sums() -> None:
     assert sums.failures == {"timed out": 230}
     assert sums.in_zone == pytest.approx(50 / 120)
     assert sums.on_node == pytest.approx(50 / 120)
-    assert sums.busiest == Busiest("b1", "n3", "zone-b", 1.75)
+    # Of the 100 connections of n1 that were answered b1 should get 75; 40 are a fair share.
+    assert sums.busiest == Busiest(
+        "b1", "n3", "zone-b", 1.75, pytest.approx(75 / 40), is_beyond_chance=False
+    )
+    uncompared = sum_up(
+        [FIRST, SECOND, DROPPED], zones=ZONES, ready=list(GOALS.values()), compares_shares=False
+    )
+    assert uncompared.busiest == Busiest("b1", "n3", "zone-b", 1.75)
 
 
 def test_sums_of_nothing() -> None:

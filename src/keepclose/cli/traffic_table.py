@@ -6,9 +6,10 @@ what is not empty. Every line ends with its last sign, and colour only helps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from textwrap import wrap
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -150,13 +151,9 @@ def _explanation(report: TrafficReport, width: int) -> list[Text]:
     for row in report.rows:
         if row.fault:
             lines += _labelled("✗", row.fault, width, style="red")
-    told: dict[str, int] = {}
-    for reason in (reason for row in report.rows for reason in row.reasons):
-        # Only of what is said about one node it is news that it holds on others.
-        told[reason.message] = reason.nodes - 1 if reason.subject.startswith("Node ") else 0
-    for message, others in [*told.items()][:SHOWN_REASONS]:
-        more = f" (the same on {others} more node{'s' if others > 1 else ''})" if others else ""
-        lines += _labelled("why", message + more, width, style="dim")
+    told = _gather_reasons(report)
+    for reason in told[:SHOWN_REASONS]:
+        lines += _labelled("why", reason.words, width, style="dim")
     if len(told) > SHOWN_REASONS:
         more = f"and {len(told) - SHOWN_REASONS} more, see -o json"
         lines += _labelled("", more, width, style="dim")
@@ -167,6 +164,43 @@ def _explanation(report: TrafficReport, width: int) -> list[Text]:
     shown = [*fixes][:SHOWN_REASONS]
     lines += [Text.assemble((f"{'fix':<4}  ", "dim"), (fix, "green")) for fix in shown]
     return lines
+
+
+class _GatheredReason(NamedTuple):
+    """A reason in the words of its first row, and the rows and nodes on which it holds likewise."""
+
+    message: str
+    rows: list[str]
+    nodes: int
+
+    @property
+    def words(self) -> str:
+        others = self.nodes - 1
+        parts = [f"the same on {others} more node{'s' if others > 1 else ''}"] if others > 0 else []
+        if len(self.rows) > 1 and self.nodes:
+            parts.append(f"also in {', '.join(row or _NO_ZONE for row in self.rows[1:])}")
+        return f"{self.message} ({', '.join(parts)})" if parts else self.message
+
+
+def _gather_reasons(report: TrafficReport) -> list[_GatheredReason]:
+    """Return each reason once, where only the names of zone and node differ from row to row."""
+    gathered: dict[str, _GatheredReason] = {}
+    for row in report.rows:
+        for reason in row.reasons:
+            kind, _, node = reason.subject.partition(" ")
+            # Only of what is said about one node it is news that it holds on others.
+            is_of_node = kind == "Node"
+            names = [one for one in (row.source, node) if one and is_of_node]
+            key = reason.message
+            for name in names:
+                key = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", "*", key)
+            # One row has each reason once already, for all its nodes.
+            if key in gathered and gathered[key].rows[-1] == row.source:
+                key = reason.message
+            first = gathered.setdefault(key, _GatheredReason(reason.message, [], 0))
+            nodes = first.nodes + reason.nodes if is_of_node else 0
+            gathered[key] = first._replace(rows=[*first.rows, row.source], nodes=nodes)
+    return [*gathered.values()]
 
 
 def _labelled(label: str, text: str, width: int, *, style: str) -> list[Text]:
@@ -185,7 +219,12 @@ def _footer(report: TrafficReport, width: int) -> list[Text]:
     if report.busiest is not None:
         one = report.busiest
         where = f"{one.pod}, {one.zone or one.node or _NO_ZONE}"
-        parts.append(f"busiest endpoint {one.times:.2f}x its fair share ({where})")
+        share = f"busiest endpoint {one.times:.2f}x its fair share"
+        if one.expected is not None:
+            share += f", {one.expected:.2f}x expected"
+        if one.is_beyond_chance:
+            share += ", beyond chance"
+        parts.append(f"{share} ({where})")
     lines: list[Text] = []
     for part in parts:
         if lines and _length(lines[-1]) + 3 + len(part) <= width:

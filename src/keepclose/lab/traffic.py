@@ -24,6 +24,7 @@ from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.trafficanswers import Result
 from keepclose.lab.trafficreport import (
     Observation,
+    Sums,
     TrafficReport,
     make_row,
     make_source_row,
@@ -116,10 +117,17 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: Tell) -> JsonOb
         raise LabRefusal(f"the traffic broke off: {error}", code=_BROKE_OFF) from None
     seconds = clock() - started
     after = await _learn_again(lab, target, before)
-    seen, notes = _judge(sources, results, target, before=before, after=after, gates=lab.gates)
+    seen, notes, compares_shares = _judge(
+        sources, results, target, before=before, after=after, gates=lab.gates
+    )
     if lost:
         notes.append(f"lost nodes send nothing: {', '.join(lost)}")
-    report = _report(seen, target, before=before, gates=lab.gates, seconds=seconds, notes=notes)
+    sums = sum_up(
+        seen, zones=before.zones, ready=before.port.ready, compares_shares=compares_shares
+    )
+    report = _report(
+        seen, sums, target, before=before, gates=lab.gates, seconds=seconds, notes=notes
+    )
     document: JsonObject = msgspec.to_builtins(report)
     return document
 
@@ -210,7 +218,8 @@ def _judge(
     before: Knowledge,
     after: Knowledge,
     gates: FeatureGates,
-) -> tuple[list[Observation], list[str]]:
+) -> tuple[list[Observation], list[str], bool]:
+    """Return what each source saw, what there is to say about it, and whether shares compare."""
     expected = {one.node: before.expect(one.node, target, gates) for one in sources}
     later = {one.node: after.expect(one.node, target, gates) for one in sources}
     judged = sum(len(expected[one.node].shares) for one in sources)
@@ -220,7 +229,8 @@ def _judge(
         notes.append(
             "sessionAffinity ClientIP: a client stays with its endpoint, so shares are not compared"
         )
-    if any(expected[node].shares != later[node].shares for node in expected):
+    has_changed = any(expected[node].shares != later[node].shares for node in expected)
+    if has_changed:
         notes.append("endpoints changed during the run, so shares are not compared on every node")
     seen = []
     goals = {goal.pod: goal for one in (after, before) for goal in one.port.goals.values()}
@@ -236,11 +246,12 @@ def _judge(
         seen.append(
             Observation(one.group, one.name, one.node, one.zone, counts, first, goals, fault)
         )
-    return seen, notes
+    return seen, notes, not is_sticky and not has_changed
 
 
 def _report(
     seen: Sequence[Observation],
+    sums: Sums,
     target: Target,
     *,
     before: Knowledge,
@@ -253,8 +264,6 @@ def _report(
     for one in seen:
         groups.setdefault(one.group, []).append(one)
     rows = tuple(make_row(group, some, zones) for group, some in groups.items())
-    ready = before.port.ready
-    sums = sum_up(seen, zones=zones, ready=ready)
     sources = tuple(make_source_row(one, zones) for one in seen)
     places = {*zones.values(), *(zone for row in rows for zone in (*row.answered, *row.expected))}
     nodes = {*zones, *(node for row in sources for node in (*row.answered, *row.expected))}
@@ -275,7 +284,7 @@ def _report(
         sources=sources,
         in_zone=sums.in_zone,
         on_node=sums.on_node,
-        endpoints=len(ready),
+        endpoints=len(before.port.ready),
         busiest=sums.busiest,
         notes=tuple(notes),
     )

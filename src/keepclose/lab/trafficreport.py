@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from keepclose.lab.endpointloads import expect_most, find_loads, is_beyond_chance
 from keepclose.lab.expectedshares import Expectation, Goal
 from keepclose.lab.trafficanswers import Answer, Failure, Result
 from keepclose.routing.reasons import Reason
@@ -66,6 +68,11 @@ class Busiest(_Camel, frozen=True):
     node: str
     zone: str
     times: float
+    expected: float | None = None
+    """How many times an equal share the busiest endpoint gets on average, by the expected shares
+    and chance; None where shares are not compared."""
+    is_beyond_chance: bool = False
+    """Whether chance makes an endpoint as busy as this in fewer than one of 1,000 runs."""
 
 
 class TrafficReport(_Camel, frozen=True, kw_only=True):
@@ -179,7 +186,13 @@ def make_row(group: str, seen: Sequence[Observation], zones: Mapping[str, str]) 
     )
 
 
-def sum_up(seen: Sequence[Observation], *, zones: Mapping[str, str], ready: Sequence[Goal]) -> Sums:
+def sum_up(
+    seen: Sequence[Observation],
+    *,
+    zones: Mapping[str, str],
+    ready: Sequence[Goal],
+    compares_shares: bool = True,
+) -> Sums:
     """Return the figures of a run; `ready` are the endpoints that share the load fairly."""
     answered = in_zone = on_node = 0
     pods: Counter[Goal] = Counter()
@@ -194,6 +207,14 @@ def sum_up(seen: Sequence[Observation], *, zones: Mapping[str, str], ready: Sequ
         goal, count = max(pods.items(), key=lambda item: (item[1], item[0]))
         fair = answered / (len(ready) or len(pods))
         busiest = Busiest(goal.pod, goal.node, goal.zone, count / fair)
+        if compares_shares:
+            # Connections that failed were drawn too, and nobody knows for which endpoint.
+            loads = find_loads((_count_answers(one), one.expected.shares) for one in seen)
+            busiest = replace(
+                busiest,
+                expected=expect_most(loads) / fair,
+                is_beyond_chance=is_beyond_chance(count, loads),
+            )
     return Sums(
         sum(one.connections for one in seen),
         _failures(seen),
@@ -209,6 +230,10 @@ def _answers(seen: Observation, zones: Mapping[str, str]) -> Iterable[tuple[Goal
         for result, count in seen.results.items()
         if isinstance(result, Answer)
     ]
+
+
+def _count_answers(seen: Observation) -> int:
+    return sum(count for result, count in seen.results.items() if isinstance(result, Answer))
 
 
 def _failures(seen: Iterable[Observation]) -> Counts:
