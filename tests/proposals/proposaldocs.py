@@ -16,20 +16,22 @@ def read_page(name: str) -> str:
 
 
 def read_section(name: str, heading: str) -> str:
-    """Return one section of a page, without the sections below another heading of its level."""
-    text = (ROOT / "docs" / name).read_text()
-    match = re.search(rf"^(#+) {re.escape(heading)}$(.*?)(?=^#{{1,2}} |\Z)", text, re.M | re.S)
-    assert match is not None, f"{name} has no section {heading!r}"
-    return " ".join(match.group(2).split())
+    """Return one section of a page, with all white space as single blanks."""
+    return " ".join(_section(name, heading).split())
 
 
 def rows_of(name: str, heading: str) -> list[list[str]]:
     """Return the cells of the rows of all tables of a section, without headings and rules."""
-    text = (ROOT / "docs" / name).read_text()
-    match = re.search(rf"^(#+) {re.escape(heading)}$(.*?)(?=^#{{1,2}} |\Z)", text, re.M | re.S)
-    assert match is not None, f"{name} has no section {heading!r}"
-    lines = [line for line in match.group(2).splitlines() if line.startswith("|")]
+    lines = [line for line in _section(name, heading).splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     rules = [number for number, row in enumerate(cells) if set("".join(row)) <= set("-:")]
     headings = {number - 1 for number in rules} | set(rules)
     return [row for number, row in enumerate(cells) if number not in headings]
+
+
+def _section(name: str, heading: str) -> str:
+    text = (ROOT / "docs" / name).read_text()
+    pattern = rf"^##+ {re.escape(heading)}$(.*?)(?=^##? |\Z)"
+    match = re.search(pattern, text, re.MULTILINE | re.DOTALL)
+    assert match is not None, f"{name} has no section {heading!r}"
+    return match.group(1)
