@@ -33,7 +33,7 @@ from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, LEASES, SERVICES
 from keepclose.kube.retries import Retries
 from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.gates import parse_gates
+from keepclose.model.gates import Gate, parse_gates
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
@@ -422,6 +422,33 @@ async def test_conditions_have_a_name_of_their_own(tmp_path: Path, files: Webhoo
         "keepclose.dev/TrafficDistributionAccepted": ("True", "Accepted"),
         "keepclose.dev/TrafficDistributionProgrammed": ("True", "HintsPopulated"),
     }
+
+
+async def test_conditions_go_with_the_gate(tmp_path: Path, files: WebhookSettings) -> None:
+    """A webhook with the gate off removes its conditions, those of Services that ask or not."""
+    async with serving(tmp_path / "api") as api, world(api) as cluster:
+        await add_cluster(cluster, {DISTRIBUTION: "PreferSameZone"})
+        await cluster.add_service("former")
+        names = [f"keepclose.dev/TrafficDistribution{one}" for one in ("Accepted", "Programmed")]
+        mine = [{"type": name, "status": "True", "reason": "So"} for name in names]
+        theirs = {"type": "TrafficDistributionAccepted", "status": "True", "reason": "So"}
+        for service_name in ("web", "former"):
+            await cluster.client.patch(
+                SERVICES,
+                service_name,
+                {"status": {"conditions": [*mine, theirs]}},
+                namespace=cluster.namespace,
+                subresource="status",
+            )
+
+        async def are_gone() -> bool:
+            found = [await cluster.conditions(name) for name in ("web", "former")]
+            return all([one.type for one in each] == [theirs["type"]] for each in found)
+
+        gates = SETTINGS.plan.gates.without(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
+        without = replace(SETTINGS, plan=replace(SETTINGS.plan, gates=gates))
+        async with replica(tmp_path / "api", files, settings=without):
+            await until(are_gone)
 
 
 async def test_what_cannot_be_had_is_said(tmp_path: Path, files: WebhookSettings) -> None:

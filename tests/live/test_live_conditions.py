@@ -5,10 +5,15 @@ Accepted says whether the value can be followed, Programmed whether the hints ar
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import msgspec
 import pytest
 from msgspec.structs import replace
 from sights import POST, PUT, STATUS, conditions, quick
 
+from keepclose.kube.client import PatchType
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.wellknown import (
@@ -279,3 +284,96 @@ async def test_a_prefix_keeps_two_implementations_apart(three_zones: World) -> N
         await cluster.settle(controller)
         assert await conditions(cluster) == ours
         assert cluster.wire.take() == [STATUS]
+
+
+async def test_conditions_go_with_the_gate_and_cost_nothing_without(three_zones: World) -> None:
+    """A controller with the gate off removes what another left, and writes nothing else."""
+    cluster = three_zones
+    await cluster.add_service(trafficDistribution="PreferSameZone")
+    await cluster.add_service("plain")
+    foreign = {"type": "example.dev/Other", "status": "True", "reason": "So", "message": ""}
+    foreign["lastTransitionTime"] = LONG_AGO
+    await cluster.client.patch(
+        SERVICES,
+        "web",
+        {"status": {"conditions": [foreign]}},
+        namespace=cluster.namespace,
+        subresource="status",
+    )
+    async with cluster.controlled(quick(GATES)) as controller:
+        await cluster.settle(controller)
+        assert set(await conditions(cluster)) == {ACCEPTED, PROGRAMMED, "example.dev/Other"}
+    without = quick(GATES.without(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS))
+    async with cluster.controlled(without) as controller:
+        await cluster.settle(controller)
+        assert set(await conditions(cluster)) == {"example.dev/Other"}
+        assert cluster.wire.take() == [STATUS]
+        # Another process, not yet ended, may write them once more.
+        ours = {**foreign, "type": PROGRAMMED}
+        await cluster.client.patch(
+            SERVICES,
+            "web",
+            {"status": {"conditions": [foreign, ours]}},
+            namespace=cluster.namespace,
+            subresource="status",
+        )
+        await cluster.settle(controller)
+        assert set(await conditions(cluster)) == {"example.dev/Other"}
+        assert cluster.wire.take() == [STATUS]
+    async with cluster.controlled(without) as controller:
+        await cluster.settle(controller)
+        assert cluster.wire.take() == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"trafficDistribution": None}, id="the field is removed"),
+        pytest.param({"selector": None}, id="the selector is removed"),
+        pytest.param(
+            {"type": "ExternalName", "externalName": "example.dev", "clusterIP": None},
+            id="the type leads elsewhere",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_running", [True, False], ids=["meanwhile", "while it was away"])
+async def test_conditions_go_with_what_they_speak_of(
+    three_zones: World, spec: dict[str, str | None], *, is_running: bool
+) -> None:
+    """They are removed whether or not the controller ran when their cause went."""
+    cluster = three_zones
+    await cluster.add_service(trafficDistribution="PreferSameZone")
+    async with cluster.controlled(quick(GATES)) as controller:
+        await cluster.settle(controller)
+        assert set(await conditions(cluster)) == {ACCEPTED, PROGRAMMED}
+        if is_running:
+            await cluster.change(SERVICES, "web", {"spec": spec})
+            await cluster.settle(controller)
+    if not is_running:
+        await cluster.change(SERVICES, "web", {"spec": spec})
+        async with cluster.controlled(quick(GATES)) as controller:
+            await cluster.settle(controller)
+    assert await conditions(cluster) == {}
+
+
+async def test_the_page_removes_conditions_by_hand(three_zones: World) -> None:
+    """The patch of the page about going back takes ours away, and leaves those of others."""
+    page = (Path(__file__).parents[2] / "docs/howto/rollback.md").read_text()
+    [text] = re.findall(r"--subresource=status -p '(.*?)'", page, re.DOTALL)
+    cluster = three_zones
+    await cluster.add_service(trafficDistribution="PreferSameZone")
+    async with cluster.controlled(quick(GATES)) as controller:
+        await cluster.settle(controller)
+    said = {"status": "True", "reason": "So", "message": "", "lastTransitionTime": LONG_AGO}
+    names = (ACCEPTED, PROGRAMMED, "TrafficDistributionHonored", "example.dev/Other")
+    body = {"status": {"conditions": [{"type": name, **said} for name in names]}}
+    for patch, type_ in ((body, PatchType.MERGE), (msgspec.json.decode(text), PatchType.STRATEGIC)):
+        await cluster.client.patch(
+            SERVICES,
+            "web",
+            patch,
+            namespace=cluster.namespace,
+            type=type_,
+            subresource="status",
+        )
+    assert set(await conditions(cluster)) == {"example.dev/Other"}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -16,7 +18,7 @@ from keepclose.kube.kinds import SERVICES
 from keepclose.kube.recorder import format_time
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
-from keepclose.routing.conditions import merge_conditions
+from keepclose.routing.conditions import has_ours, merge_conditions
 from keepclose.slices.retention import Retention, condition_content
 
 Completion = Callable[[NamespacedName, tuple[Condition, ...]], tuple[Condition, ...]]
@@ -55,12 +57,19 @@ class ConditionWriter:
             self._retention.forget(key)
         return keys
 
+    def is_clear(self, service: Service) -> bool:
+        """Return whether a Service has no condition of ours."""
+        return not has_ours(service.status.conditions, prefix=self._prefix)
+
     async def write(self, service: Service, wanted: tuple[Condition, ...]) -> bool:
         """Make the Service have these conditions of ours; return whether that took a write."""
         present = service.status.conditions
+        # NB: most servers do not count the generations of Services; then there is none to name.
+        observed = service.metadata.generation or None
+        completed = self._complete(service.key, wanted)
         merged = merge_conditions(
             present,
-            self._complete(service.key, wanted),
+            [replace(condition, observed_generation=observed) for condition in completed],
             now=format_time(self._clock.now()),
             prefix=self._prefix,
         )

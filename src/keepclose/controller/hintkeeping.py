@@ -92,7 +92,9 @@ class HintKeeper:
     async def lead(self) -> None:
         """Work until cancelled; syncs under way then end first."""
         self._queue = WorkQueue(self._clock, first_delay_s=self._settings.retry_delay_s)
-        for key in sorted(self._clientele.asking):
+        services = self._view.caches.services
+        marked = {one.key for one in services.all() if not self._conditions.is_clear(one)}
+        for key in sorted(self._clientele.asking | marked):
             self._queue.add(key)
         workers = Workers(
             self._queue,
@@ -125,7 +127,8 @@ class HintKeeper:
         key = one.key
         if old is not None and new is not None and is_same_wish(old, new):
             is_told = old.status.conditions == new.status.conditions
-            if self._settings.writes_conditions and not is_told and key in self._clientele.asking:
+            is_asking = self._settings.writes_conditions and key in self._clientele.asking
+            if not is_told and (is_asking or not self._conditions.is_clear(new)):
                 self._add(key, 0.0)
             return
         claim = None if new is None else claim_service(new, self._settings.plan)
@@ -178,7 +181,8 @@ class HintKeeper:
             Result.SUCCESS if hinted is None else await self._writer.write(service, hinted.changed)
         )
         self._tell(service, claim)
-        if self._settings.writes_conditions and result is Result.SUCCESS:
+        has_conditions = not self._conditions.is_clear(service)
+        if (self._settings.writes_conditions or has_conditions) and result is Result.SUCCESS:
             result = await self._write_conditions(service, claim, hinted)
         if result is Result.SUCCESS:
             self._clientele.leaving.discard(key)

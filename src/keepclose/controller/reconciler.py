@@ -20,7 +20,7 @@ from keepclose.controller.subscriptions import Subscriptions
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.meta import NamespacedName
+from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.hints import SliceSet
@@ -89,7 +89,7 @@ class Reconciler:
         if service.spec.type == "ExternalName" or service.spec.selector is None:
             self._states.drop(key)
             self._subscriptions.by_shares.discard(key)
-            return Result.SUCCESS
+            return await self._clear_conditions(service)
         present = self._caches.slices_of(key, self._settings.plan.managed_by)
         if self._tracker.is_stale(key, present):
             self._subscriptions.awaiting.add(key)
@@ -118,6 +118,8 @@ class Reconciler:
         self._announcer.announce(service, plan)
         if self._settings.writes_conditions:
             await self._write_conditions(service, plan, outcome)
+        elif not self._conditions.is_clear(service):
+            await self._write_status(service, (), outcome)
         self.setbacks.note(service.key, outcome)
         errors = [*plan.errors, *outcome.errors]
         if errors:
@@ -181,8 +183,24 @@ class Reconciler:
                 write_failed="" if outcome.is_good else failure,
                 dropped=dropped,
             )
+        await self._write_status(current, wanted, outcome)
+
+    async def _clear_conditions(self, service: Service) -> Result:
+        """Remove conditions that are left from when the Service or the gates were others."""
+        if self._conditions.is_clear(service):
+            return Result.SUCCESS
+        outcome = Outcome()
+        await self._write_status(service, (), outcome)
+        self.setbacks.note(service.key, outcome)
+        if outcome.errors:
+            return Result.ERROR
+        return Result.STALE if outcome.is_stale else Result.SUCCESS
+
+    async def _write_status(
+        self, service: Service, wanted: tuple[Condition, ...], outcome: Outcome
+    ) -> None:
         try:
-            await self._conditions.write(current, wanted)
+            await self._conditions.write(service, wanted)
         except (Conflict, NotFound):
             outcome.is_stale = True
         except KubeError as error:

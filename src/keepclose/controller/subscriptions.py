@@ -23,6 +23,7 @@ from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.workload import Node, Pod
+from keepclose.routing.conditions import has_ours
 from keepclose.slices.changes import (
     is_managed_by,
     service_of,
@@ -69,9 +70,16 @@ class Subscriptions:
         self._caches.slices.subscribe(self.hear_slice)
 
     def hear_service(self, old: Service | None, new: Service | None) -> None:
-        """Queue a Service, unless only parts of its status changed that are none of ours."""
+        """Queue a Service, unless only parts of its status changed that are none of ours.
+
+        Conditions of ours are looked at with the gate off too: they are to go then.
+        """
         if old is not None and new is not None and is_same_wish(old, new):
-            if self._settings.writes_conditions and old.status.conditions != new.status.conditions:
+            conditions = new.status.conditions
+            if old.status.conditions != conditions and (
+                self._settings.writes_conditions
+                or has_ours(conditions, prefix=self._settings.plan.condition_prefix)
+            ):
                 self._queue.add(new.key)
             # NB: the candidates found later must be the present version all the same.
             self.matching.change(old, new)

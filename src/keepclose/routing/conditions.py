@@ -104,6 +104,12 @@ def add_honored(
     return (*conditions, msgspec.structs.replace(honored, type=prefix + honored.type))
 
 
+def has_ours(conditions: Iterable[Condition], *, prefix: str = "") -> bool:
+    """Return whether the conditions are in part ours, be it of another process or another time."""
+    ours = _ours(prefix)
+    return any(one.type in ours for one in conditions)
+
+
 def merge_conditions(
     present: Iterable[Condition], wanted: Iterable[Condition], *, now: str, prefix: str = ""
 ) -> tuple[Condition, ...]:
@@ -112,7 +118,7 @@ def merge_conditions(
     Equal to `present` when nothing differs, so that the caller writes only changes.
     """
     new = {condition.type: condition for condition in wanted}
-    ours = {prefix + name for name in (ACCEPTED, PROGRAMMED, HONORED)}
+    ours = _ours(prefix)
     merged = []
     for old in present:
         if old.type in new:
@@ -124,6 +130,10 @@ def merge_conditions(
             merged.append(old)
     merged.extend(msgspec.structs.replace(c, last_transition_time=now) for c in new.values())
     return tuple(merged)
+
+
+def _ours(prefix: str) -> frozenset[str]:
+    return frozenset({prefix + name for name in (ACCEPTED, PROGRAMMED, HONORED)})
 
 
 def _accepted(strategy: Strategy) -> Condition:
