@@ -14,6 +14,7 @@ from labservers import answering
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.lab import app
+from keepclose.cli.labcalls import name_program
 from keepclose.lab.refusals import LabRefusal
 
 FAILED = {"nodes": ["n1", "n2"], "changed": ["n1"], "unready": ["default/web"], "is_noticed": True}
@@ -24,6 +25,45 @@ TRAFFIC = "  try   keepclose traffic SERVICE      undo  keepclose lab heal"
 def run(directory: Path, *arguments: str) -> Result:
     """Run the command in this process."""
     return CliRunner().invoke(app, list(arguments), env={"KEEPCLOSE_DATA_DIR": str(directory)})
+
+
+def test_hints_name_the_directory_that_was_given(tmp_path: Path) -> None:
+    """Commands that are offered can be typed as they are, for the same cluster."""
+    directory = tmp_path / "my lab"
+    directory.mkdir()
+    option = f"--data-dir '{directory}'"
+    refusal = LabRefusal("say which node is meant; keepclose lab status lists them")
+    with answering(directory, fail=FAILED, cordon=refusal):
+        done = CliRunner().invoke(app, ["fail", "--data-dir", str(directory), "zone-a"])
+        refused = CliRunner().invoke(app, ["cordon", "--data-dir", str(directory), "n1"])
+    assert done.output.splitlines()[-1] == (
+        f"  try   keepclose traffic {option} SERVICE      undo  keepclose lab heal {option} zone-a"
+    )
+    assert refused.output == (
+        f"error: say which node is meant; keepclose lab status {option} lists them\n"
+    )
+    done = CliRunner().invoke(app, ["cordon", "--data-dir", str(directory), "n1"])
+    assert done.output == (
+        f"error: no cluster runs in {directory}; start one with keepclose up {option}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "want"),
+    [
+        pytest.param("keepclose", "keepclose", id="found by the shell"),
+        pytest.param("/opt/venv/bin/keepclose", "/opt/venv/bin/keepclose", id="by its path"),
+        pytest.param("/usr/bin/kubectl-keepclose", "kubectl keepclose", id="as a plugin"),
+        pytest.param("/usr/lib/keepclose/__main__.py", "keepclose", id="as a module"),
+    ],
+)
+def test_hints_name_the_program_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, program: str, want: str
+) -> None:
+    """By its path where the shell does not find it by its name."""
+    monkeypatch.setattr("sys.argv", [program])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert name_program() == want
 
 
 @pytest.mark.parametrize(

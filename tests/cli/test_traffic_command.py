@@ -117,6 +117,24 @@ def test_options_reach_the_cluster(tmp_path: Path) -> None:
     ]
 
 
+def test_the_namespace_may_stand_apart(tmp_path: Path) -> None:
+    """-n names the Service's namespace as kubectl takes it; two that differ are refused."""
+    asked: list[str] = []
+
+    def answer(params: JsonObject) -> TrafficReport:
+        asked.append(params["service"])
+        return REPORT
+
+    with answering(tmp_path, answer):
+        run(tmp_path, "web", "-n", "shop")
+        run(tmp_path, "shop/web", "--namespace", "shop")
+        refused = run(tmp_path, "shop/web", "-n", "other")
+    assert asked == ["shop/web", "shop/web"]
+    assert refused.exit_code == 2
+    want = "error: -n other: the Service is named with another namespace, shop/web\n"
+    assert refused.stderr == want
+
+
 @pytest.mark.parametrize(
     "report",
     [

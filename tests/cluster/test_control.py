@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from keepclose.cluster.calling import CallError, call
-from keepclose.cluster.control import ControlServer, Tell
+from keepclose.cluster.control import ControlServer, Handler, Tell
+from keepclose.kube.errors import (
+    Conflict,
+    ConnectionRefused,
+    KubeError,
+    ServerError,
+    TimedOut,
+)
 from keepclose.lab.refusals import LabRefusal
 
 JsonObject = dict[str, Any]
@@ -108,6 +115,38 @@ async def test_the_end_waits_for_what_is_cleaned_up(tmp_path: Path) -> None:
     with pytest.raises(CallError, match="the cluster ended before it answered") as caught:
         await calling
     assert caught.value.code == 4
+
+
+async def test_an_api_server_that_is_gone_ends_every_command_alike(tmp_path: Path) -> None:
+    """No answer of the API server is told as such, with the exit code for it; a refusal is not."""
+
+    def failing(error: KubeError) -> Handler:
+        async def fail(_params: JsonObject, _tell: Tell) -> JsonObject:
+            raise error
+
+        return fail
+
+    refused = ConnectionRefused("127.0.0.1:6443", "connection refused")
+    handlers = {
+        "refused": failing(refused),
+        "timeout": failing(TimedOut("127.0.0.1:6443", "no answer in 10 s")),
+        "broken": failing(ServerError(500, "InternalError", "the disk is full")),
+        "conflict": failing(Conflict(409, "Conflict", "it was changed")),
+    }
+    server = ControlServer(tmp_path / "lab.sock", handlers)
+    await server.start()
+    try:
+        for name, want, code in (
+            ("refused", "the API server does not answer: 127.0.0.1:6443: connection refused", 4),
+            ("timeout", "the API server does not answer: ", 4),
+            ("broken", "the API server does not answer: ", 4),
+            ("conflict", "it was changed", 2),
+        ):
+            with pytest.raises(CallError, match=want) as caught:
+                await asyncio.to_thread(call, tmp_path, name, {})
+            assert caught.value.code == code
+    finally:
+        await server.stop()
 
 
 def test_where_no_cluster_runs(tmp_path: Path) -> None:

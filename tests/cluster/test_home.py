@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,16 @@ def test_two_clusters_cannot_have_one_directory(tmp_path: Path) -> None:
     claim.release()
     assert holder_of(home) is None
     claim_home(home).release()
+
+
+def test_a_command_that_stops_the_holder_names_its_directory(tmp_path: Path) -> None:
+    """The directory was given by name, so keepclose down would not find it by itself."""
+    home = Home(tmp_path / "my home", is_kept=True)
+    claim = claim_home(home)
+    want = re.escape(f"stop it with keepclose down --data-dir '{home.directory}', or choose")
+    with pytest.raises(BusyError, match=want):
+        claim_home(home)
+    claim.release()
 
 
 def test_files_of_others_are_never_removed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 from keepclose.cli.endings import fail
 from keepclose.cli.lab_gates import gates
 from keepclose.cli.lab_slo import slo
-from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask, complete_hints
 from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
 _COLUMNS: Final = ("NODE", "ZONE", "STATE", "PODS", "READY")
@@ -46,8 +46,11 @@ def fail_nodes(
         typer.echo(f"{what} has failed already")
         return
     typer.echo(f"✓ {what} failed; {_count(done['unready'], 'pod')} no longer ready")
-    _say("pods of a lost node stay for five minutes in Kubernetes, and here until you heal it")
-    _offer("keepclose traffic SERVICE", undo=f"keepclose lab heal {name}")
+    _say(
+        "pods of a lost node stay for five minutes in Kubernetes, and here until you heal it",
+        data_dir,
+    )
+    _offer("keepclose traffic SERVICE", data_dir, undo=f"keepclose lab heal {name}")
 
 
 @app.command()
@@ -69,10 +72,13 @@ def partition(
     knows = "and the cluster knows it" if noticed else "and the cluster has not noticed"
     typer.echo(f"✓ {node} is{cut} cut off from all others and from the API server, {knows}")
     if noticed:
-        _say(f"{_count(done['unready'], 'pod')} no longer ready by this")
+        _say(f"{_count(done['unready'], 'pod')} no longer ready by this", data_dir)
     else:
-        _say(f"its pods still count as ready; after 40 s: keepclose lab partition {node} --notice")
-    _offer("keepclose traffic SERVICE", undo=f"keepclose lab heal {node}")
+        _say(
+            f"its pods still count as ready; after 40 s: keepclose lab partition {node} --notice",
+            data_dir,
+        )
+    _offer("keepclose traffic SERVICE", data_dir, undo=f"keepclose lab heal {node}")
 
 
 @app.command()
@@ -96,7 +102,7 @@ def drain(
     gone, kept = done["evicted"], done["kept"]
     stay = f"; {len(kept)} of DaemonSets stay" if kept else ""
     typer.echo(f"✓ {node} is drained: {_count(gone, 'pod')} left it{stay}")
-    _offer("kubectl get pods -A -o wide", undo=f"keepclose lab heal {node}")
+    _offer("kubectl get pods -A -o wide", data_dir, undo=f"keepclose lab heal {node}")
 
 
 @app.command()
@@ -107,7 +113,7 @@ def cordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
     """
     done = ask(data_dir, "cordon", {"name": node})
     typer.echo(f"✓ {node} takes no more pods" if done["changed"] else f"{node} takes none already")
-    _offer("kubectl get nodes", undo=f"keepclose lab uncordon {node}")
+    _offer("kubectl get nodes", data_dir, undo=f"keepclose lab uncordon {node}")
 
 
 @app.command()
@@ -137,7 +143,7 @@ def relabel(
         typer.echo(f"{node} is in {now} already")
         return
     typer.echo(f"✓ {node} moved from {before} to {now}")
-    _offer("keepclose traffic SERVICE", undo=f"keepclose lab heal {node}")
+    _offer("keepclose traffic SERVICE", data_dir, undo=f"keepclose lab heal {node}")
 
 
 @app.command()
@@ -171,8 +177,8 @@ def heal(
     told = ", ".join(f"{node} ({', '.join(undone)})" for node, undone in healed.items())
     typer.echo(f"✓ healed {told}")
     if done["away"]:
-        _say(f"the proxies of {', '.join(done['away'])} come back within half a minute")
-    _offer("keepclose lab status")
+        _say(f"the proxies of {', '.join(done['away'])} come back within half a minute", data_dir)
+    _offer("keepclose lab status", data_dir)
 
 
 @app.command()
@@ -261,9 +267,10 @@ def _count(things: list[str], noun: str) -> str:
     return f"{len(things)} {noun}" if len(things) == 1 else f"{len(things)} {noun}s"
 
 
-def _say(text: str) -> None:
-    typer.echo(f"  {text}")
+def _say(text: str, data_dir: Path) -> None:
+    typer.echo(f"  {complete_hints(text, data_dir)}")
 
 
-def _offer(command: str, *, undo: str = "") -> None:
-    typer.echo(f"  try   {command}" + (f"      undo  {undo}" if undo else ""))
+def _offer(command: str, data_dir: Path, *, undo: str = "") -> None:
+    text = f"try   {command}" + (f"      undo  {undo}" if undo else "")
+    _say(text, data_dir)

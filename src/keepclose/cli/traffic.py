@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keepclose.cli.choices import Way
-from keepclose.cli.endings import ExitCode
+from keepclose.cli.endings import ExitCode, fail
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
 from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
@@ -29,6 +29,15 @@ def traffic(
         str, typer.Argument(metavar="[NAMESPACE/]SERVICE", help="The Service to connect to.")
     ],
     *,
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAMESPACE",
+            help="The Service's namespace, if not default.",
+        ),
+    ] = "",
     source: Annotated[
         str,
         typer.Option(
@@ -66,7 +75,7 @@ def traffic(
     the cluster has no packets.
     """
     params = {
-        "service": service,
+        "service": _in_namespace(service, namespace),
         "from": source,
         "connections": connections,
         "udp": udp,
@@ -78,6 +87,16 @@ def traffic(
         document = ask(data_dir, "traffic", params, on_tell=_Bar(stack).hear)
     is_fine = _show(document, output, by_node=nodes)
     raise typer.Exit(ExitCode.OK if is_fine else ExitCode.FOUND)
+
+
+def _in_namespace(service: str, namespace: str) -> str:
+    """Return the whole name of a Service; ends the command where both name a namespace."""
+    if not namespace:
+        return service
+    own, slash, name = service.partition("/")
+    if slash and own != namespace:
+        fail(f"-n {namespace}: the Service is named with another namespace, {service}")
+    return f"{namespace}/{name if slash else service}"
 
 
 class _Bar:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keepclose.cli.endings import fail
+from keepclose.cli.labcalls import name_program, quote
 
 if TYPE_CHECKING:
     from keepclose.cluster.home import ClusterState, Home
@@ -111,7 +112,7 @@ def down(
     except (HomeError, StillRunningError) as error:
         fail(str(error), code=1)
     if ran:
-        objects = f"its objects stay in {_short(home.directory)}"
+        objects = f"its objects stay in {quote(home.directory)}"
         left = objects if home.is_kept else "nothing is left behind"
         typer.echo(f"✓ stopped, {left}  {time.monotonic() - began:.1f} s")
     else:
@@ -169,8 +170,8 @@ def _show_step(step: Step) -> None:
 
 
 def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: bool) -> None:
-    program, home = _program(), settings.home
-    where = f" --data-dir {_short(home.directory)}" if home.is_kept else ""
+    program, home = name_program(), settings.home
+    where = f" --data-dir {quote(home.directory)}" if home.is_kept else ""
     service = _first_service(settings.objects)
     left = "keeps its objects" if home.is_kept else "leaves nothing behind"
     commands = {
@@ -180,7 +181,7 @@ def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: boo
     width = max(map(len, commands))
     lines = [
         "",
-        f"export KUBECONFIG={_short(Path(state.kubeconfig))}",
+        f"export KUBECONFIG={quote(Path(state.kubeconfig))}",
         f"kubectl get nodes -L topology.kubernetes.io/zone{_kubectl_hint()}",
         *(f"{command:<{width}}  # {what}" for command, what in commands.items()),
         "",
@@ -204,13 +205,6 @@ def _first_service(objects: tuple[JsonObject, ...]) -> str:
     return "SERVICE"
 
 
-def _program() -> str:
-    """Return how the command was called, in case the shell would not find it by its name."""
-    from shutil import which
-
-    return "keepclose" if which("keepclose") else sys.argv[0]
-
-
 def _kubectl_hint() -> str:
     """Return how to get kubectl, as a comment behind a command, or "" where it is there."""
     from shutil import which
@@ -220,14 +214,6 @@ def _kubectl_hint() -> str:
     return (
         "  # kubectl: apt-get install kubernetes-client, or https://kubernetes.io/docs/tasks/tools"
     )
-
-
-def _short(path: Path) -> str:
-    """Return a path with ~ for the home directory."""
-    try:
-        return f"~/{path.relative_to(Path.home())}"
-    except ValueError:
-        return str(path)
 
 
 def _write_errors_to(log: Path, *, output_too: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from keepclose.kube.errors import KubeError
+from keepclose.kube.errors import KubeError, ServerError, TransportError
 from keepclose.lab.refusals import LabRefusal
 
 JsonObject = dict[str, Any]
@@ -104,6 +104,8 @@ class ControlServer:
             return {"done": await handler(request, lambda what: say({"tell": what}))}
         except LabRefusal as refusal:
             return {"error": str(refusal), "code": refusal.code}
+        except (TransportError, ServerError) as error:
+            return {"error": f"the API server does not answer: {error}", "code": 4}
         except (KubeError, msgspec.DecodeError, msgspec.ValidationError) as error:
             return {"error": str(error), "code": 2}
         except Exception as error:  # noqa: BLE001 - one bad request must not end the cluster

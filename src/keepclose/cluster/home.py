@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import time
 from contextlib import suppress
@@ -239,7 +240,8 @@ def _lock(path: Path) -> int | None:
 def _tell_holder(home: Home) -> str:
     state, pid = home.read_state(), holder_of(home)
     who = f" (process {state.pid}, {state.url})" if state else f" (process {pid})" if pid else ""
+    option = f" --data-dir {shlex.quote(str(home.directory))}" if home.is_kept else ""
     return (
         f"a cluster runs in {home.directory} already{who}; "
-        "stop it with keepclose down, or choose another directory with --data-dir"
+        f"stop it with keepclose down{option}, or choose another directory with --data-dir"
     )
