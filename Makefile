@@ -4,6 +4,7 @@
 VENV := .venv
 READY := $(VENV)/.ready
 PYTEST_ARGS ?= -n auto
+TEST_TIME := $(if $(filter-out -n auto,$(PYTEST_ARGS)),running the tests that were asked for,running all tests: about 10 minutes on two cores)
 
 .PHONY: up down test real test-real check bench docs picture coverage wheel lock clean
 
@@ -15,7 +16,8 @@ down: $(READY)
 	@$(VENV)/bin/keepclose down
 
 test: $(READY)
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real"
+	@echo "$(TEST_TIME)"
+	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real"
 
 # kubectl, kube-apiserver, kube-controller-manager, kube-proxy and etcd as they are released.
 real: $(READY)

@@ -60,6 +60,23 @@ def test_the_commands_in_the_readme_exist(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
+def test_two_commands_are_two() -> None:
+    """The block has two lines, and tells of `make test` how long it takes, as that does itself."""
+    block = README.partition("## Two commands\n\n```sh\n")[2].partition("```")[0]
+    up, test = block.splitlines()
+    assert up.startswith("make up ")
+    told = re.search(r"^make test +# all tests, (about \d+ minutes on two cores)$", test)
+    assert told is not None
+    say = subprocess.run(
+        ["make", "--dry-run", "--old-file=.venv/.ready", "test"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert say.stdout.startswith(f'echo "running all tests: {told[1]}"\n')
+
+
 def test_the_simulations_in_the_readme_run(tmp_path: Path) -> None:
     """Each way to call the simulator runs, here on a sample of the inputs."""
     calls = re.findall(r"^\.venv/bin/(keepclose simulate[^#\n]*)", README, re.MULTILINE)

@@ -97,6 +97,26 @@ def test_extras() -> None:
     assert PROJECT["optional-dependencies"]["all"] == ["keepclose[server,sim]"]
 
 
+def test_nothing_is_to_be_installed_that_no_index_has() -> None:
+    """A bare name behind pip install would be the package of others: there is a wheel, or a folder."""
+    advice = re.compile(r"(?:install|--from|uvx)\s+['\"]?keepclose(?![-\w*/.])|keepclose\[\w")
+    texts = [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "scripts").iterdir(),
+        *ROOT.glob("*.md"),
+        ROOT / "Makefile",
+    ]
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in texts
+        if file.is_file()
+        for line in file.read_text().splitlines()
+        if advice.search(line)
+    ]
+    assert found == []
+
+
 def _imported_modules() -> Iterator[str]:
     for file in set(PACKAGE.rglob("*.py")) - set((PACKAGE / "testing").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -1,6 +1,6 @@
 """The event loop that long-running commands use, and the signals that end them.
 
-uvloop is quicker and 14 MB large, so it comes with `keepclose[server]` only; where it is not
+uvloop is quicker and 14 MB large, so it comes with the extra `server` only; where it is not
 installed, asyncio's own loop does the work. Nothing may depend on which of the two it is.
 """
 

@@ -133,7 +133,10 @@ def _make_settings(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("keepclose"):
             raise
-        fail(f"{error.name} is not installed; the cluster needs: pip install 'keepclose[server]'")
+        fail(
+            f"{error.name} is not installed, and keepclose needs it",
+            "install it again, from its wheel or its source",
+        )
     return ClusterSettings(home=home, layout=layout, gates=gates, port=port, objects=objects)
 
 

@@ -31,7 +31,7 @@ _BITS: Final = 2**64 - 1
 class MissingExtraError(RuntimeError):
     """Something asked for needs packages that are not installed."""
 
-    fix = "pip install 'keepclose[sim]'"
+    fix = "pip install numpy numba"
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} needs numpy and numba; install them with: {self.fix}")
