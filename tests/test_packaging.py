@@ -98,7 +98,7 @@ def test_extras() -> None:
 
 
 def test_nothing_is_to_be_installed_that_no_index_has() -> None:
-    """A bare name behind pip install would be the package of others: there is a wheel, or a folder."""
+    """A bare name behind pip install would be the package of others."""
     advice = re.compile(r"(?:install|--from|uvx)\s+['\"]?keepclose(?![-\w*/.])|keepclose\[\w")
     texts = [
         *(ROOT / "docs").rglob("*.md"),

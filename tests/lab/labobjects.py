@@ -35,10 +35,14 @@ def a_node(
     *,
     ready: bool = True,
     labels: dict[str, str] | None = None,
+    allocatable: dict[str, str] | None = None,
     **spec: Any,
 ) -> Node:
     """Return a node."""
-    status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    status = {
+        "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+        "allocatable": allocatable or {},
+    }
     raw = {
         "metadata": {"name": name, "labels": {ZONE_LABEL: zone, **(labels or {})}},
         "spec": spec,

@@ -413,3 +413,34 @@ async def test_old_revisions_go(lab: Lab) -> None:
     await lab.until(lambda: len(replica_sets) == 2)
     revisions = sorted(one.metadata.annotations[REVISION] for one in replica_sets.all())
     assert revisions == ["2", "3"]
+
+
+async def test_pods_wait_for_the_cpu_that_they_request(lab: Lab) -> None:
+    """Those that fit nowhere stay pending and say why, until a node with room comes."""
+    spec = template()
+    spec["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3", "memory": "1"}}
+    body = manifest(8, template=spec)
+    for name in ZONES:
+        status = {"status": {"allocatable": {"cpu": "4", "memory": "16Gi", "pods": "250"}}}
+        await lab.client.patch(NODES, name, status, subresource="status")
+    await lab.until(
+        lambda: all("pods" in node.status.allocatable for node in lab.controller.caches.nodes.all())
+    )
+    await lab.client.create(DEPLOYMENTS, body, namespace="default")
+
+    def waiting() -> list[WorkloadPod]:
+        found = [(pod, pod.condition("PodScheduled")) for pod in lab.pods]
+        return [pod for pod, condition in found if condition and condition.status == "False"]
+
+    await lab.until(lambda: len(waiting()) == 2 and sum(pod.is_ready for pod in lab.pods) == 6)
+    assert Counter(pod.spec.node_name for pod in lab.pods) == {**dict.fromkeys(ZONES, 1), "": 2}
+    for pod in waiting():
+        condition = pod.condition("PodScheduled")
+        assert condition is not None
+        assert (pod.status.phase, condition.reason) == ("Pending", "Unschedulable")
+        assert condition.message == "0/6 nodes are available: 6 Insufficient cpu."
+    await lab.cluster.add_node("n6", "zone-a")
+    status = {"status": {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "250"}}}
+    await lab.client.patch(NODES, "n6", status, subresource="status")
+    await lab.until(lambda: sum(pod.spec.node_name == "n6" for pod in lab.pods) == 1)
+    await lab.until(lambda: len(waiting()) == 1)

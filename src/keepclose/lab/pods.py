@@ -31,11 +31,21 @@ class HostPort(Frozen, frozen=True):
     protocol: str = "TCP"
 
 
+class Resources(Frozen, frozen=True):
+    """What a container needs at least, and gets at most. Quantities stay as written."""
+
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
 class PodContainer(Frozen, frozen=True):
     """A container of a pod."""
 
     name: str = ""
     ports: tuple[HostPort, ...] = ()
+    resources: Resources = Resources()
+    restart_policy: str | None = None
+    """Of an init container: Always for a sidecar."""
 
 
 class PodSpec(Frozen, frozen=True):
@@ -51,6 +61,8 @@ class PodSpec(Frozen, frozen=True):
     priority: int | None = None
     host_network: bool = False
     containers: tuple[PodContainer, ...] = ()
+    init_containers: tuple[PodContainer, ...] = ()
+    overhead: dict[str, str | int | float] = {}
 
 
 class PodCondition(StatusCondition, frozen=True):

@@ -3,19 +3,20 @@
 Nodes that may not have a pod fall away first. Of the others, the one wins that the pod's own wishes
 favour, then the one whose zone and then itself has the fewest pods of the same controller, then the
 fewest pods at all, and last the one whose name comes first: the same input gives the same places.
-CPU and memory are not counted, and nobody is thrown out to make room.
+Nobody is thrown out to make room.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from keepclose.lab.nodefit import dislikes, likes, node_refusal, port_refusal
 from keepclose.lab.pods import WorkloadPod
+from keepclose.lab.resourcefit import pod_requests, resource_refusals
 from keepclose.lab.spreading import SpreadRule, spread_rules
 from keepclose.model.workload import Node
 
@@ -61,6 +62,7 @@ class _Board:
         # How many pods a controller, or "" for all of them, has on a node and in a zone.
         self._on_node: Counter[tuple[str, str]] = Counter()
         self._in_zone: Counter[tuple[str, str]] = Counter()
+        self._used: dict[str, Counter[str]] = {node.name: Counter() for node in self._nodes}
         for pod in pods:
             if pod.spec.node_name in self._there and not pod.has_ended:
                 self._add(pod)
@@ -70,12 +72,13 @@ class _Board:
         if not self._nodes:
             return Placement(pod, "", NO_NODES)
         binding, wished = spread_rules(pod, nodes=self._nodes, there=self._there)
+        requests = pod_requests(pod.spec)
         fitting: list[Node] = []
         refusals: Counter[str] = Counter()
         for node in self._nodes:
-            refusal = self._refusal(pod, node, binding)
-            if refusal:
-                refusals[refusal] += 1
+            reasons = self._refusals(pod, node, binding, requests)
+            if reasons:
+                refusals.update(reasons)
             else:
                 fitting.append(node)
         if not fitting:
@@ -87,6 +90,7 @@ class _Board:
     def _add(self, pod: WorkloadPod) -> None:
         name = pod.spec.node_name
         self._there[name].append(pod)
+        self._used[name].update(pod_requests(pod.spec))
         if pod.is_terminating:
             return
         owner = pod.controller
@@ -94,9 +98,22 @@ class _Board:
             self._on_node[uid, name] += 1
             self._in_zone[uid, self._zones[name]] += 1
 
-    def _refusal(self, pod: WorkloadPod, node: Node, binding: Sequence[SpreadRule]) -> str:
-        found = node_refusal(pod.spec, node) or port_refusal(pod.spec, self._there[node.name])
-        return found or next(filter(None, (rule.refusal(node) for rule in binding)), "")
+    def _refusals(
+        self,
+        pod: WorkloadPod,
+        node: Node,
+        binding: Sequence[SpreadRule],
+        requests: Mapping[str, int],
+    ) -> list[str]:
+        """Return why the first check that fails refuses the node; only resources give several."""
+        there = self._there[node.name]
+        refusal = node_refusal(pod.spec, node) or port_refusal(pod.spec, there)
+        if refusal:
+            return [refusal]
+        scarce = resource_refusals(requests, node, used=self._used[node.name], pods=len(there))
+        if scarce:
+            return scarce
+        return [one for rule in binding if (one := rule.refusal(node))][:1]
 
     def _best(
         self, pod: WorkloadPod, fitting: Sequence[Node], wished: Sequence[SpreadRule]
