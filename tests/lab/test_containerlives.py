@@ -154,3 +154,50 @@ def test_a_container_of_an_earlier_kubelet_is_restarted(
     life.start(at(0))
     status = life.status(at(0))
     assert (status.restart_count, status.last_state) == (want_restarts, want_last)
+
+
+def test_a_container_without_an_image_tries_again_after_growing_waits() -> None:
+    """Each attempt shows for a second, then the back-off, and nothing ever runs."""
+    life = a_life(image="nginx:1.161")
+    life.start(at(0))
+    seen = []
+    moment = 0.0
+    for _ in range(6):
+        status = life.status(at(moment))
+        assert status.state.waiting is not UNSET
+        due_s = life.due_in(at(moment))
+        assert due_s is not None
+        seen.append((status.state.waiting.reason, due_s))
+        assert (status.image_id, status.container_id, status.restart_count) == ("", UNSET, 0)
+        assert not life.is_running
+        moment += due_s
+        assert life.must_start(at(moment))
+        life.start(at(moment))
+    assert seen == [
+        ("ErrImagePull", 1.0),
+        ("ImagePullBackOff", 1.0),
+        ("ErrImagePull", 1.0),
+        ("ImagePullBackOff", 2.0),
+        ("ErrImagePull", 1.0),
+        ("ImagePullBackOff", 4.0),
+    ]
+
+
+def test_an_invalid_name_is_not_tried_again() -> None:
+    """It will not get better."""
+    life = a_life(image="Web")
+    life.start(at(0))
+    waiting = life.status(at(0)).state.waiting
+    assert waiting is not UNSET
+    assert waiting.reason == "InvalidImageName"
+    assert (life.due_in(at(0)), life.must_start(at(100))) == (None, False)
+
+
+def test_a_container_that_waited_for_its_image_was_never_started() -> None:
+    """The next kubelet counts no restart of it."""
+    before = a_life(image="nginx:1.161")
+    before.start(at(0))
+    life = a_life(before.status(at(0)), image="web")
+    life.start(at(1))
+    status = life.status(at(1))
+    assert (status.restart_count, status.last_state) == (0, ContainerState())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -562,3 +562,31 @@ async def test_a_hundred_pods_at_once_take_one_write_each(bed: KubeletBed) -> No
     assert bed.wire.take() == ["PATCH pods/status"] * 100
     page = await bed.client.list_all(EVENTS, namespace="default")
     assert {one.source.component for one in page.items} <= {"kubelet"}
+
+
+async def test_a_pod_without_its_image_is_pending(bed: KubeletBed) -> None:
+    """It says why in its status and by events, and goes away like any other."""
+    await bed.add_pod(image="nginx:1.161")
+
+    def waits_with(*reasons: str) -> Callable[[KubeletPod], bool]:
+        def is_so(pod: KubeletPod) -> bool:
+            states = [one.state.waiting for one in pod.status.container_statuses]
+            return any(one is not UNSET and one.reason in reasons for one in states)
+
+        return is_so
+
+    pod = await bed.until(waits_with("ErrImagePull", "ImagePullBackOff"))
+    assert pod.status.phase == "Pending"
+    assert (status_of(pod, "Ready"), status_of(pod, "Initialized")) == ("False", "True")
+    assert pod.status.pod_ip
+    events = await bed.until_told("Failed")
+    assert ("Warning", "Error: ErrImagePull") in [(kind, text) for kind, text, _ in events]
+    await bed.until(waits_with("ImagePullBackOff"))
+    ((kind, text, _),) = await bed.until_told("BackOff")
+    assert (kind, text) == ("Normal", 'Back-off pulling image "nginx:1.161"')
+    await bed.delete()
+    await bed.until_gone()
+    await bed.add_pod("invalid", image="Web:1")
+    pod = await bed.until(waits_with("InvalidImageName"), "invalid")
+    assert pod.status.phase == "Pending"
+    assert (await bed.until_told("InspectFailed"))[0][0] == "Warning"

@@ -1,7 +1,8 @@
 """One container of a pod from its start to its end, by the clock alone.
 
 Containers run, and those that crash end after a second, wait, and are started again: the wait
-doubles from one second to a minute, as that of a kubelet does from ten seconds to five minutes.
+doubles from one second to a minute, as that of a kubelet does from ten seconds to five minutes. So
+does the wait for an image that cannot be had.
 Nothing here waits or writes: whoever holds a container moves it when its time has come.
 """
 
@@ -12,6 +13,13 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 
 from keepclose.kube.recorder import format_time
+from keepclose.lab.images import (
+    INVALID_NAME,
+    PULL_BACK_OFF,
+    PULL_FAILED,
+    ImageFlaw,
+    find_image_flaw,
+)
 from keepclose.lab.podmodes import Mode, mode_of, seconds_until_ready
 from keepclose.lab.podspecs import (
     ContainerSpec,
@@ -23,10 +31,14 @@ from keepclose.lab.podspecs import (
 )
 
 CRASH_S: Final = 1.0
+PULL_S: Final = 1.0
+"""For how long a failed attempt to get an image shows."""
 FIRST_BACK_OFF_S: Final = 1.0
 LAST_BACK_OFF_S: Final = 60.0
 CRASH_LOOP: Final = "CrashLoopBackOff"
 CREATING: Final = Waiting("ContainerCreating")
+_NO_IMAGE: Final = (INVALID_NAME, PULL_FAILED, PULL_BACK_OFF)
+_NEVER_STARTED: Final = (CREATING.reason, *_NO_IMAGE)
 _LOST: Final = 255
 _MOST_DOUBLINGS: Final = 10
 
@@ -57,6 +69,7 @@ class ContainerLife:
         self.spec = spec
         self._pod, self._uid = pod, uid
         self._mode = mode_of(spec)
+        self._flaw = find_image_flaw(spec.image)
         self._ready_after_s = seconds_until_ready(spec)
         self._restarts = -1
         self._crashes = 0
@@ -64,7 +77,7 @@ class ContainerLife:
         self._last = ContainerState()
         self._ready_at: float | None = None
         self._due_at: float | None = None
-        if before is not None and (before.state.waiting != CREATING or before.restart_count):
+        if before is not None and (_was_started(before) or before.restart_count):
             self._restarts = before.restart_count
             self._last = _ending_of(before, now)
 
@@ -72,6 +85,19 @@ class ContainerLife:
     def is_running(self) -> bool:
         """Whether the container runs."""
         return self._state.running is not UNSET
+
+    @property
+    def lacks_image(self) -> bool:
+        """Whether the container cannot be started for want of its image."""
+        return self.image_state is not None
+
+    @property
+    def image_state(self) -> Waiting | None:
+        """Why the container has no image, None when it has one or was not tried to start."""
+        waiting = self._state.waiting
+        if waiting is UNSET or waiting.reason not in _NO_IMAGE:
+            return None
+        return waiting
 
     @property
     def has_ended(self) -> bool:
@@ -91,12 +117,30 @@ class ContainerLife:
         return float(min(LAST_BACK_OFF_S, FIRST_BACK_OFF_S * 2**doublings))
 
     def start(self, now: Moment) -> None:
-        """Start the container, for the first time or again."""
+        """Start the container, for the first time or again; or wait for its image."""
+        if self._flaw is not None:
+            self._wait_for_image(self._flaw, now)
+            return
         self._restarts += 1
         self._state = ContainerState(running=Running(format_time(now.wall)))
         after_s = self._ready_after_s
         self._ready_at = None if after_s is None else now.monotonic + after_s
         self._due_at = now.monotonic + CRASH_S if self._mode is Mode.CRASH else self._ready_at
+
+    def _wait_for_image(self, flaw: ImageFlaw, now: Moment) -> None:
+        """Fail to get the image, or after a failure wait for the next attempt."""
+        before = self.image_state
+        self._due_at = None
+        if flaw.reason == INVALID_NAME:
+            self._state = ContainerState(waiting=Waiting(*flaw))
+        elif before is None or before.reason == PULL_BACK_OFF:
+            self._state = ContainerState(waiting=Waiting(*flaw))
+            self._due_at = now.monotonic + PULL_S
+        else:
+            self._crashes += 1
+            text = f'Back-off pulling image "{self.spec.image}": {flaw.reason}: {flaw.message}'
+            self._state = ContainerState(waiting=Waiting(PULL_BACK_OFF, text))
+            self._due_at = now.monotonic + self.back_off_s
 
     def crash(self, now: Moment, *, again: bool) -> None:
         """End the container by its own failure; it waits to be started again, or not."""
@@ -145,7 +189,7 @@ class ContainerLife:
 
     def status(self, now: Moment) -> ContainerStatus:
         """Return what is reported of the container."""
-        was_started = self._state.waiting != CREATING
+        was_started = self._state.waiting != CREATING and not self.lacks_image
         return ContainerStatus(
             name=self.spec.name,
             image=self.spec.image,
@@ -166,6 +210,11 @@ class ContainerLife:
         running = self._state.running
         started_at = None if running is UNSET else running.started_at
         return Terminated(code, reason, started_at, format_time(now.wall), self._id)
+
+
+def _was_started(before: ContainerStatus) -> bool:
+    waiting = before.state.waiting
+    return waiting is UNSET or waiting.reason not in _NEVER_STARTED
 
 
 def _ending_of(before: ContainerStatus, now: Moment) -> ContainerState:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from keepclose.kube.cache import is_older
 from keepclose.lab.containerlives import ContainerLife, Moment
+from keepclose.lab.images import INVALID_NAME, PULL_BACK_OFF
 from keepclose.lab.listeners import Listener
 from keepclose.lab.podmodes import pre_stop_seconds
 from keepclose.lab.podnetworks import PodPlace
@@ -64,7 +65,7 @@ class PodLife:
         self.place, self.listener = place, listener
         for one in self._containers:
             one.start(now)
-            yield _started(one)
+            yield from _beginning(one)
 
     def hold(self, now: Moment) -> None:
         """Wait for the next attempt, because the pod was refused a place; longer each time."""
@@ -87,7 +88,7 @@ class PodLife:
                     yield Happening(name, "Warning", "BackOff", text)
             elif one.must_start(now):
                 one.start(now)
-                yield _started(one)
+                yield from _beginning(one)
 
     def end(self, pod: KubeletPod, now: Moment, *, linger_s: float) -> Iterator[Happening]:
         """Note that the pod is to end within the grace that it was given, which may get shorter.
@@ -141,6 +142,16 @@ class PodLife:
         return report_status(stored, place=self.place, containers=self._containers, now=now)
 
 
-def _started(container: ContainerLife) -> Happening:
-    name = container.spec.name
-    return Happening(name, "Normal", "Started", f"Started container {name}")
+def _beginning(container: ContainerLife) -> Iterator[Happening]:
+    """Yield what people are told of an attempt to start a container."""
+    name, image = container.spec.name, container.spec.image
+    state = container.image_state
+    if state is None:
+        yield Happening(name, "Normal", "Started", f"Started container {name}")
+        return
+    if state.reason == PULL_BACK_OFF:
+        yield Happening(name, "Normal", "BackOff", f'Back-off pulling image "{image}"')
+    else:
+        reason = "InspectFailed" if state.reason == INVALID_NAME else "Failed"
+        yield Happening(name, "Warning", reason, state.message)
+    yield Happening(name, "Warning", "Failed", f"Error: {state.reason}")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from keepclose.lab.images import find_image_flaw
 from keepclose.lab.podspecs import ContainerSpec
 
 MODE_VARIABLE: Final = "KEEPCLOSE_MODE"
@@ -87,8 +88,15 @@ def seconds_until_ready(container: ContainerSpec) -> float | None:
 
 
 def ports_of(containers: Iterable[ContainerSpec]) -> PodPorts:
-    """Return where a pod of these containers listens; a container that crashes does not."""
-    listening = [one for one in containers if mode_of(one) is not Mode.CRASH]
+    """Return where a pod of these containers listens.
+
+    A container that crashes or has no image does not.
+    """
+    listening = [
+        one
+        for one in containers
+        if mode_of(one) is not Mode.CRASH and find_image_flaw(one.image) is None
+    ]
     ports = tuple(sorted({port for one in listening for port in _ports_said(one)}))
     if not ports and listening:
         return PodPorts(DEFAULT_PORTS, are_guessed=True)

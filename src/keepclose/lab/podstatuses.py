@@ -79,7 +79,7 @@ def report_status(
         pod_ip=addresses[0] if addresses else before.pod_ip,
         pod_ips=_addresses(addresses) or before.pod_ips,
         start_time=started_at,
-        conditions=_conditions(stored, phase, statuses, now=now),
+        conditions=_conditions(stored, phase, statuses, has_place=place is not None, now=now),
         init_container_statuses=_init_statuses(stored, statuses, started_at=started_at)
         if place
         else before.init_container_statuses,
@@ -113,6 +113,8 @@ def _set(condition: PodCondition) -> JsonObject:
 def _phase(place: PodPlace | None, containers: Sequence[ContainerLife]) -> str:
     if place is None:
         return PENDING
+    if any(one.lacks_image for one in containers):
+        return PENDING
     main = [one for one in containers if one.spec.restart_policy != ALWAYS]
     if not all(one.has_ended for one in main):
         return RUNNING
@@ -120,13 +122,18 @@ def _phase(place: PodPlace | None, containers: Sequence[ContainerLife]) -> str:
 
 
 def _conditions(
-    stored: KubeletPod, phase: str, statuses: Iterable[ContainerStatus], *, now: Moment
+    stored: KubeletPod,
+    phase: str,
+    statuses: Iterable[ContainerStatus],
+    *,
+    has_place: bool,
+    now: Moment,
 ) -> tuple[PodCondition, ...]:
     """Return all conditions of the pod, those of others as they are."""
     containers_ready = _containers_ready(phase, statuses)
     verdicts = {
-        NETWORK_READY: Verdict(phase == RUNNING),
-        INITIALIZED: _initialized(stored, phase),
+        NETWORK_READY: Verdict(has_place and phase not in _COMPLETED),
+        INITIALIZED: _initialized(stored, phase, has_place=has_place),
         READY: _ready(stored, containers_ready),
         CONTAINERS_READY: containers_ready,
     }
@@ -168,11 +175,11 @@ def _condition(
     )
 
 
-def _initialized(stored: KubeletPod, phase: str) -> Verdict:
+def _initialized(stored: KubeletPod, phase: str, *, has_place: bool) -> Verdict:
     if phase == SUCCEEDED:
         return Verdict(True, _COMPLETED[phase])
     waiting = [one.name for one in stored.spec.init_containers]
-    if phase != PENDING or not waiting:
+    if has_place or not waiting:
         return HOLDS
     text = f"containers with incomplete status: [{' '.join(waiting)}]"
     return Verdict(False, "ContainersNotInitialized", text)
