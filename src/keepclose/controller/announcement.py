@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import structlog
+
 from keepclose.kube.recorder import EventRecorder
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.service import Service
@@ -16,6 +18,8 @@ from keepclose.routing.auto import disabled_event, enabled_event
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.servicestate import ServicePlan
+
+_log = structlog.get_logger(__name__)
 
 
 class Announcer(Protocol):
@@ -77,7 +81,14 @@ class EventAnnouncer:
         self.warn(service_reference(service), reason, message)
 
     def warn(self, reference: ObjectReference, reason: str, message: str) -> None:
-        """Record a warning about any object."""
+        """Record a warning about any object, and log it: Events are kept for an hour only."""
+        _log.warning(
+            "warning event",
+            kind=reference.kind,
+            object=f"{reference.namespace}/{reference.name}",
+            reason=reason,
+            message=message,
+        )
         self._recorder.record(reference, "Warning", reason, message)
 
     def forget(self, key: NamespacedName) -> None:

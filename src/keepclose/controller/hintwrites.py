@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
+
 from keepclose.controller.admission import HINTS_MANAGER, hint_steps
 from keepclose.controller.announcement import service_reference
 from keepclose.controller.guards import SliceGuard
@@ -20,6 +22,8 @@ from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.kube.recorder import EventRecorder
 from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.service import Service
+
+_log = structlog.get_logger(__name__)
 
 
 class HintWriter:
@@ -69,6 +73,7 @@ class HintWriter:
             except KubeError as error:
                 message = f"Error setting hints of EndpointSlice {meta.name}: {error}"
                 reference = service_reference(service)
+                _log.warning("hints not set", service=str(service.key), error=message)
                 self._recorder.record(reference, "Warning", "FailedToSetHints", message)
                 return Result.ERROR
             else:
