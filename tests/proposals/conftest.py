@@ -48,7 +48,11 @@ async def api(proposal_server: Embedded) -> AsyncIterator[ProposalApi]:
     async with connected(ca) as session:
         plain = Api(proposal_server.url, token=proposal_server.token(), ca=ca, session=session)
         await plain.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        yield ProposalApi(plain, name)
+        found = ProposalApi(plain, name)
+        yield found
+        # Controllers of later tests look at the whole cluster.
+        for path in (found.services, found.slices):
+            await plain.call("DELETE", path)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,6 +13,7 @@ import pytest
 from chances import UNBELIEVABLE, chance_of
 from hypothesis import given
 from hypothesis import strategies as st
+from loads import ask_here
 from msgspec.structs import replace
 from proposalapis import ProposalApi
 from proposalpackets import CLIENTS, PacketScene, packet_scene
@@ -36,7 +37,6 @@ from keepclose.model.service import Service
 from keepclose.model.wellknown import TOPOLOGY_HINTS_ANNOTATION
 from keepclose.routing.serviceports import routed_ports
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
-from loads import ask_here
 
 VALUES = (None, "PreferClose", "PreferSameZone")
 MODES = (None, "Auto", "Disabled", "Whatever")

@@ -118,7 +118,7 @@ async def test_honored_confirms_what_the_data_plane_did(tmp_path: Path) -> None:
                 asyncio.timeout(PATIENCE),
             ):
                 # NB: no event tells that a status was written.
-                while (await conditions(cluster)).get(HONORED, ("",))[0] != "True":
+                while (await conditions(cluster)).get(HONORED, ("",))[0] != "True":  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
 
