@@ -12,14 +12,14 @@ from keepclose.testing.netanswers import SILENCE, Answer, Silence
 
 
 def names_at_cluster_ip(
-    bed: TabledBed, client: str, service: Service, *, want: int = 1
+    bed: TabledBed, client: str, service: Service, *, want: int = 1, udp: bool = False
 ) -> set[str] | Silence:
     """Return which pods answer a client at the cluster IP; `want` different ones are waited for.
 
     A client is a pod, a node or the outside host.
     """
     target = addresses_of(service, IPV4).cluster
-    found = find_answers(bed.namespace(client), target, 80, want=want)
+    found = find_answers(bed.namespace(client), target, 53 if udp else 80, want=want, udp=udp)
     return found if isinstance(found, Silence) else {answer.name for answer in found}
 
 
