@@ -187,9 +187,10 @@ def share_of_traffic(
     selections: Mapping[str, Selection], clients: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the part of all traffic that each address gets, if nodes send as `clients` says."""
-    received: Counter[str] = Counter()
+    received: dict[str, float] = {}
     for name, selection in selections.items():
         endpoints = selection.internal.endpoints
         for endpoint in endpoints:
-            received[endpoint.address] += clients.get(name, 0.0) / len(endpoints)
-    return dict(received)
+            part = clients.get(name, 0.0) / len(endpoints)
+            received[endpoint.address] = received.get(endpoint.address, 0.0) + part
+    return received

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from planned_services import PlannedService, nodes_in
@@ -28,11 +28,13 @@ def subsetted(
     nodes: Sequence[Node] | None = None,
     gates: FeatureGates = SUBSETTING,
     options: SubsetOptions = SubsetOptions(),  # noqa: B008 - frozen
+    counts: Mapping[str, int] | None = None,
     **pods: int,
 ) -> PlannedService:
     """Return a synced Service with this annotation and so many pods in the zones a, b and c.
 
-    Each zone has one node (a1, b1, c1) unless nodes are given; pods run on the zone's first node.
+    How many may be given as `counts` too. Each zone has one node (a1, b1, c1) unless nodes are
+    given; pods run on the zone's first node.
     """
     annotations = {} if value is None else {SUBSETTING_ANNOTATION: value}
     planned = PlannedService(
@@ -40,7 +42,7 @@ def subsetted(
         nodes_in(a=1, b=1, c=1) if nodes is None else nodes,
         Settings(gates=gates, subsets=options),
     )
-    for letter, count in pods.items():
+    for letter, count in (counts or pods).items():
         planned.start(f"{letter}1", count)
     planned.sync()
     return planned

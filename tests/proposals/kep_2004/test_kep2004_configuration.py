@@ -162,7 +162,7 @@ def test_kep2004_notes_the_start_is_three_times_the_zones(zones: int) -> None:
     for total, is_divided in ((padded - 1, False), (padded, True)):
         counts = dict.fromkeys(letters, total // zones)
         counts["a"] += total - sum(counts.values())
-        assert (set(subsetted(nodes=nodes, **counts).groups()) != {""}) == is_divided
+        assert (set(subsetted(nodes=nodes, counts=counts).groups()) != {""}) == is_divided
 
 
 def test_kep2004_notes_a_start_may_be_specified() -> None:

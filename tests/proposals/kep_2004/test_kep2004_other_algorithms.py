@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import pytest
 from simulated_sample import figures
-from subset_services import A, B, C, decide, sizes, subsetted
+from subset_services import A, B, C, subsetted
 
 from keepclose.routing.allocation.local import Outcome, local
 from keepclose.routing.allocation.localopt import allocate_local_opt
 from keepclose.routing.allocation.localshared import allocate_local_shared
 from keepclose.routing.allocation.localweighted import allocate_local_weighted
-from keepclose.routing.subsets import SubsetMode, SubsetOptions
 
 THIRDS = [1 / 3] * 3
 
@@ -221,14 +220,3 @@ def test_kep2004_future_require_zone() -> None:
     planned = subsetted("RequireZone", a=9, b=1, c=2)
     assert planned.groups() == {A: 9, B: 1, C: 2}
     assert all(zone == group for zone, group in planned.placement().values())
-
-
-def test_kep2004_future_minimum_threshold() -> None:
-    """Future Expansion: an option specifies the minimum threshold for the Auto approach."""
-    located = {A: 5, B: 5, C: 5}
-    modes = [
-        decide(located, options=SubsetOptions(start_per_zone=start, padding=0)).mode
-        for start in (5, 5.5)
-    ]
-    assert modes == [SubsetMode.SUBSETS, SubsetMode.RANDOM]
-    assert sizes(decide(located)) == located

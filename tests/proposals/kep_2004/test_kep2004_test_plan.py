@@ -47,7 +47,7 @@ def test_kep2004_plan_even_and_uneven_endpoints(
     counts: tuple[int, int, int], want: dict[str, int]
 ) -> None:
     """Single Approach Test: evenly and unevenly spread endpoints are distributed as expected."""
-    assert subsetted(**dict(zip("abc", counts, strict=True))).groups() == want
+    assert subsetted(counts=dict(zip("abc", counts, strict=True))).groups() == want
 
 
 def test_kep2004_plan_zones_without_endpoints() -> None:

@@ -160,15 +160,6 @@ def test_kep3015_draft1_external_prefer_local_survives_changing_endpoints() -> N
         assert set(trace(asked, after, "n1", is_external=True)[0]) == want
 
 
-def test_kep3015_draft1_external_prefer_local_replaces_the_source_locally() -> None:
-    """External, PreferLocal: the source IP is not preserved, even when delivering locally."""
-    chances, is_masqueraded = trace(
-        exposed(external="PreferLocal"), TWO_HERE, "n1", is_external=True
-    )
-    assert "10.0.1.1:8080" in chances
-    assert is_masqueraded
-
-
 def test_kep3015_draft1_internal_source_is_always_preserved() -> None:
     """Internal: the source IP is always preserved for internal traffic."""
     for policy in ("Cluster", "Local", "PreferLocal"):
