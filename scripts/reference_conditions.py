@@ -9,19 +9,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keepclose.controller.webhookprocess import CONDITION_PREFIX
-from keepclose.model.gates import Gate
+from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import Condition
-from keepclose.routing.conditions import (
-    ACCEPTED,
-    HONORED,
-    PROGRAMMED,
-    Acknowledgements,
-    ConditionReason,
-    service_conditions,
-)
+from keepclose.model.wellknown import PROXY_NAME_LABEL
+from keepclose.routing.conditionreasons import ConditionReason
+from keepclose.routing.conditions import ACCEPTED, PROGRAMMED, service_conditions
 from keepclose.routing.hints import SliceSet
+from keepclose.routing.honoring import (
+    HONORED,
+    Acknowledgements,
+    NodeSample,
+    Obstacle,
+    find_obstacle,
+)
 from keepclose.routing.strategy import FIELD, Strategy, StrategyName, Verdict
-from keepclose.testing.builders import endpoint, endpoint_slice
+from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 _ABOUT = {
     ACCEPTED: "Whether the value of trafficDistribution is one that is known and switched on.",
@@ -43,7 +45,7 @@ class _Example(NamedTuple):
     name: StrategyName = StrategyName.SAME_ZONE
     write_failed: str = ""
     dropped: tuple[str, ...] = ()
-    acknowledgements: Acknowledgements | None = None
+    acknowledgements: Acknowledgements | Obstacle | None = None
 
 
 _EXAMPLES = (
@@ -71,18 +73,39 @@ _EXAMPLES = (
     ),
     _Example(
         HONORED,
-        "Every ready node has answered, and uses the hints.",
+        "Every ready node has answered, goes by hints of this kind, and uses them.",
         acknowledgements=Acknowledgements(nodes=2, answered=2, honoured=2),
     ),
     _Example(
         HONORED,
-        "Some ready node has not answered for the newest slices.",
+        "Some ready node has not answered for the newest slices; those that are silent are named.",
         acknowledgements=Acknowledgements(nodes=2, answered=1, honoured=1),
     ),
     _Example(
         HONORED,
-        "Every ready node has answered, and some do not use the hints.",
-        acknowledgements=Acknowledgements(nodes=2, answered=2, honoured=1),
+        "Some ready nodes do not use the hints; the message names nodes, and why.",
+        acknowledgements=Acknowledgements(
+            nodes=2, answered=2, honoured=1, refusing=NodeSample(1, ("n1 (ZoneNotHinted)",))
+        ),
+    ),
+    _Example(
+        HONORED,
+        "The Service has the label `service.kubernetes.io/service-proxy-name`.",
+        acknowledgements=find_obstacle(
+            service(labels={PROXY_NAME_LABEL: "other"}), gates=DEFAULT_GATES
+        ),
+    ),
+    _Example(
+        HONORED,
+        "The Service is headless, so that no proxy leads its traffic.",
+        acknowledgements=find_obstacle(service(cluster_ip="None"), gates=DEFAULT_GATES),
+    ),
+    _Example(
+        HONORED,
+        "`internalTrafficPolicy` governs the traffic within the cluster.",
+        acknowledgements=find_obstacle(
+            service(internal_traffic_policy="Local"), gates=DEFAULT_GATES
+        ),
     ),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 
 from keepclose.controller.acknowledgements import Ledger, newest_version
 from keepclose.controller.controller import Controller
+from keepclose.controller.nodegroups import NodeGroup
 from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import CONFIG_MAPS, NODES, SERVICES
 from keepclose.model.acknowledgements import (
     ACKNOWLEDGEMENT_NAMESPACE,
+    HintLevel,
     NodeAcknowledgement,
     acknowledgement_name,
     render_acknowledgement,
@@ -25,7 +28,7 @@ from keepclose.model.acknowledgements import (
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.routing.conditions import Acknowledgements
+from keepclose.routing.honoring import Acknowledgements, NodeSample
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice, node, service
@@ -41,13 +44,15 @@ class Book:
     def __init__(self, *nodes: str) -> None:
         self.due: list[NamespacedName] = []
         self.ledger = Ledger(on_due=self.due.append)
+        self.honors = frozenset(HintLevel)
+        """What nodes say that they go by."""
         self._told: dict[str, ConfigMap] = {}
         for name in nodes:
             self.ledger.hear_node(None, node(name))
 
     def answer(self, name: str, version: int, *refused: NamespacedName) -> list[NamespacedName]:
         """Let a node answer; return the Services that are looked at again, sorted."""
-        words = NodeAcknowledgement(name, version, dict.fromkeys(refused, "Because"))
+        words = NodeAcknowledgement(name, version, dict.fromkeys(refused, "Because"), self.honors)
         return self.tell(name, render_acknowledgement(words))
 
     def tell(self, name: str, new: ConfigMap | None) -> list[NamespacedName]:
@@ -59,6 +64,17 @@ class Book:
             self._told[name] = new
         return self.take()
 
+    def judge(
+        self, key: NamespacedName, version: int, *levels: HintLevel
+    ) -> Acknowledgements | None:
+        """Ask about a Service with hints of these levels, or for zones."""
+        return self.ledger.judge(key, version, frozenset(levels or (HintLevel.ZONES,)))
+
+    def counts(self, key: NamespacedName, version: int) -> tuple[int, int, int] | None:
+        """Return how many nodes are ready, have answered, and use the hints."""
+        acks = self.judge(key, version)
+        return None if acks is None else (acks.nodes, acks.answered, acks.honoured)
+
     def take(self) -> list[NamespacedName]:
         """Return the Services that were looked at again."""
         taken, self.due[:] = sorted(self.due), []
@@ -68,12 +84,12 @@ class Book:
 def test_nobody_is_asked_before_somebody_answers() -> None:
     """Without any acknowledgement there is no condition; the first brings it for all."""
     book = Book("n1", "n2")
-    assert book.ledger.judge(WEB, 5) is None
-    assert book.ledger.judge(API, 6) is None
+    assert book.counts(WEB, 5) is None
+    assert book.counts(API, 6) is None
     assert book.answer("n1", 9) == [API, WEB]
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 1, 1)
+    assert book.counts(WEB, 5) == (2, 1, 1)
     assert book.tell("n1", None) == [API, WEB]
-    assert book.ledger.judge(WEB, 5) is None
+    assert book.counts(WEB, 5) is None
 
 
 def test_only_what_the_slowest_node_has_passed_is_looked_at() -> None:
@@ -82,14 +98,14 @@ def test_only_what_the_slowest_node_has_passed_is_looked_at() -> None:
     for name in ("n1", "n2", "n3"):
         book.answer(name, 1)
     for key, version in ((WEB, 10), (API, 20), (DNS, 30)):
-        assert book.ledger.judge(key, version) == Acknowledgements(3, 0, 0)
+        assert book.counts(key, version) == (3, 0, 0)
     assert book.answer("n1", 30) == []
     assert book.answer("n2", 25) == []
     assert book.answer("n3", 9) == []
     assert book.answer("n3", 20) == [API, WEB]
-    assert book.ledger.judge(API, 20) == Acknowledgements(3, 3, 3)
+    assert book.counts(API, 20) == (3, 3, 3)
     assert book.answer("n3", 40) == []
-    assert book.ledger.judge(DNS, 30) == Acknowledgements(3, 2, 2)
+    assert book.counts(DNS, 30) == (3, 2, 2)
     assert book.answer("n2", 30) == [DNS]
     assert book.ledger.pending == 0
 
@@ -99,14 +115,14 @@ def test_exceptions_concern_the_services_that_they_name() -> None:
     book = Book("n1", "n2")
     book.answer("n1", 9)
     book.answer("n2", 9)
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 2, 2)
+    assert book.counts(WEB, 5) == (2, 2, 2)
     assert book.answer("n1", 9, WEB, API) == [WEB]
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 2, 1)
+    assert book.counts(WEB, 5) == (2, 2, 1)
     assert book.answer("n1", 10, WEB) == []
     assert book.answer("n2", 10, WEB) == [WEB]
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 2, 0)
+    assert book.counts(WEB, 5) == (2, 2, 0)
     assert book.answer("n1", 10) == [WEB]
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 2, 1)
+    assert book.counts(WEB, 5) == (2, 2, 1)
 
 
 def test_an_exception_counts_only_once_its_node_has_the_slice() -> None:
@@ -114,7 +130,7 @@ def test_an_exception_counts_only_once_its_node_has_the_slice() -> None:
     book = Book("n1", "n2")
     book.answer("n1", 9)
     book.answer("n2", 4, WEB)
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 1, 1)
+    assert book.counts(WEB, 5) == (2, 1, 1)
 
 
 def test_nodes_that_leave_are_not_waited_for() -> None:
@@ -122,20 +138,20 @@ def test_nodes_that_leave_are_not_waited_for() -> None:
     book = Book("n1", "n2", "n3")
     book.answer("n1", 9)
     book.answer("n2", 3)
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(3, 1, 1)
+    assert book.counts(WEB, 5) == (3, 1, 1)
     book.ledger.hear_node(node("n3"), None)
     assert book.take() == []
     book.ledger.hear_node(node("n2"), node("n2", ready=False))
     assert book.take() == [WEB]
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(1, 1, 1)
+    assert book.counts(WEB, 5) == (1, 1, 1)
 
 
 def test_nodes_that_join_take_nothing_back() -> None:
     """What was honoured is not looked at again for a new node; what waits goes on waiting."""
     book = Book("n1")
     book.answer("n1", 9)
-    book.ledger.judge(WEB, 5)
-    book.ledger.judge(API, 10)
+    book.judge(WEB, 5)
+    book.judge(API, 10)
     book.ledger.hear_node(None, node("n2"))
     assert book.take() == []
     assert book.answer("n1", 12) == []
@@ -147,31 +163,31 @@ def test_a_node_with_exceptions_concerns_them_when_it_comes_and_goes() -> None:
     book = Book("n1", "n2")
     book.answer("n1", 9)
     book.answer("n2", 9, WEB)
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 2, 1)
+    assert book.counts(WEB, 5) == (2, 2, 1)
     book.ledger.hear_node(node("n2"), node("n2", ready=False))
     assert book.take() == [WEB]
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(1, 1, 1)
+    assert book.counts(WEB, 5) == (1, 1, 1)
     book.ledger.hear_node(node("n2", ready=False), node("n2"))
     assert book.take() == [WEB]
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(2, 2, 1)
+    assert book.counts(WEB, 5) == (2, 2, 1)
 
 
 def test_a_heartbeat_is_no_news() -> None:
     """An update that leaves a node ready changes nothing."""
     book = Book("n1")
     book.answer("n1", 4)
-    book.ledger.judge(WEB, 5)
+    book.judge(WEB, 5)
     book.ledger.hear_node(node("n1"), node("n1", "zone-b"))
     assert book.take() == []
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(1, 0, 0)
+    assert book.counts(WEB, 5) == (1, 0, 0)
 
 
 def test_words_that_make_no_sense_are_no_answer() -> None:
     """A node whose object cannot be read is waited for."""
     book = Book("n1")
     name = ObjectMeta(name=acknowledgement_name("n1"))
-    book.tell("n1", ConfigMap(metadata=name, data={"version": "soon"}))
-    assert book.ledger.judge(WEB, 5) == Acknowledgements(1, 0, 0)
+    book.tell("n1", ConfigMap(metadata=name, data={"form": "2", "programmed": "soon"}))
+    assert book.counts(WEB, 5) == (1, 0, 0)
     book.ledger.hear_acknowledgement(None, ConfigMap(metadata=ObjectMeta(name="other")))
     assert book.take() == []
 
@@ -180,8 +196,8 @@ def test_services_that_are_gone_are_forgotten() -> None:
     """Nobody looks at a Service again that is gone or has no hints any more."""
     book = Book("n1")
     book.answer("n1", 1)
-    book.ledger.judge(WEB, 5)
-    book.ledger.judge(API, 5)
+    book.judge(WEB, 5)
+    book.judge(API, 5)
     book.ledger.hear_service(service("web"), service("web"))
     book.ledger.hear_service(service("web"), None)
     book.ledger.forget(API)
@@ -194,8 +210,8 @@ def test_waiting_costs_no_memory() -> None:
     book = Book("n1", "n2")
     book.answer("n1", 1)
     for version in range(2, 2000):
-        book.ledger.judge(WEB, version)
-        book.ledger.judge(WEB, version)
+        book.judge(WEB, version)
+        book.judge(WEB, version)
     assert (book.ledger.pending, len(book.ledger._line) < 100) == (1, True)
     book.answer("n1", 5000)
     assert book.answer("n2", 1998) == []
@@ -217,6 +233,94 @@ def test_the_newest_version_of_a_service(versions: tuple[str, ...], want: int) -
         one = endpoint_slice()
         slices.append(type(one)(metadata=ObjectMeta(name=version, resource_version=version)))
     assert newest_version(slices) == want
+
+
+def test_nodes_that_do_not_go_by_the_kind_of_hints_are_named() -> None:
+    """One node without the feature is enough, and concerns the Services of that kind alone."""
+    book = Book("n1", "n2")
+    for name in ("n1", "n2"):
+        book.answer(name, 9)
+    book.judge(WEB, 5, HintLevel.ZONES)
+    book.judge(API, 5, HintLevel.ZONES, HintLevel.NODES)
+    book.honors = frozenset({HintLevel.ZONES})
+    assert book.answer("n2", 9) == [API]
+    acks = book.judge(API, 5, HintLevel.ZONES, HintLevel.NODES)
+    assert acks is not None
+    assert (acks.lacking, acks.unable) == (HintLevel.NODES, NodeSample(1, ("n2",)))
+    web = book.judge(WEB, 5, HintLevel.ZONES)
+    assert web is not None
+    assert web.lacking is None
+    # A second one changes the message, which can wait.
+    assert book.answer("n1", 9) == []
+    book.ledger.tick()
+    assert book.take() == [API]
+    book.honors = frozenset(HintLevel)
+    assert book.answer("n1", 9) == []
+    assert book.answer("n2", 9) == [API]
+
+
+def test_messages_are_written_anew_at_a_bounded_rate() -> None:
+    """However many Services a node concerns, each tick looks at some of them only."""
+    book = Book("n1", "n2")
+    for name in ("n1", "n2"):
+        book.answer(name, 9)
+    services = [NamespacedName("default", f"s{number:03}") for number in range(120)]
+    book.honors = frozenset({HintLevel.ZONES})
+    book.answer("n1", 9)
+    for key in services:
+        book.judge(key, 5, HintLevel.NODES)
+    assert book.answer("n2", 9) == []
+    sizes = []
+    for _ in range(4):
+        book.ledger.tick()
+        sizes.append(len(book.take()))
+    assert sizes == [50, 50, 20, 0]
+
+
+def test_nodes_that_are_behind_are_named_after_a_while() -> None:
+    """At first nodes have had no time to answer; later the message says which did not."""
+    book = Book("n1", "n2")
+    for name in ("n1", "n2"):
+        book.answer(name, 4)
+    book.answer("n1", 9)
+    before = book.judge(WEB, 5)
+    assert before is not None
+    assert before.silent == NodeSample()
+    for _ in range(6):
+        assert book.take() == []
+        book.ledger.tick()
+    assert book.take() == [WEB]
+    after = book.judge(WEB, 5)
+    assert after is not None
+    assert after.silent == NodeSample(1, ("n2",))
+
+
+def test_a_node_that_joins_and_never_answers_is_told_after_a_while() -> None:
+    """What was honoured is not honoured on a node that runs another proxy."""
+    book = Book("n1")
+    book.answer("n1", 9)
+    assert book.counts(WEB, 5) == (1, 1, 1)
+    book.ledger.hear_node(None, node("n2"))
+    for _ in range(12):
+        assert book.take() == []
+        book.ledger.tick()
+    assert book.take() == [WEB]
+    acks = book.judge(WEB, 5)
+    assert acks is not None
+    assert (acks.nodes, acks.answered, acks.silent) == (2, 1, NodeSample(1, ("n2",)))
+
+
+def test_names_stay_while_their_nodes_belong_to_the_group() -> None:
+    """A message keeps the names that it gave, and fills up only when one leaves."""
+    group = NodeGroup()
+    for name in ("n5", "n6", "n7"):
+        assert group.put(name, belongs=True)
+    assert group.sample == NodeSample(3, ("n5", "n6", "n7"))
+    assert group.put("n1", belongs=True)
+    assert not group.put("n1", belongs=True)
+    assert group.sample == NodeSample(4, ("n5", "n6", "n7"))
+    group.put("n6", belongs=False)
+    assert group.sample == NodeSample(3, ("n5", "n7", "n1"))
 
 
 NODE_NAMES = st.sampled_from(["n1", "n2", "n3"])
@@ -271,8 +375,12 @@ def test_whoever_becomes_honoured_is_looked_at(steps: list[tuple[object, ...]]) 
                 versions[key] = version
                 due = [key]
         for key in due:
-            got = book.ledger.judge(key, versions[key])
-            assert got == counted(key)
+            got = book.judge(key, versions[key])
+            want = counted(key)
+            assert (got is None) == (want is None)
+            if got is not None and want is not None:
+                assert got.nodes == want.nodes
+                assert (got.answered, got.honoured) == (want.answered, want.honoured)
             shown[key] = _status(got)
         for key, status in shown.items():
             if status == "pending":
@@ -314,18 +422,20 @@ async def acknowledge(
     name: str,
     version: int,
     refused: Mapping[NamespacedName, str] | None = None,
+    *,
+    honors: frozenset[HintLevel] = frozenset(HintLevel),
 ) -> None:
     """Write what a node says, and wait until the controller has done what follows."""
-    data = render_data(version, refused or {})
+    words = NodeAcknowledgement(name, version, dict(refused or {}), honors)
     try:
         stored = await cluster.client.patch(
             CONFIG_MAPS,
             acknowledgement_name(name),
-            {"data": data},
+            {"data": render_data(words)},
             namespace=ACKNOWLEDGEMENT_NAMESPACE,
         )
     except NotFound:
-        body = render_acknowledgement(NodeAcknowledgement(name, version, dict(refused or {})))
+        body = render_acknowledgement(words)
         stored = await cluster.client.create(CONFIG_MAPS, body, namespace=ACKNOWLEDGEMENT_NAMESPACE)
     cache = controller.caches.acknowledgements
     async with asyncio.timeout(PATIENCE):
@@ -387,7 +497,7 @@ async def test_the_condition_in_full(cluster: World) -> None:
         assert (accepted.status, programmed.status) == ("True", "True")
         assert (pending.type, pending.message) == (
             HONORED,
-            "not all ready nodes have answered for the hints as written",
+            "no answer for the hints as written from nodes n1",
         )
         assert (done.type, done.message) == (HONORED, "all ready nodes use the hints as written")
         assert done.last_transition_time is not None
@@ -473,3 +583,42 @@ async def test_without_the_gate_nobody_listens(cluster: World) -> None:
         await cluster.settle(controller)
         assert len(controller.caches.acknowledgements) == 0
         assert await cluster.conditions() == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "want"),
+    [
+        pytest.param({"internalTrafficPolicy": "Local"}, {}, "OverriddenByPolicy", id="policy"),
+        pytest.param({"clusterIP": "None"}, {}, "Headless", id="headless"),
+        pytest.param(
+            {}, {"service.kubernetes.io/service-proxy-name": "other"}, "OtherProxy", id="a label"
+        ),
+    ],
+)
+async def test_what_no_proxy_leads_by_hints_is_never_honoured(
+    cluster: World, spec: dict[str, Any], labels: dict[str, str], want: str
+) -> None:
+    """Whatever all nodes say, the condition says why hints do not govern."""
+    await cluster.add_service("odd", trafficDistribution="PreferSameZone", **spec)
+    await cluster.change(SERVICES, "odd", {"metadata": {"labels": labels}})
+    async with cluster.controlled(SETTINGS) as controller:
+        await cluster.settle(controller)
+        for name in ("n0", "n1"):
+            await acknowledge(cluster, controller, name, 10**9)
+        found = {one.type: one for one in await cluster.conditions("odd")}
+        assert (found[HONORED].status != "True", found[HONORED].reason) == (True, want)
+        plain = {one.type: one for one in await cluster.conditions("web")}
+        assert plain[HONORED].status == "True"
+
+
+async def test_a_node_without_the_feature_is_named(cluster: World) -> None:
+    """Zone hints are honoured by a node that does not know node hints, those are not."""
+    await cluster.add_service("near", trafficDistribution="PreferSameNode")
+    async with cluster.controlled(SETTINGS) as controller:
+        await cluster.settle(controller)
+        await acknowledge(cluster, controller, "n0", 10**9)
+        await acknowledge(cluster, controller, "n1", 10**9, honors=frozenset({HintLevel.ZONES}))
+        assert {one.type: one.status for one in await cluster.conditions("web")}[HONORED] == "True"
+        near = {one.type: one for one in await cluster.conditions("near")}[HONORED]
+        assert (near.status, near.reason) == ("False", "PartiallyHonored")
+        assert near.message.endswith("off, on nodes n1")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keepclose.model.acknowledgements import (
+    HintLevel,
     NodeAcknowledgement,
     acknowledgement_name,
     parse_acknowledgement,
@@ -17,6 +19,7 @@ from keepclose.model.configuration import ConfigMap
 from keepclose.model.meta import NamespacedName, ObjectMeta, OwnerReference
 
 WEB = NamespacedName("shop", "web")
+FORM = {"form": "2"}
 
 
 def written(**data: str) -> ConfigMap:
@@ -27,31 +30,49 @@ def written(**data: str) -> ConfigMap:
 @pytest.mark.parametrize(
     ("data", "want"),
     [
-        pytest.param({"version": "7"}, NodeAcknowledgement("n1", 7), id="a version alone"),
+        pytest.param({**FORM, "programmed": "7"}, NodeAcknowledgement("n1", 7), id="a version"),
         pytest.param(
-            {"version": "7", "exceptions": "shop/web NoZone\n\n a/b  Because of this \n"},
+            {
+                **FORM,
+                "programmed": "7",
+                "exceptions": "shop/web NoZone\n\n a/b  Because of it \n",
+            },
             NodeAcknowledgement(
-                "n1", 7, {WEB: "NoZone", NamespacedName("a", "b"): "Because of this"}
+                "n1", 7, {WEB: "NoZone", NamespacedName("a", "b"): "Because of it"}
             ),
             id="exceptions, with blanks",
         ),
-        pytest.param({}, NodeAcknowledgement("n1"), id="nothing"),
-        pytest.param({"version": "-7"}, NodeAcknowledgement("n1"), id="a negative version"),
-        pytest.param({"version": "7x"}, NodeAcknowledgement("n1"), id="no number"),
-        pytest.param({"version": "\u0667"}, NodeAcknowledgement("n1"), id="a foreign digit"),
-        pytest.param({"version": "9" * 5000}, NodeAcknowledgement("n1"), id="a number too long"),
         pytest.param(
-            {"version": "7", "exceptions": "shop/web"},
+            {**FORM, "programmed": "7", "honors": "forNodes forZones later"},
+            NodeAcknowledgement("n1", 7, honors=frozenset(HintLevel)),
+            id="kinds of hints, one of them unknown",
+        ),
+        pytest.param({"version": "7"}, NodeAcknowledgement("n1"), id="the first form"),
+        pytest.param(
+            {"form": "3", "programmed": "7"}, NodeAcknowledgement("n1"), id="a form to come"
+        ),
+        pytest.param(
+            {**FORM, "programmed": "7", "honors": "forZones", "version": "9"},
+            NodeAcknowledgement("n1"),
+            id="two forms at once",
+        ),
+        pytest.param({}, NodeAcknowledgement("n1"), id="nothing"),
+        pytest.param({**FORM, "programmed": "-7"}, NodeAcknowledgement("n1"), id="negative"),
+        pytest.param({**FORM, "programmed": "7x"}, NodeAcknowledgement("n1"), id="no number"),
+        pytest.param({**FORM, "programmed": "\u0667"}, NodeAcknowledgement("n1"), id="no digit"),
+        pytest.param({**FORM, "programmed": "9" * 5000}, NodeAcknowledgement("n1"), id="too long"),
+        pytest.param(
+            {**FORM, "programmed": "7", "exceptions": "shop/web"},
             NodeAcknowledgement("n1"),
             id="an exception without a reason",
         ),
         pytest.param(
-            {"version": "7", "exceptions": "web NoZone"},
+            {**FORM, "programmed": "7", "exceptions": "web NoZone"},
             NodeAcknowledgement("n1"),
             id="an exception without a namespace",
         ),
         pytest.param(
-            {"version": "7", "exceptions": "a/b/c NoZone"},
+            {**FORM, "programmed": "7", "exceptions": "a/b/c NoZone"},
             NodeAcknowledgement("n1"),
             id="an exception with a part too many",
         ),
@@ -72,6 +93,7 @@ def test_an_acknowledgement_as_written() -> None:
     """Name, namespace, label, owner and data are what the controller looks for."""
     node = OwnerReference(api_version="v1", kind="Node", name="n1", uid="u1")
     answer = NodeAcknowledgement("n1", 12, {WEB: "NoZone", NamespacedName("a", "b"): "Local"})
+    answer = replace(answer, honors=frozenset(HintLevel))
     assert render_acknowledgement(answer, owner=node) == ConfigMap(
         metadata=ObjectMeta(
             name="keepclose-ack-n1",
@@ -79,7 +101,12 @@ def test_an_acknowledgement_as_written() -> None:
             labels={"keepclose.dev/acknowledgement": "true"},
             owner_references=(node,),
         ),
-        data={"version": "12", "exceptions": "a/b Local\nshop/web NoZone\n"},
+        data={
+            **FORM,
+            "programmed": "12",
+            "honors": "forNodes forZones",
+            "exceptions": "a/b Local\nshop/web NoZone\n",
+        },
     )
     assert render_acknowledgement(answer).metadata.owner_references == ()
     assert acknowledgement_name("n1") == "keepclose-ack-n1"
@@ -92,17 +119,25 @@ NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=True)
     NAMES,
     st.integers(0, 2**64 - 1),
     st.dictionaries(st.builds(NamespacedName, NAMES, NAMES), NAMES, max_size=5),
+    st.frozensets(st.sampled_from(HintLevel)),
 )
 @settings(deadline=None, max_examples=100)
 def test_what_is_rendered_is_parsed(
-    node: str, version: int, exceptions: dict[NamespacedName, str]
+    node: str,
+    version: int,
+    exceptions: dict[NamespacedName, str],
+    honors: frozenset[HintLevel],
 ) -> None:
     """Proxy and controller understand each other."""
-    answer = NodeAcknowledgement(node, version, exceptions)
+    answer = NodeAcknowledgement(node, version, exceptions, honors)
     assert parse_acknowledgement(render_acknowledgement(answer)) == answer
 
 
-@given(st.dictionaries(st.sampled_from(["version", "exceptions"]), st.text()))
+@given(
+    st.dictionaries(
+        st.sampled_from(["form", "programmed", "honors", "version", "exceptions"]), st.text()
+    )
+)
 @settings(deadline=None, max_examples=200)
 def test_parsing_is_total(data: dict[str, str]) -> None:
     """Any text gives an answer of that node."""

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from keepclose.kube.kinds import CONFIG_MAPS, ENDPOINT_SLICES, NODES, SERVICES
-from keepclose.model.acknowledgements import parse_acknowledgement
-from keepclose.model.meta import NamespacedName
+from keepclose.model.acknowledgements import (
+    HintLevel,
+    NodeAcknowledgement,
+    parse_acknowledgement,
+    render_acknowledgement,
+)
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.wellknown import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.writers import Failure, NftError
-from keepclose.testing.apiservers import serving
+from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted, plain
 
 WEB = NamespacedName("default", "web")
+
+STATUS = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
 
 
 @asynccontextmanager
@@ -247,7 +256,7 @@ async def test_the_acknowledgement(tmp_path: Path) -> None:
         await cluster.add_service()
         await cluster.add_service("odd")
         made = await cluster.set_endpoints(hinted("10.0.0.1", "zone-a"))
-        settings = {"acknowledges": True, "acknowledge_every_s": 0.0}
+        settings = {"acknowledges": True, "acknowledge_every_s": 0.0, "gates": STATUS}
         async with watched(cluster, families=("IPv4",), **settings) as one:
             await one.news()
             acknowledger = one.proxy.acknowledger
@@ -267,6 +276,55 @@ async def test_the_acknowledgement(tmp_path: Path) -> None:
             assert (said.node, said.exceptions) == ("n1", want)
 
 
+async def test_a_node_states_which_hints_it_goes_by(tmp_path: Path) -> None:
+    """What feature gates rule out for all Services is said once, and of no Service."""
+    gates = STATUS.without(Gate.SERVICE_TRAFFIC_DISTRIBUTION)
+    async with world(tmp_path) as cluster:
+        await cluster.add_service()
+        await cluster.set_endpoints(hinted("10.0.0.1", "zone-a"))
+        settings = {"acknowledges": True, "acknowledge_every_s": 0.0}
+        for wanted, honors in (
+            (STATUS, frozenset(HintLevel)),
+            (STATUS.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION), {HintLevel.ZONES}),
+            (gates, frozenset()),
+        ):
+            async with watched(cluster, families=("IPv4",), gates=wanted, **settings) as one:
+                while one.proxy.acknowledger.writes < 1:
+                    await one.news()
+                said = await _acknowledged(cluster)
+                assert (said.honors, said.exceptions) == (honors, {})
+
+
+async def test_without_its_gate_a_proxy_asks_for_nothing(tmp_path: Path) -> None:
+    """No ConfigMap is written or looked for; one of before goes where conditions count on it."""
+    async with world(tmp_path) as cluster:
+        await cluster.add_service()
+        settings = {"acknowledges": True, "acknowledge_every_s": 0.0, "families": ("IPv4",)}
+        said = NodeAcknowledgement("n1", 7, honors=frozenset(HintLevel))
+        uid = (await cluster.client.get(NODES, "n1")).metadata.uid
+        node = OwnerReference(api_version="v1", kind="Node", name="n1", uid=uid)
+        await cluster.client.create(
+            CONFIG_MAPS, render_acknowledgement(said, owner=node), namespace="kube-system"
+        )
+        async with watched(cluster, **settings) as one:
+            await one.proxy.synced.wait()
+            await one.news()
+            assert one.proxy.acknowledger.writes == 0
+        assert await _acknowledged(cluster) == said
+        honored = {"type": "TrafficDistributionHonored", "status": "True"}
+        await cluster.client.patch(
+            SERVICES,
+            "web",
+            {"status": {"conditions": [honored]}},
+            namespace="default",
+            subresource="status",
+        )
+        async with watched(cluster, **settings), asyncio.timeout(PATIENCE):
+            while await _acknowledged(cluster) == said:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+        assert await _acknowledged(cluster) == NodeAcknowledgement("n1")
+
+
 async def _acknowledged(cluster: ProxyCluster) -> Any:
     found = await cluster.client.get(CONFIG_MAPS, "keepclose-ack-n1", namespace="kube-system")
     assert found.metadata.labels == {"keepclose.dev/acknowledgement": "true"}
@@ -278,7 +336,7 @@ async def test_an_acknowledgement_that_is_forbidden(tmp_path: Path) -> None:
     """A server that says no is asked once; the rules come all the same."""
     async with world(tmp_path) as cluster:
         await cluster.add_service()
-        settings = {"acknowledges": True, "acknowledge_every_s": 0.0}
+        settings = {"acknowledges": True, "acknowledge_every_s": 0.0, "gates": STATUS}
         role = "viewer.kubeconfig"
         async with watched(cluster, families=("IPv4",), role=role, **settings) as one:
             await one.news()

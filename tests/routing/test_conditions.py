@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from keepclose.model.acknowledgements import HintLevel
 from keepclose.model.endpointslice import Endpoint
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
-from keepclose.routing.conditions import Acknowledgements, merge_conditions, service_conditions
+from keepclose.model.service import Service
+from keepclose.routing.conditions import merge_conditions, service_conditions
 from keepclose.routing.hints import SliceSet
+from keepclose.routing.honoring import Acknowledgements, NodeSample, find_obstacle
 from keepclose.routing.strategy import choose_strategy
+from keepclose.routing.topology import followed_levels
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 GATES = FeatureGates().with_gates(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS)
@@ -135,21 +139,89 @@ def test_honored_counts_nodes(acks: Acknowledgements, want_status: str, want_rea
     )
 
 
-def test_messages_of_honored_have_no_counts() -> None:
-    """An answer that changes no status changes no message, so that it writes nothing."""
+def test_messages_of_honored_name_few_nodes() -> None:
+    """An answer that changes neither status nor the few named changes no message."""
     strategy = choose_strategy(service(traffic_distribution="PreferClose"), gates=GATES)
     slices = SliceSet(unchanged=(endpoint_slice(ZONE_ONLY),))
 
-    def message(*counts: int) -> str:
-        acks = Acknowledgements(*counts)
+    def message(acks: Acknowledgements) -> str:
         return service_conditions(strategy, slices, acknowledgements=acks)[2].message
 
     pending = "not all ready nodes have answered for the hints as written"
-    partly = "some nodes do not use the hints; their acknowledgements say why"
     all_of_them = "all ready nodes use the hints as written"
-    assert [message(9, 0, 0), message(9, 8, 8), message(2, 1, 0)] == [pending] * 3
-    assert [message(9, 9, 8), message(9, 9, 0)] == [partly] * 2
-    assert [message(9, 9, 9), message(1, 1, 1)] == [all_of_them] * 2
+    assert [message(Acknowledgements(9, n, n)) for n in (0, 1, 8)] == [pending] * 3
+    assert [message(Acknowledgements(n, n, n)) for n in (1, 9)] == [all_of_them] * 2
+    named = ("n1", "n2", "n3")
+    silent = "no answer for the hints as written from nodes n1, n2, n3"
+    for count, others in (
+        (3, ""),
+        (5, " and 2 more"),
+        (13, " and more than 9 others"),
+        (99, " and more than 9 others"),
+        (5003, " and more than 999 others"),
+    ):
+        acks = Acknowledgements(9000, 1, 1, silent=NodeSample(count, named))
+        assert message(acks) == silent + others
+    refusing = NodeSample(2, ("n1 (ZoneNotHinted)", "n2 (NodeWithoutZone)"))
+    assert message(Acknowledgements(9, 9, 7, refusing=refusing)) == (
+        "the hints are not used on nodes n1 (ZoneNotHinted), n2 (NodeWithoutZone)"
+    )
+
+
+@pytest.mark.parametrize("answered", [0, 3])
+def test_nodes_that_do_not_go_by_such_hints_decide_at_once(answered: int) -> None:
+    """Whatever other nodes say, the hints are not honoured everywhere."""
+    strategy = choose_strategy(service(traffic_distribution="PreferSameNode"), gates=GATES)
+    acks = Acknowledgements(
+        3, answered, answered, unable=NodeSample(1, ("n7",)), lacking=HintLevel.NODES
+    )
+    [*_, honored] = service_conditions(
+        strategy, SliceSet(unchanged=(endpoint_slice(HINTED),)), acknowledgements=acks
+    )
+    assert (honored.status, honored.reason) == ("False", "PartiallyHonored")
+    assert honored.message == (
+        "proxies do not follow hints forNodes, probably with feature gate "
+        "PreferSameTrafficDistribution off, on nodes n7"
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "want"),
+    [
+        pytest.param(service(), None, id="hints govern"),
+        pytest.param(service(external_traffic_policy="Local"), None, id="only from outside"),
+        pytest.param(
+            service(labels={"service.kubernetes.io/service-proxy-name": ""}),
+            ("Unknown", "OtherProxy"),
+            id="another proxy, be its name empty",
+        ),
+        pytest.param(service(cluster_ip="None"), ("False", "Headless"), id="headless"),
+        pytest.param(
+            service(internal_traffic_policy="Local"), ("False", "OverriddenByPolicy"), id="policy"
+        ),
+    ],
+)
+def test_what_hints_do_not_govern_is_not_honoured(
+    made: Service, want: tuple[str, str] | None
+) -> None:
+    """Nodes are not asked about traffic that hints do not lead."""
+    found = find_obstacle(made, gates=GATES)
+    assert (None if found is None else found[:2]) == want
+
+
+@pytest.mark.parametrize(
+    ("off", "want"),
+    [
+        pytest.param((), {HintLevel.ZONES, HintLevel.NODES}, id="all on"),
+        pytest.param(
+            (Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,), {HintLevel.ZONES}, id="no node hints"
+        ),
+        pytest.param((Gate.SERVICE_TRAFFIC_DISTRIBUTION,), set(), id="no hints"),
+    ],
+)
+def test_gates_say_which_hints_a_node_goes_by(off: tuple[Gate, ...], want: set[HintLevel]) -> None:
+    """The rule that selects endpoints is the one that a node states."""
+    assert followed_levels(FeatureGates().without(*off)) == want
 
 
 def test_nothing_is_honoured_where_nothing_is_programmed() -> None:

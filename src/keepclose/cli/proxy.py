@@ -91,7 +91,11 @@ def proxy(
         bool, typer.Option(help="Count connections by zone, with up to 200 Services.")
     ] = True,
     acknowledge: Annotated[
-        bool, typer.Option(help="Tell the cluster, in a ConfigMap, which hints are in effect.")
+        bool,
+        typer.Option(
+            help="Tell the cluster, in a ConfigMap, which hints are in effect, while the feature "
+            "gate ServiceTrafficDistributionStatus is on."
+        ),
     ] = True,
     tune_conntrack: Annotated[
         bool,

@@ -1,10 +1,14 @@
-"""Who has answered for which hints: the acknowledgements of nodes, held against Services.
+"""Which nodes have answered for which hints: the acknowledgements of nodes, held against Services.
 
-A Service is honoured when every ready node has programmed its newest slice and uses its hints.
-Watermarks of nodes are kept in order and Services that wait are kept by version, so that an answer
-costs what it settles: only a Service that the slowest node has just passed, or that a node names or
-no longer names as an exception, is looked at again. What was honoured is not taken back when a node
-joins, which would write every Service twice; its next sync looks anew.
+A Service is honoured when every ready node goes by hints of its kind, has programmed its newest
+slice and uses its hints. Watermarks of nodes are kept in order and Services that wait are kept by
+version, so that an answer costs what it settles: only a Service that the slowest node has just
+passed, or that a node names or no longer names as an exception, is looked at again; and all of a
+kind when the first node ceases to go by that kind, or the last one begins to.
+
+What changes a message but no status waits for a tick, and each tick lets only some Services pass.
+A node that joins takes nothing back at once, which would write every Service twice; one that has
+still not answered after some ticks does.
 """
 
 from __future__ import annotations
@@ -15,19 +19,35 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from keepclose.controller.caches import Caches
+from keepclose.controller.nodegroups import NodeGroup
 from keepclose.model.acknowledgements import (
+    HintLevel,
     NodeAcknowledgement,
     parse_acknowledgement,
     parse_version,
 )
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.workload import Node
-from keepclose.routing.conditions import Acknowledgements, add_honored, is_programmed
+from keepclose.routing.conditions import add_honored, is_programmed
+from keepclose.routing.honoring import (
+    MOST_NAMED,
+    Acknowledgements,
+    NodeSample,
+    find_obstacle,
+    hint_levels,
+)
 
-# What cannot be compared is answered by nobody.
+TICK_S: Final = 5.0
+"""How often a ledger is to be told that time passes."""
+# Ticks after which nodes are named that a Service waits for, or that joined without an answer.
+_PATIENCE: Final = 6
+_JOIN_PATIENCE: Final = 12
+_MOST_A_TICK: Final = 50
+# No node ever answers for a version that cannot be compared.
 _NEVER: Final = 2**70
 _SPARE: Final = 64
 
@@ -45,7 +65,17 @@ class Ledger:
         # The versions of ready nodes in order, 0 for one that has not answered at all.
         self._marks: list[int] = []
         self._refusals: dict[NamespacedName, set[str]] = {}
-        self._hinted: set[NamespacedName] = set()
+        self._levels: dict[NamespacedName, frozenset[HintLevel]] = {}
+        """The Services with hints, and of which kind they are."""
+        self._silent = NodeGroup()
+        """Ready nodes of which nothing was heard that can be read."""
+        self._unable = {level: NodeGroup() for level in HintLevel}
+        """Ready nodes that do not go by a kind of hints."""
+        self._joined: dict[str, int] = {}
+        self._tick = 0
+        self._since: dict[NamespacedName, int] = {}
+        self._outdated: dict[NamespacedName, None] = {}
+        """Services whose message may be another by now."""
         self._pending: dict[NamespacedName, int] = {}
         self._line: list[tuple[int, NamespacedName]] = []
 
@@ -64,30 +94,34 @@ class Ledger:
         name = node.name
         if is_ready:
             self._ready.add(name)
+            self._joined[name] = self._tick
             insort(self._marks, self._mark(name))
         else:
             self._ready.discard(name)
+            self._joined.pop(name, None)
             self._marks.pop(bisect_left(self._marks, self._mark(name)))
         answer = self._answers.get(name)
         if answer is not None:
             self._look_again(answer.exceptions)
+        self._regroup(name)
         self._settle()
 
     def hear_acknowledgement(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         """Take an answer that came, changed or went."""
-        one = old if new is None else new
-        named = None if one is None else parse_acknowledgement(one)
+        config_map = old if new is None else new
+        named = None if config_map is None else parse_acknowledgement(config_map)
         if named is None:
             return
         after = None if new is None else named
         had_any = bool(self._answers)
         before = self._replace(named.node, after)
+        self._regroup(named.node)
         if had_any != bool(self._answers):
-            self._look_again(tuple(self._hinted))
+            self._look_again(tuple(self._levels))
             return
-        refused_before = () if before is None else before.exceptions.keys()
-        refused_after = () if after is None else after.exceptions.keys()
-        self._look_again(set(refused_before) ^ set(refused_after))
+        refused_before = set() if before is None else set(before.exceptions.items())
+        refused_after = set() if after is None else set(after.exceptions.items())
+        self._look_again({service for service, _ in refused_before ^ refused_after})
         self._settle()
 
     def hear_service(self, old: Service | None, new: Service | None) -> None:
@@ -95,37 +129,108 @@ class Ledger:
         if new is None and old is not None:
             self.forget(old.key)
 
-    def judge(self, service: NamespacedName, version: int) -> Acknowledgements | None:
-        """Return who has answered for a Service whose newest slice has the version.
+    def judge(
+        self, service: NamespacedName, version: int, levels: frozenset[HintLevel]
+    ) -> Acknowledgements | None:
+        """Return which nodes have answered for a Service whose newest slice has the version.
 
         None while no node in the cluster answers at all. From now on the Service is looked at
         again when that changes.
         """
-        self._hinted.add(service)
+        self._levels[service] = levels
+        self._outdated.pop(service, None)
         if not self._answers:
-            self._pending.pop(service, None)
+            self._stop_waiting(service)
             return None
         nodes = len(self._marks)
         answered = nodes - bisect_left(self._marks, version)
-        if nodes and answered == nodes:
-            self._pending.pop(service, None)
-        else:
+        is_waiting = not nodes or answered < nodes
+        if is_waiting:
             self._await(service, version)
-        refusing = [
+        else:
+            self._stop_waiting(service)
+        refusing = sorted(
             node
             for node in self._refusals.get(service, ())
             if node in self._ready and self._mark(node) >= version
-        ]
-        return Acknowledgements(nodes, answered, answered - len(refusing))
+        )
+        lacking = next((level for level in sorted(levels) if len(self._unable[level])), None)
+        return Acknowledgements(
+            nodes,
+            answered,
+            answered - len(refusing),
+            silent=self._name_awaited(service, version) if is_waiting else NodeSample(),
+            refusing=NodeSample(
+                len(refusing),
+                tuple(
+                    f"{node} ({self._answers[node].exceptions[service]})"
+                    for node in refusing[:MOST_NAMED]
+                ),
+            ),
+            unable=NodeSample() if lacking is None else self._unable[lacking].sample,
+            lacking=lacking,
+        )
+
+    def follow(self, service: NamespacedName) -> bool:
+        """Return whether any node answers; the Service is looked at again when that changes.
+
+        For a Service of which nodes need not be asked.
+        """
+        self._levels[service] = frozenset()
+        self._stop_waiting(service)
+        return bool(self._answers)
 
     def forget(self, service: NamespacedName) -> None:
         """Wait no more for answers about a Service, which is gone or has no hints."""
-        self._hinted.discard(service)
-        self._pending.pop(service, None)
+        self._levels.pop(service, None)
+        self._outdated.pop(service, None)
+        self._stop_waiting(service)
+
+    def tick(self) -> None:
+        """Note that time has passed, and have some Services looked at whose message is outdated."""
+        self._tick += 1
+        for service, since in self._since.items():
+            if self._tick - since == _PATIENCE:
+                self._outdated[service] = None
+        for name, since in list(self._joined.items()):
+            if self._tick - since >= _JOIN_PATIENCE:
+                del self._joined[name]
+                if name in self._silent:
+                    self._outdated.update(dict.fromkeys(self._levels))
+        for service in list(self._outdated)[:_MOST_A_TICK]:
+            del self._outdated[service]
+            self._on_due(service)
 
     def _mark(self, node: str) -> int:
         answer = self._answers.get(node)
         return 0 if answer is None else answer.version
+
+    def _name_awaited(self, service: NamespacedName, version: int) -> NodeSample:
+        """Return the nodes to name: silent ones, or after some time whoever is behind."""
+        if len(self._silent):
+            return self._silent.sample
+        if self._tick - self._since.get(service, self._tick) < _PATIENCE:
+            return NodeSample()
+        behind = [node for node in self._ready if self._mark(node) < version]
+        return NodeSample(len(behind), tuple(heapq.nsmallest(MOST_NAMED, behind)))
+
+    def _regroup(self, node: str) -> None:
+        """File a node anew, and find the Services whose status or message that may change."""
+        answer = self._answers.get(node)
+        is_ready = node in self._ready
+        has_spoken = answer is not None and bool(answer.version or answer.honors)
+        if self._silent.put(node, belongs=is_ready and not has_spoken):
+            self._outdated.update(dict.fromkeys(self._pending))
+        for level, group in self._unable.items():
+            was_any, before = bool(len(group)), str(group.sample)
+            is_unable = answer is not None and answer.version > 0 and level not in answer.honors
+            if not group.put(node, belongs=is_ready and is_unable):
+                continue
+            concerned = [key for key, levels in self._levels.items() if level in levels]
+            if was_any != bool(len(group)):
+                self._look_again(concerned)
+            elif before != str(group.sample):
+                self._outdated.update(dict.fromkeys(concerned))
 
     def _replace(self, node: str, after: NodeAcknowledgement | None) -> NodeAcknowledgement | None:
         before = self._answers.get(node)
@@ -148,6 +253,7 @@ class Ledger:
     def _await(self, service: NamespacedName, version: int) -> None:
         if self._pending.get(service) == version:
             return
+        self._since.setdefault(service, self._tick)
         self._pending[service] = version
         heapq.heappush(self._line, (version, service))
         if len(self._line) > 2 * len(self._pending) + _SPARE:
@@ -161,13 +267,17 @@ class Ledger:
         while self._line and self._line[0][0] <= floor:
             version, service = heapq.heappop(self._line)
             if self._pending.get(service) == version:
-                del self._pending[service]
+                self._stop_waiting(service)
                 self._on_due(service)
 
     def _look_again(self, services: Iterable[NamespacedName]) -> None:
         for service in services:
-            if service in self._hinted:
+            if service in self._levels:
                 self._on_due(service)
+
+    def _stop_waiting(self, service: NamespacedName) -> None:
+        self._pending.pop(service, None)
+        self._since.pop(service, None)
 
 
 class Honoring:
@@ -178,10 +288,12 @@ class Honoring:
         ledger: Ledger,
         *,
         slices_of: Callable[[NamespacedName], Iterable[EndpointSlice]],
+        gates: FeatureGates,
         prefix: str = "",
     ) -> None:
         self._ledger = ledger
         self._slices_of = slices_of
+        self._gates = gates
         self._prefix = prefix
 
     def subscribe(self, caches: Caches) -> None:
@@ -191,14 +303,20 @@ class Honoring:
         caches.acknowledgements.subscribe(self._ledger.hear_acknowledgement)
 
     def complete(
-        self, service: NamespacedName, conditions: tuple[Condition, ...]
+        self, service: Service, conditions: tuple[Condition, ...]
     ) -> tuple[Condition, ...]:
         """Return the conditions with Honored, as far as nodes can have something to honour."""
+        key = service.key
         if not is_programmed(conditions, prefix=self._prefix):
-            self._ledger.forget(service)
+            self._ledger.forget(key)
             return conditions
-        version = newest_version(self._slices_of(service))
-        return add_honored(conditions, self._ledger.judge(service, version), prefix=self._prefix)
+        obstacle = find_obstacle(service, gates=self._gates)
+        if obstacle is not None:
+            found = obstacle if self._ledger.follow(key) else None
+            return add_honored(conditions, found, prefix=self._prefix)
+        slices = list(self._slices_of(key))
+        acknowledgements = self._ledger.judge(key, newest_version(slices), hint_levels(slices))
+        return add_honored(conditions, acknowledgements, prefix=self._prefix)
 
 
 def newest_version(slices: Iterable[EndpointSlice]) -> int:

@@ -21,10 +21,10 @@ from keepclose.model.service import Service
 from keepclose.routing.conditions import has_ours, merge_conditions
 from keepclose.slices.retention import Retention, condition_content
 
-Completion = Callable[[NamespacedName, tuple[Condition, ...]], tuple[Condition, ...]]
+Completion = Callable[[Service, tuple[Condition, ...]], tuple[Condition, ...]]
 
 
-def _leave(_key: NamespacedName, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
+def _leave(_service: Service, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """Add nothing."""
     return conditions
 
@@ -66,7 +66,7 @@ class ConditionWriter:
         present = service.status.conditions
         # NB: most servers do not count the generations of Services; then there is none to name.
         observed = service.metadata.generation or None
-        completed = self._complete(service.key, wanted)
+        completed = self._complete(service, wanted)
         merged = merge_conditions(
             present,
             [replace(condition, observed_generation=observed) for condition in completed],

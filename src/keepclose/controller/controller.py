@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from keepclose.controller.acknowledgements import Honoring, Ledger
+from keepclose.controller.acknowledgements import TICK_S, Honoring, Ledger
 from keepclose.controller.announcement import Announcer, EventAnnouncer
 from keepclose.controller.caches import Caches
 from keepclose.controller.conditions import ConditionWriter
@@ -89,6 +89,7 @@ class Controller:
         honoring = Honoring(
             self.acknowledgements,
             slices_of=lambda key: self.caches.slices_of(key, settings.plan.managed_by),
+            gates=settings.plan.gates,
             prefix=settings.plan.condition_prefix,
         )
         tracker = SliceTracker()
@@ -194,6 +195,8 @@ class Controller:
         background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.reflectors]
         background += [self._recorder.run(), self._mirroring_recorder.run()]
         background += [self._resync(), self._begin(), self._ask_again()]
+        if self._settings.writes_conditions:
+            background.append(self._tick())
         tasks = [asyncio.create_task(one) for one in background]
         try:
             await _first_failure(tasks)
@@ -236,6 +239,12 @@ class Controller:
                 await self.mirroring.guard.ask_again()
             for key in self._conditions.release():
                 self.queue.add(key)
+
+    async def _tick(self) -> None:
+        """Tell the ledger that time passes."""
+        while True:
+            await self._clock.sleep(TICK_S)
+            self.acknowledgements.tick()
 
     async def _resync(self) -> None:
         """Look at every Service again twice a day or so, whatever may have been missed."""

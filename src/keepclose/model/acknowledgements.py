@@ -1,14 +1,20 @@
 """What a node says about the hints it has: one small ConfigMap per node, written now and then.
 
-The proxy of a node says up to which version it has programmed the slices of hinted Services, and
-for which Services it does not use the hints all the same. Both sides, the proxy that renders and
-the controller that parses, share this module. KEP-4444 leaves open how a data plane answers; one
-object per node costs one write per node and change, and never one per Service.
+The proxy of a node says up to which version it has programmed the slices of hinted Services, which
+hints it goes by at all, and for which Services it does not use the hints all the same. Both sides,
+the proxy that renders and the controller that parses, share this module. KEP-4444 leaves open how a
+data plane answers; one object per node costs one write per node and change, and never one per
+Service.
+
+The form has a number. The first form, a `version` without a number, did not say which hints a node
+goes by; controllers that know only that form find no `version` here, and take the node for one that
+has not answered. So do we with the first form, with forms that are newer, and with an object that
+holds two forms because an older proxy wrote over it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -20,10 +26,22 @@ ACKNOWLEDGEMENT_NAMESPACE: Final = "kube-system"
 ACKNOWLEDGEMENT_LABEL: Final = "keepclose.dev/acknowledgement"
 ACKNOWLEDGEMENT_SELECTOR: Final = f"{ACKNOWLEDGEMENT_LABEL}=true"
 _PREFIX: Final = "keepclose-ack-"
-_VERSION: Final = "version"
+_FORM: Final = "form"
+_FORM_NUMBER: Final = "2"
+_PROGRAMMED: Final = "programmed"
+_HONORS: Final = "honors"
 _EXCEPTIONS: Final = "exceptions"
+OUTDATED_KEYS: Final = ("version",)
+"""What the first form had; a proxy that writes over it takes this away."""
 # Versions are numbers of 64 bits.
 _MOST_DIGITS: Final = 20
+
+
+class HintLevel(StrEnum):
+    """The kinds of hints on endpoints, by the names of their fields."""
+
+    ZONES = "forZones"
+    NODES = "forNodes"
 
 
 class NodeAcknowledgement(msgspec.Struct, frozen=True):
@@ -31,12 +49,13 @@ class NodeAcknowledgement(msgspec.Struct, frozen=True):
 
     `version` is the highest resource version of a slice of a hinted Service up to which everything
     is programmed; 0 says nothing. `exceptions` are Services whose hints the node has and does not
-    use, and one word why.
+    use, and one word why. `honors` are the hints that the node goes by, as its feature gates are.
     """
 
     node: str
     version: int = 0
     exceptions: dict[NamespacedName, str] = {}
+    honors: frozenset[HintLevel] = frozenset()
 
 
 def acknowledgement_name(node: str) -> str:
@@ -53,11 +72,15 @@ def parse_acknowledgement(config_map: ConfigMap) -> NodeAcknowledgement | None:
     node = meta.name.removeprefix(_PREFIX)
     if not meta.name.startswith(_PREFIX) or not node:
         return None
-    version = parse_version(config_map.data.get(_VERSION, ""))
-    exceptions = _parse_exceptions(config_map.data.get(_EXCEPTIONS, ""))
-    if version is None or exceptions is None:
+    data = config_map.data
+    version = parse_version(data.get(_PROGRAMMED, ""))
+    exceptions = _parse_exceptions(data.get(_EXCEPTIONS, ""))
+    is_readable = data.get(_FORM) == _FORM_NUMBER and not any(key in data for key in OUTDATED_KEYS)
+    if not is_readable or version is None or exceptions is None:
         return NodeAcknowledgement(node)
-    return NodeAcknowledgement(node, version, exceptions)
+    words = data.get(_HONORS, "").split()
+    honors = frozenset(level for level in HintLevel if level.value in words)
+    return NodeAcknowledgement(node, version, exceptions, honors)
 
 
 def render_acknowledgement(
@@ -71,14 +94,19 @@ def render_acknowledgement(
             labels={ACKNOWLEDGEMENT_LABEL: "true"},
             owner_references=() if owner is None else (owner,),
         ),
-        data=render_data(acknowledgement.version, acknowledgement.exceptions),
+        data=render_data(acknowledgement),
     )
 
 
-def render_data(version: int, exceptions: Mapping[NamespacedName, str]) -> dict[str, str]:
+def render_data(acknowledgement: NodeAcknowledgement) -> dict[str, str]:
     """Return the data alone, for a patch; the same for the same, whatever the order."""
-    lines = [f"{key} {reason}\n" for key, reason in sorted(exceptions.items())]
-    return {_VERSION: str(version), _EXCEPTIONS: "".join(lines)}
+    exceptions = sorted(acknowledgement.exceptions.items())
+    return {
+        _FORM: _FORM_NUMBER,
+        _PROGRAMMED: str(acknowledgement.version),
+        _HONORS: " ".join(sorted(acknowledgement.honors)),
+        _EXCEPTIONS: "".join([f"{key} {reason}\n" for key, reason in exceptions]),
+    }
 
 
 def parse_version(text: str) -> int | None:

@@ -20,7 +20,14 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, ConfigError, Forbidden, KubeError, NotFound
 from keepclose.kube.kinds import CONFIG_MAPS
-from keepclose.model.acknowledgements import NodeAcknowledgement, render_acknowledgement
+from keepclose.model.acknowledgements import (
+    ACKNOWLEDGEMENT_NAMESPACE,
+    OUTDATED_KEYS,
+    NodeAcknowledgement,
+    acknowledgement_name,
+    render_acknowledgement,
+    render_data,
+)
 from keepclose.model.meta import OwnerReference
 
 # An object may have a little more than a million bytes.
@@ -122,13 +129,33 @@ class Acknowledger:
         body = msgspec.to_builtins(render_acknowledgement(wanted, owner=self._owner()))
         if sum(map(len, body["data"].values())) > MOST_BYTES:
             _log.warning("too many exceptions to acknowledge", services=len(wanted.exceptions))
-            body["data"] = {"version": "0", "exceptions": ""}
+            body["data"] = render_data(NodeAcknowledgement(wanted.node))
         meta = body["metadata"]
         name, namespace = meta["name"], meta["namespace"]
+        patch = {**body, "data": {**dict.fromkeys(OUTDATED_KEYS), **body["data"]}}
         try:
-            await self._client.patch(CONFIG_MAPS, name, body, namespace=namespace)
+            await self._client.patch(CONFIG_MAPS, name, patch, namespace=namespace)
         except NotFound:
             try:
                 await self._client.create(CONFIG_MAPS, body, namespace=namespace)
             except AlreadyExists:
-                await self._client.patch(CONFIG_MAPS, name, body, namespace=namespace)
+                await self._client.patch(CONFIG_MAPS, name, patch, namespace=namespace)
+
+
+async def retract(client: Client, node_name: str) -> None:
+    """Say nothing any more where the node spoke while its gate was on; failures are only told.
+
+    The object stays: deleting would take a right that proxies do not need otherwise.
+    """
+    name = acknowledgement_name(node_name)
+    data = {**dict.fromkeys(OUTDATED_KEYS), **render_data(NodeAcknowledgement(node_name))}
+    try:
+        await client.patch(CONFIG_MAPS, name, {"data": data}, namespace=ACKNOWLEDGEMENT_NAMESPACE)
+    except NotFound:
+        return
+    except ConfigError:
+        raise
+    except KubeError as error:
+        _log.warning("cannot take back the acknowledgement", name=name, error=str(error))
+    else:
+        _log.info("took back the acknowledgement", name=name)

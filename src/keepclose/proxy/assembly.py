@@ -17,9 +17,10 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.recorder import EventRecorder
 from keepclose.model.acknowledgements import NodeAcknowledgement
+from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, ObjectReference, OwnerReference
 from keepclose.model.workload import Node
-from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version
+from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version, retract
 from keepclose.proxy.aftermath import Flows
 from keepclose.proxy.caches import ProxyCaches, ServiceCidr
 from keepclose.proxy.counterdump import CounterReader, KernelCounters
@@ -33,6 +34,9 @@ from keepclose.proxy.nodeview import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
 from keepclose.proxy.writers import NftWriter
+from keepclose.routing.honoring import HONORED
+from keepclose.routing.reasons import ReasonCode
+from keepclose.routing.topology import followed_levels
 
 _log = structlog.get_logger(__name__)
 
@@ -56,6 +60,8 @@ class NodeProxy:
     ) -> None:
         """Take the parts that touch the machine; a test hands in others than the kernel's."""
         self.settings = settings
+        self._client = client
+        self._retracts = False
         self._clock = clock
         self._recorder = recorder
         self.metrics = Metrics()
@@ -122,7 +128,11 @@ class NodeProxy:
 
         Only settings that cannot work end it by themselves: ConfigError comes through.
         """
-        await self._run([self._sync_for_ever()], acknowledges=self.settings.acknowledges)
+        has_gate = self.settings.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
+        self._retracts = not has_gate and self.settings.acknowledges
+        await self._run(
+            [self._sync_for_ever()], acknowledges=has_gate and self.settings.acknowledges
+        )
 
     async def run_once(self, *, within_s: float = math.inf) -> None:
         """Write everything once and return; raises NftError when that fails.
@@ -161,6 +171,8 @@ class NodeProxy:
                 await _first(one.sync.synced.wait(), tasks)
             self.synced.set()
             self.acknowledger.note()
+            if self._retracts and self._is_counted_on():
+                await retract(self._client, self.settings.node_name)
             _log.info("rules are written", services=len(self.caches.services))
             await _until_done(tasks, [])
         finally:
@@ -218,11 +230,25 @@ class NodeProxy:
         exceptions: dict[NamespacedName, str] = {}
         for one in families:
             for key, reason in one.states.exceptions.items():
-                exceptions.setdefault(key, reason.value)
+                # NB: that hints are not followed at all is said once, and not of each Service.
+                if reason is not ReasonCode.HINTS_IGNORED:
+                    exceptions.setdefault(key, reason.value)
         version = reached_version(
             Progress(one.tracker.version, one.sync.version) for one in families
         )
-        return NodeAcknowledgement(self.settings.node_name, version, exceptions)
+        honors = followed_levels(self.settings.gates)
+        return NodeAcknowledgement(self.settings.node_name, version, exceptions, honors)
+
+    def _is_counted_on(self) -> bool:
+        """Return whether the cluster goes by what nodes say, as the status of Services shows.
+
+        Where it never did, a proxy without the gate does not ask the server for anything.
+        """
+        return any(
+            condition.type == HONORED
+            for service in self.caches.services.all()
+            for condition in service.status.conditions
+        )
 
     def _owner(self) -> OwnerReference | None:
         node = self.own_node

@@ -180,9 +180,12 @@ class PortStates:
 
 
 def _exception(endpoints: tuple[PortEndpoint, ...], selection: Selection) -> ReasonCode | None:
+    codes = {reason.code for reason in selection.reasons}
+    if selection.mode is RoutingMode.SAME_ZONE and ReasonCode.NODE_HINT_MISSING in codes:
+        # NB: the zone is what is left of a wish for the node.
+        return ReasonCode.NODE_HINT_MISSING
     if selection.mode is not RoutingMode.ALL or selection.cluster is None:
         return None
-    codes = {reason.code for reason in selection.reasons}
     found = next((code for code in FALLBACKS if code in codes), None)
     if found is None:
         return None

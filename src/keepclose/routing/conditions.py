@@ -9,46 +9,19 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 
 import msgspec
 
 from keepclose.model.fieldpaths import describe_fields
 from keepclose.model.meta import Condition
+from keepclose.routing.conditionreasons import ConditionReason
 from keepclose.routing.facts import FactsOf, slice_facts
 from keepclose.routing.hints import SliceSet
+from keepclose.routing.honoring import HONORED, Acknowledgements, Obstacle, judge_honored
 from keepclose.routing.strategy import Strategy, StrategyName, Verdict
 
 ACCEPTED = "TrafficDistributionAccepted"
 PROGRAMMED = "TrafficDistributionProgrammed"
-HONORED = "TrafficDistributionHonored"
-
-
-class ConditionReason(StrEnum):
-    """The one-word reasons that conditions give."""
-
-    ACCEPTED = "Accepted"
-    UNSUPPORTED_VALUE = "UnsupportedValue"
-    FEATURE_DISABLED = "FeatureDisabled"
-    OVERRIDDEN_BY_ANNOTATION = "OverriddenByAnnotation"
-    NOT_ACCEPTED = "NotAccepted"
-    HINTS_POPULATED = "HintsPopulated"
-    MISSING_TOPOLOGY = "MissingTopology"
-    NO_ENDPOINTS = "NoEndpoints"
-    WRITE_FAILED = "WriteFailed"
-    FIELD_DROPPED = "FieldDropped"
-    NOT_ALLOCATED = "NotAllocated"
-    ALL_NODES_ACKNOWLEDGED = "AllNodesAcknowledged"
-    PENDING = "Pending"
-    PARTIALLY_HONORED = "PartiallyHonored"
-
-
-class Acknowledgements(msgspec.Struct, frozen=True):
-    """How many nodes answered for the hints as now written, and how many of them use them."""
-
-    nodes: int
-    answered: int
-    honoured: int
 
 
 def service_conditions(
@@ -58,7 +31,7 @@ def service_conditions(
     prefix: str = "",
     write_failed: str = "",
     dropped: tuple[str, ...] = (),
-    acknowledgements: Acknowledgements | None = None,
+    acknowledgements: Acknowledgements | Obstacle | None = None,
     facts: FactsOf = slice_facts,
 ) -> tuple[Condition, ...]:
     """Return the conditions without times; none when no trafficDistribution was asked for.
@@ -90,7 +63,7 @@ def is_programmed(conditions: Iterable[Condition], *, prefix: str = "") -> bool:
 
 def add_honored(
     conditions: tuple[Condition, ...],
-    acknowledgements: Acknowledgements | None,
+    acknowledgements: Acknowledgements | Obstacle | None,
     *,
     prefix: str = "",
 ) -> tuple[Condition, ...]:
@@ -100,7 +73,7 @@ def add_honored(
     """
     if acknowledgements is None or not is_programmed(conditions, prefix=prefix):
         return conditions
-    honored = _honored(acknowledgements)
+    honored = judge_honored(acknowledgements)
     return (*conditions, msgspec.structs.replace(honored, type=prefix + honored.type))
 
 
@@ -191,17 +164,3 @@ def _programmed(
         reason=ConditionReason.HINTS_POPULATED,
         message=f"all {ready} ready endpoints are hinted",
     )
-
-
-def _honored(acks: Acknowledgements) -> Condition:
-    # NB: no numbers in the messages, else each answer of a node would write every Service.
-    if acks.nodes == 0 or acks.answered < acks.nodes:
-        status, reason = "Unknown", ConditionReason.PENDING
-        message = "not all ready nodes have answered for the hints as written"
-    elif acks.honoured < acks.nodes:
-        status, reason = "False", ConditionReason.PARTIALLY_HONORED
-        message = "some nodes do not use the hints; their acknowledgements say why"
-    else:
-        status, reason = "True", ConditionReason.ALL_NODES_ACKNOWLEDGED
-        message = "all ready nodes use the hints as written"
-    return Condition(type=HONORED, status=status, reason=reason, message=message)

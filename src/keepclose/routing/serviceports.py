@@ -135,7 +135,7 @@ def routed_ports(
         external_policy=external,
         topology_keys=spec.topology_keys if gates.on(Gate.SERVICE_TOPOLOGY) else (),
         node_level=topology == "Node" and gates.on(Gate.NODE_LEVEL_TOPOLOGY),
-        honours_hints=_honours_hints(topology or "", gates),
+        honours_hints=honours_hints(topology or "", gates),
     )
     return tuple(
         msgspec.structs.replace(
@@ -148,6 +148,14 @@ def routed_ports(
         )
         for port in spec.ports
     )
+
+
+def honours_hints(topology: str, gates: FeatureGates) -> bool:
+    """Return whether hints count for a Service with this topology annotation, "" for none."""
+    if gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
+        return True
+    asked = topology not in ("", "disabled", "Disabled")
+    return asked and gates.on(Gate.TOPOLOGY_AWARE_HINTS)
 
 
 def _cluster_ip(spec: ServiceSpec, family: str) -> str:
@@ -187,13 +195,6 @@ def _policy(text: str | None, gates: FeatureGates) -> TrafficPolicy:
     if text == "PreferLocal" and gates.on(Gate.PREFER_LOCAL_TRAFFIC_POLICY):
         return TrafficPolicy.PREFER_LOCAL
     return TrafficPolicy.CLUSTER
-
-
-def _honours_hints(topology: str, gates: FeatureGates) -> bool:
-    if gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
-        return True
-    asked = topology not in ("", "disabled", "Disabled")
-    return asked and gates.on(Gate.TOPOLOGY_AWARE_HINTS)
 
 
 def _affinity_seconds(spec: ServiceSpec) -> int:

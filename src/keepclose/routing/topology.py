@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from keepclose.model.acknowledgements import HintLevel
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.routing.hintlevels import (
     count_ready,
@@ -24,7 +25,7 @@ from keepclose.routing.hintlevels import (
 )
 from keepclose.routing.portendpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.serviceports import RoutedPort, honours_hints
 from keepclose.routing.topologykeys import match_topology_keys
 
 
@@ -79,6 +80,17 @@ def choose_cluster_endpoints(
             Reason(ReasonCode.ALL_ENDPOINTS, f"every ready endpoint is used ({len(ready)})")
         )
     return ClusterChoice(chosen, mode, by_slice_labels, tuple(reasons))
+
+
+def followed_levels(gates: FeatureGates) -> frozenset[HintLevel]:
+    """Return the hints that nodes with these gates go by, for Services without an annotation."""
+    if not honours_hints("", gates):
+        return frozenset()
+    return frozenset(HintLevel) if _knows_node_hints(gates) else frozenset({HintLevel.ZONES})
+
+
+def _knows_node_hints(gates: FeatureGates) -> bool:
+    return gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION) or gates.on(Gate.NODE_LEVEL_TOPOLOGY)
 
 
 def _find_serving_terminating(
@@ -153,7 +165,7 @@ def _prefer(
         if any(one.zone_hints or one.node_hints for one in ready):
             reasons.append(_hints_ignored(port, gates))
         return ready, RoutingMode.ALL
-    if gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION) or gates.on(Gate.NODE_LEVEL_TOPOLOGY):
+    if _knows_node_hints(gates):
         chosen, reason = follow_node_hints(ready, node)
         if reason is not None:
             reasons.append(reason)

@@ -1,0 +1,141 @@
+"""Whether all ready nodes use the hints of a Service: the condition TrafficDistributionHonored.
+
+True takes a yes of every ready node, for this Service and for the kind of its hints. Where no node
+can say so, because hints do not govern the traffic of the Service at all, that is the answer.
+Messages name a few nodes and, above nine, count the others only by the power of ten: what few nodes
+more or less do not change is not written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from keepclose.model.acknowledgements import HintLevel
+from keepclose.model.addresses import IPV4, IPV6
+from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.meta import Condition
+from keepclose.model.service import Service
+from keepclose.model.wellknown import PROXY_NAME_LABEL
+from keepclose.routing.conditionreasons import ConditionReason
+from keepclose.routing.serviceports import TrafficPolicy, routed_ports
+
+HONORED: Final = "TrafficDistributionHonored"
+MOST_NAMED: Final = 3
+_EXACT: Final = 9
+_GATES: Final = {
+    HintLevel.ZONES: Gate.SERVICE_TRAFFIC_DISTRIBUTION,
+    HintLevel.NODES: Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,
+}
+
+
+class NodeSample(msgspec.Struct, frozen=True):
+    """How many nodes there are of some sort, and the names of a few, perhaps with a reason."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        others = self.count - len(self.names)
+        named = ", ".join(self.names)
+        if others <= 0:
+            return named
+        if others > _EXACT:
+            return f"{named} and more than {10 ** (len(str(others)) - 1) - 1} others"
+        return f"{named} and {others} more"
+
+
+class Acknowledgements(msgspec.Struct, frozen=True):
+    """How many nodes answered for the hints as now written, and how many of them use them.
+
+    `silent` are nodes that are waited for and worth naming, `refusing` those that have the hints
+    and do not use them, `unable` those that do not go by hints of the level `lacking` at all.
+    """
+
+    nodes: int
+    answered: int
+    honoured: int
+    silent: NodeSample = NodeSample()
+    refusing: NodeSample = NodeSample()
+    unable: NodeSample = NodeSample()
+    lacking: HintLevel | None = None
+
+
+class Obstacle(NamedTuple):
+    """Why nodes cannot honour the hints of a Service, whatever they say."""
+
+    status: str
+    reason: ConditionReason
+    message: str
+
+
+def find_obstacle(service: Service, *, gates: FeatureGates) -> Obstacle | None:
+    """Return what keeps hints from governing the traffic to the cluster IP; None when they do."""
+    proxy_name = service.metadata.labels.get(PROXY_NAME_LABEL)
+    if proxy_name is not None:
+        return Obstacle(
+            "Unknown",
+            ConditionReason.OTHER_PROXY,
+            f"the label {PROXY_NAME_LABEL} leaves the Service to the proxy {proxy_name!r}, "
+            "which does not answer",
+        )
+    if service.is_headless:
+        return Obstacle(
+            "False",
+            ConditionReason.HEADLESS,
+            "the Service is headless: clients choose endpoints themselves, and see no hints",
+        )
+    ports = [port for family in (IPV4, IPV6) for port in routed_ports(service, family, gates=gates)]
+    policy = next(
+        (one.internal_policy for one in ports if one.internal_policy is not TrafficPolicy.CLUSTER),
+        None,
+    )
+    if policy is not None:
+        return Obstacle(
+            "False",
+            ConditionReason.OVERRIDDEN_BY_POLICY,
+            f"internalTrafficPolicy {policy} governs traffic within the cluster",
+        )
+    return None
+
+
+def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
+    """Return the kinds of hints that slices carry, judged by one hinted endpoint of each."""
+    levels: set[HintLevel] = set()
+    for one in slices:
+        hints = next((each.hints for each in one.endpoints if each.hints is not None), None)
+        if hints is not None and hints.for_zones:
+            levels.add(HintLevel.ZONES)
+        if hints is not None and hints.for_nodes:
+            levels.add(HintLevel.NODES)
+    return frozenset(levels)
+
+
+def judge_honored(acks: Acknowledgements | Obstacle) -> Condition:
+    """Return the condition, without a time.
+
+    Nodes that do not go by such hints at all decide at once: no answer of another can mend that.
+    """
+    if isinstance(acks, Obstacle):
+        status, reason, message = acks
+    elif acks.unable.count and acks.lacking is not None:
+        status, reason = "False", ConditionReason.PARTIALLY_HONORED
+        message = (
+            f"proxies do not follow hints {acks.lacking}, probably with feature gate "
+            f"{_GATES[acks.lacking]} off, on nodes {acks.unable}"
+        )
+    elif acks.nodes == 0 or acks.answered < acks.nodes:
+        status, reason = "Unknown", ConditionReason.PENDING
+        message = "not all ready nodes have answered for the hints as written"
+        if acks.silent.count:
+            message = f"no answer for the hints as written from nodes {acks.silent}"
+    elif acks.honoured < acks.nodes:
+        status, reason = "False", ConditionReason.PARTIALLY_HONORED
+        message = f"the hints are not used on nodes {acks.refusing}"
+    else:
+        status, reason = "True", ConditionReason.ALL_NODES_ACKNOWLEDGED
+        message = "all ready nodes use the hints as written"
+    return Condition(type=HONORED, status=status, reason=reason, message=message)
