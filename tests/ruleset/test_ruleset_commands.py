@@ -43,3 +43,11 @@ def test_commands_are_split_where_nothing_is_torn(commands: list[Command], want:
     parts = list(split_commands(commands, 2))
     assert [len(part) for part in parts] == want
     assert [command for part in parts for command in part] == commands
+
+
+def test_many_elements_are_apart_from_chains() -> None:
+    """Behind chains they make transactions of their own; a few stay with what comes before."""
+    few, many = [*CHAIN, *[ELEMENT] * 100], [*CHAIN, *[ELEMENT] * 101]
+    assert [len(part) for part in split_commands(few)] == [103]
+    assert [len(part) for part in split_commands(many)] == [3, 101]
+    assert [len(part) for part in split_commands(many[3:])] == [101]

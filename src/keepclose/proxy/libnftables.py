@@ -6,6 +6,9 @@ once. Here each context has a thread of its own, which enters the namespace firs
 
 A text is handed over as a file in memory, not as a buffer: for a buffer libnftables shows its first
 line whatever is wrong, for a file the line that is.
+
+Elements go past it, over a netlink socket of the same thread (`elementsocket`): before libnftables
+adds one, it reads all sets of the machine, those of others among them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from keepclose.kube.clock import Clock
+from keepclose.proxy.elementsocket import ElementSocket
 from keepclose.proxy.workthread import StuckError, WorkThread
 from keepclose.proxy.writers import (
     DEFAULT_LIMIT,
@@ -31,6 +35,7 @@ from keepclose.proxy.writers import (
     list_elements_command,
     list_table_command,
 )
+from keepclose.ruleset.commands import Transaction
 
 T = TypeVar("T")
 LIBRARY: Final = "libnftables.so.1"
@@ -119,6 +124,11 @@ class LibnftablesWriter:
         self._library = library
         self._limit = limit
         self._context: Context | None = None
+        self._socket: ElementSocket | None = None
+
+    async def write_elements(self, transaction: Transaction) -> bool:
+        """Apply a transaction of elements; False where it has to be tried as text."""
+        return await self._run(lambda: self._open_socket().write(transaction), "elements")
 
     async def apply(self, text: str) -> None:
         """Apply a transaction; raises NftError."""
@@ -141,10 +151,10 @@ class LibnftablesWriter:
         return await self._run(lambda: self._open().query(command), command)
 
     async def close(self) -> None:
-        """Free the context, unless a call hangs in it."""
+        """Free the context; one in which a call hangs is freed when that comes back."""
         with suppress(NftError):
             await self._run(self._free, "closing")
-        self._thread.stop()
+        self._thread.stop(self._free)
 
     def _open(self) -> Context:
         # In the thread of this writer, which is in the right namespace.
@@ -152,9 +162,16 @@ class LibnftablesWriter:
             self._context = Context(self._library)
         return self._context
 
+    def _open_socket(self) -> ElementSocket:
+        if self._socket is None:
+            self._socket = ElementSocket()
+        return self._socket
+
     def _free(self) -> None:
         if self._context is not None:
             self._context.close()
+        if self._socket is not None:
+            self._socket.close()
 
     async def _run(self, work: Callable[[], T], what: str) -> T:
         try:

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from keepclose.proxy.writers import Failure, Family, NftError, NftWriter
+from keepclose.proxy.writers import ElementWriter, Failure, Family, NftError, NftWriter
 from keepclose.routing.selection import Selection
 from keepclose.routing.serviceports import RoutedPort
-from keepclose.ruleset.commands import Update
+from keepclose.ruleset.commands import Transaction, Update
 from keepclose.ruleset.layout import (
     FIREWALL_IPS,
     HAIRPINS,
@@ -104,8 +104,8 @@ class Rules:
 
     async def sweep(self, serial: int) -> None:
         """Delete what nothing leads to any more since that write; raises NftError."""
-        for text in self._ruleset.sweep(serial):
-            await self._writer.apply(text)
+        for transaction in self._ruleset.sweep_transactions(serial):
+            await self._apply(transaction)
 
     async def check(self) -> None:
         """Look, without changing anything, whether the fixed part is there; raises NftError.
@@ -153,5 +153,15 @@ class Rules:
             return None
         # One text at a time: those of a whole table together are many megabytes.
         for transaction in update.transactions:
-            await self._writer.apply(transaction.text)
+            await self._apply(transaction)
         return update.serial if update.retired else None
+
+    async def _apply(self, transaction: Transaction) -> None:
+        writer = self._writer
+        if (
+            isinstance(writer, ElementWriter)
+            and transaction.elements
+            and await writer.write_elements(transaction)
+        ):
+            return
+        await writer.apply(transaction.text)

@@ -64,8 +64,10 @@ class WorkThread:
                 self._note_late(future, what)
                 raise
 
-    def stop(self) -> None:
-        """Let the thread end after the work that it has."""
+    def stop(self, last: Callable[[], None] | None = None) -> None:
+        """Let the thread end after the work that it has, and after something to do at its end."""
+        if last is not None:
+            self._jobs.put(last)
         self._jobs.put(None)
 
     def join(self, seconds: float) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
+
+from keepclose.ruleset.commands import Transaction
 
 Family = Literal["ip", "ip6"]
 ElementsOf = Literal["set", "map"]
@@ -92,6 +94,18 @@ class NftWriter(Protocol):
 
     async def close(self) -> None:
         """Let go of everything; a call that hangs is left behind."""
+        ...
+
+
+@runtime_checkable
+class ElementWriter(Protocol):
+    """A writer that has a shorter way for elements than the text of a transaction."""
+
+    async def write_elements(self, transaction: Transaction) -> bool:
+        """Apply a transaction; False where nothing of it was applied and it is to go as text.
+
+        Raises NftError when it is unknown whether it was applied.
+        """
         ...
 
 

@@ -17,6 +17,8 @@ from keepclose.ruleset.texts import quote_comment
 
 MOST_COMMANDS: Final = 2_000
 """How many commands go into one transaction, more or less; each takes nft a few kilobytes."""
+FEW_ELEMENTS: Final = 100
+"""How many elements may share a transaction with other commands; more are quicker apart."""
 
 
 class AddTable(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +188,12 @@ class Transaction(msgspec.Struct, frozen=True):
     commands: tuple[Command, ...]
 
     @property
+    def elements(self) -> tuple[AddElement | DeleteElement, ...]:
+        """The commands if all of them add or delete elements; empty otherwise."""
+        found = [one for one in self.commands if isinstance(one, AddElement | DeleteElement)]
+        return tuple(found) if len(found) == len(self.commands) else ()
+
+    @property
     def text(self) -> str:
         """The transaction as nft reads it, one command a line; "" for none."""
         table = self.table
@@ -224,16 +232,29 @@ def split_commands(
 ) -> Iterator[tuple[Command, ...]]:
     """Yield the commands in parts that may be carried out one after the other.
 
-    A chain stays together with its rules, and an element with the one that it replaces. NB: what
-    makes up the fixed part of a table has to come first and be less than the most.
+    A chain stays together with its rules, and an element with the one that it replaces. Many
+    elements at the end are apart from what comes before them, because a writer may have a shorter
+    way for them. NB: what makes up the fixed part of a table has to come first and be less than
+    the most.
     """
     start = 0
+    apart = _first_of_last_elements(commands)
     for at in range(len(commands)):
-        if at - start >= most and _may_begin(commands[at - 1], commands[at]):
+        if at == apart or (at - start >= most and _may_begin(commands[at - 1], commands[at])):
+            if at == start:
+                continue
             yield tuple(commands[start:at])
             start = at
     if start < len(commands):
         yield tuple(commands[start:])
+
+
+def _first_of_last_elements(commands: Sequence[Command]) -> int:
+    """Return where the elements at the end begin; -1 where they are few or have nothing before."""
+    at = len(commands)
+    while at and isinstance(commands[at - 1], AddElement | DeleteElement):
+        at -= 1
+    return at if len(commands) - at > FEW_ELEMENTS else -1
 
 
 def _may_begin(before: Command, command: Command) -> bool:

@@ -30,12 +30,16 @@ _OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _CANONICAL_IPV4: Final = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
 
 
-def quote_comment(text: str) -> str:
-    """Return the text in quotes, on one line and cut to what nft takes for a comment."""
+def plain_comment(text: str) -> str:
+    """Return the text on one line, without quotes, cut to what nft takes for a comment."""
     plain = _CONTROLS.sub(" ", text).replace('"', "'")
     # NB: a lone surrogate has no bytes, and a letter of several bytes must not be cut in two.
-    whole = plain.encode("utf-8", "replace")[:COMMENT_LIMIT].decode("utf-8", "ignore")
-    return f'"{whole}"'
+    return plain.encode("utf-8", "replace")[:COMMENT_LIMIT].decode("utf-8", "ignore")
+
+
+def quote_comment(text: str) -> str:
+    """Return the text in quotes, on one line and cut to what nft takes for a comment."""
+    return f'"{plain_comment(text)}"'
 
 
 def quote_interface(name: str, *, is_prefix: bool = False) -> str:

@@ -1,0 +1,207 @@
+"""Elements of sets and maps as the kernel reads them: netlink messages of nf_tables, as bytes.
+
+libnftables parses text, reads all tables of the machine and evaluates before it sends, which takes
+some 15 µs an element and grows with the tables of others. Elements are nearly all that a proxy
+writes, and their binary form is small: the parts of the key, each padded to four bytes, and for a
+map the new address and port or a verdict. Only this module knows it. Which elements there are is
+decided in `ruleset`; an element that has no binary form here is left to the text.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Final
+
+from keepclose.ruleset.commands import AddElement, DeleteElement, Transaction
+from keepclose.ruleset.statements import Drop, Goto, To
+from keepclose.ruleset.tables import ElementKey, Verdict
+from keepclose.ruleset.texts import plain_comment
+
+_HEADER: Final = struct.Struct("=IHHII")
+_FAMILY: Final = struct.Struct(">BBH")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_NESTED: Final = 0x8000
+_SUBSYSTEM: Final = 10
+_NEW_ELEMENT: Final = _SUBSYSTEM << 8 | 12
+_DELETE_ELEMENT: Final = _SUBSYSTEM << 8 | 14
+_BATCH_BEGIN, _BATCH_END = 0x10, 0x11
+_REQUEST, _CREATE = 1, 0x400
+_TABLE, _SET, _ELEMENTS = 1, 2, 3
+_LISTED: Final = 1
+_KEY, _DATA, _USER_DATA = 1, 2, 6
+_VALUE, _VERDICT = 1, 2
+_CODE, _CHAIN = 1, 2
+_GOTO, _DROP = -4, 0
+# The length of an attribute is a number of two bytes.
+_MOST_BYTES: Final = 60_000
+_PROTOCOLS: Final = {
+    "tcp": b"\x06\0\0\0",
+    "udp": b"\x11\0\0\0",
+    "sctp": b"\x84\0\0\0",
+}
+_ADDRESSES: Final = {"ip": socket.AF_INET, "ip6": socket.AF_INET6}
+
+ElementCommand = AddElement | DeleteElement
+
+
+class NoBinaryFormError(Exception):
+    """An element holds something that only nft can read."""
+
+
+def encode_batch(transaction: Transaction) -> bytes:
+    """Return one batch, which the kernel applies whole or not at all; b"" for no elements.
+
+    Raises NoBinaryFormError.
+    """
+    commands = transaction.elements
+    if not commands:
+        return b""
+    ip, _, table = transaction.table.partition(" ")
+    if ip not in _ADDRESSES:
+        raise NoBinaryFormError(transaction.table)
+    family = _ADDRESSES[ip]
+    parts = [_message(_BATCH_BEGIN, 0, socket.AF_UNSPEC, b"", resource=_SUBSYSTEM)]
+    table_name = _attribute(_TABLE, _string(table))
+    # NB: order matters, for an element may be deleted before another takes its key.
+    for (is_added, container), group in groupby(commands, _kind):
+        kind, flags = (_NEW_ELEMENT, _CREATE) if is_added else (_DELETE_ELEMENT, 0)
+        head = table_name + _attribute(_SET, _string(container))
+        for elements in _filled([_element(one, ip, family) for one in group]):
+            body = head + _attribute(_ELEMENTS | _NESTED, elements)
+            parts.append(_message(kind, flags, family, body))
+    parts.append(_message(_BATCH_END, 0, socket.AF_UNSPEC, b"", resource=_SUBSYSTEM))
+    return b"".join(parts)
+
+
+def encode_key(key: ElementKey, ip: str) -> bytes:
+    """Return the key of an element as the kernel holds it; raises NoBinaryFormError.
+
+    An address comes first, or two of them, then a protocol and a port, then the number of an
+    endpoint; what a key does not have is left out.
+    """
+    return _key(key, _ADDRESSES[ip])
+
+
+def _kind(command: ElementCommand) -> tuple[bool, str]:
+    if isinstance(command, AddElement):
+        return True, command.element.container
+    return False, command.container
+
+
+def _filled(elements: Sequence[bytes]) -> list[bytes]:
+    """Return the elements joined, as many together as fit into an attribute."""
+    if len(elements) == 1:
+        return [elements[0]]
+    joined: list[bytes] = []
+    start = size = 0
+    for at, element in enumerate(elements):
+        if size + len(element) > _MOST_BYTES:
+            joined.append(b"".join(elements[start:at]))
+            start, size = at, 0
+        size += len(element)
+    joined.append(b"".join(elements[start:]))
+    return joined
+
+
+def _element(command: ElementCommand, ip: str, family: int) -> bytes:
+    if isinstance(command, DeleteElement):
+        return _attribute(_LISTED | _NESTED, _value(_KEY, _key(command.key, family)))
+    element = command.element
+    body = _value(_KEY, _key(element.key, family))
+    if element.verdict is not None:
+        body += _data(element.verdict, ip, family)
+    if element.comment:
+        comment = _string(plain_comment(element.comment))
+        body += _attribute(_USER_DATA, bytes((0, len(comment))) + comment)
+    return _attribute(_LISTED | _NESTED, body)
+
+
+def _data(verdict: Verdict, ip: str, family: int) -> bytes:
+    if isinstance(verdict, To):
+        return _value(_DATA, _address(verdict.address, family) + _port(str(verdict.port)))
+    if isinstance(verdict, Goto):
+        return _verdict(_GOTO, verdict.chain)
+    if isinstance(verdict, Drop):
+        return _verdict(_DROP, "")
+    raise NoBinaryFormError(verdict.text(ip))
+
+
+@lru_cache(maxsize=4096)
+def _verdict(code: int, chain: str) -> bytes:
+    body = _attribute(_CODE, struct.pack(">i", code))
+    if chain:
+        body += _attribute(_CHAIN, _string(chain))
+    return _attribute(_DATA | _NESTED, _attribute(_VERDICT | _NESTED, body))
+
+
+def _key(key: ElementKey, family: int) -> bytes:
+    match key:
+        case (address, protocol, port, number) if protocol in _PROTOCOLS:
+            return _address(address, family) + _PROTOCOLS[protocol] + _port(port) + _number(number)
+        case (first, second, protocol, port) if protocol in _PROTOCOLS:
+            own, other = _address(first, family), _address(second, family)
+            return own + other + _PROTOCOLS[protocol] + _port(port)
+        case (address, protocol, port) if protocol in _PROTOCOLS:
+            return _address(address, family) + _PROTOCOLS[protocol] + _port(port)
+        case (protocol, port) if protocol in _PROTOCOLS:
+            return _PROTOCOLS[protocol] + _port(port)
+        case (address,):
+            return _address(address, family)
+    raise NoBinaryFormError(" . ".join(key))
+
+
+def _address(text: str, family: int) -> bytes:
+    try:
+        return socket.inet_pton(family, text)
+    except (OSError, ValueError):
+        raise NoBinaryFormError(text) from None
+
+
+@lru_cache(maxsize=1 << 16)
+def _port(text: str) -> bytes:
+    try:
+        return struct.pack(">HH", int(text), 0)
+    except (struct.error, ValueError):
+        raise NoBinaryFormError(text) from None
+
+
+@lru_cache(maxsize=1 << 16)
+def _number(text: str) -> bytes:
+    try:
+        # NB: what numgen draws is in the machine's own order of bytes.
+        return struct.pack("=I", int(text))
+    except (struct.error, ValueError):
+        raise NoBinaryFormError(text) from None
+
+
+def _value(kind: int, value: bytes) -> bytes:
+    # Keys and addresses are padded already.
+    size = len(value)
+    return _value_head(kind, size) + value
+
+
+@lru_cache(maxsize=64)
+def _value_head(kind: int, size: int) -> bytes:
+    return _ATTRIBUTE.pack(8 + size, kind | _NESTED) + _ATTRIBUTE.pack(4 + size, _VALUE)
+
+
+def _string(text: str) -> bytes:
+    return text.encode() + b"\0"
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
+
+
+def _message(kind: int, flags: int, family: int, body: bytes, *, resource: int = 0) -> bytes:
+    length = _HEADER.size + _FAMILY.size + len(body)
+    return (
+        _HEADER.pack(length, kind, _REQUEST | flags, 0, 0)
+        + _FAMILY.pack(family, 0, resource)
+        + body
+    )
