@@ -186,22 +186,12 @@ def test_endpoint_addresses(text: str, want: list[str]) -> None:
         pytest.param("host", [], id="no address"),
         pytest.param(
             "010.0.0.1",
-            [
-                (
-                    'f: non-standard IP address "010.0.0.1" will be considered invalid in a future '
-                    'Kubernetes release: use "10.0.0.1"'
-                )
-            ],
+            ['f: non-standard IP address "010.0.0.1" is invalid: use "10.0.0.1"'],
             id="leading zeros",
         ),
         pytest.param(
             "::ffff:1.2.3.4",
-            [
-                (
-                    'f: non-standard IP address "::ffff:1.2.3.4" will be considered invalid in a '
-                    'future Kubernetes release: use "1.2.3.4"'
-                )
-            ],
+            ['f: non-standard IP address "::ffff:1.2.3.4" is invalid: use "1.2.3.4"'],
             id="mapped",
         ),
         pytest.param(

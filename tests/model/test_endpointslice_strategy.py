@@ -268,10 +268,7 @@ BADLY_SPELT = (
     endpoint("2001:0db8::1"),
 )
 WANT_BADLY_SPELT = [
-    (
-        'endpoints[1].addresses[1]: non-standard IP address "010.0.0.3" will be considered '
-        'invalid in a future Kubernetes release: use "10.0.0.3"'
-    ),
+    ('endpoints[1].addresses[1]: non-standard IP address "010.0.0.3" is invalid: use "10.0.0.3"'),
     (
         'endpoints[2].addresses[0]: IPv6 address "2001:0db8::1" should be in RFC 5952 canonical '
         'format ("2001:db8::1")'
@@ -308,8 +305,8 @@ def test_unmanaged_slices_are_warned_about() -> None:
     assert warnings_on_create(new) == [
         FQDN_WARNING,
         (
-            'endpoints[0].addresses[0]: non-standard IP address "010.0.0.1" will be considered '
-            'invalid in a future Kubernetes release: use "10.0.0.1"'
+            'endpoints[0].addresses[0]: non-standard IP address "010.0.0.1" is invalid: '
+            'use "10.0.0.1"'
         ),
     ]
 

@@ -13,7 +13,6 @@ from keepclose.model.wellknown import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_A
 from keepclose.testing.builders import service
 
 HEADLESS: dict[str, Any] = {"cluster_ip": "None", "cluster_ips": ("None",)}
-FUTURE = "will be considered invalid in a future Kubernetes release"
 DEPRECATED_HINTS = (
     "annotation service.kubernetes.io/topology-aware-hints is deprecated, "
     "please use service.kubernetes.io/topology-mode instead"
@@ -111,7 +110,7 @@ def test_warnings(fields: dict[str, Any], want_warnings: list[str]) -> None:
 
 def nonstandard(field: str, kind: str, value: str, better: str) -> str:
     """Return the warning about a text that will not be accepted for ever."""
-    return f'{field}: non-standard {kind} "{value}" {FUTURE}: use "{better}"'
+    return f'{field}: non-standard {kind} "{value}" is invalid: use "{better}"'
 
 
 @pytest.mark.parametrize(

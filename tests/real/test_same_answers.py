@@ -207,6 +207,7 @@ def gates(*names: str) -> dict[str, Any]:
 
 
 Ask = tuple[Any, ...]
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "u", "controller": True}
 OPERATION = {"op": "replace", "path": "/spec/type", "value": "Odd"}
 CASES: dict[str, list[Ask]] = {
     "a missing object": [("GET", f"{SERVICES}/none")],
@@ -703,6 +704,63 @@ CASES: dict[str, list[Ask]] = {
         ("POST", "/api/v1/bindings", bound("free")),
         ("GET", "/api/v1/bindings"),
         ("POST", f"{PODS}/free/status", pod("free")),
+    ],
+    "names that are no names": [
+        *(
+            (method, f"{SERVICES}/{name}")
+            for name in ("a%22b", "%25")
+            for method in ("GET", "DELETE")
+        ),
+        ("PATCH", f"{SERVICES}/a%22b", {"a": 1}, MERGE),
+        ("PUT", f"{PODS}/%25", pod("p")),
+        ("POST", SERVICES, service('a"b')),
+        ("POST", SERVICES, service("-123")),
+        ("POST", f"{PODS}?dryRun=All", pod("a.b")),
+        ("POST", f"{PODS}?dryRun=All", pod("a" * 64)),
+        ("POST", f"{DEPLOYMENTS}?dryRun=All", workload("Deployment", "a.b")),
+        ("POST", f"{APPS}/daemonsets?dryRun=All", workload("DaemonSet", "a.b")),
+        *(("POST", f"{EVENTS}?dryRun=All", event(name)) for name in ("A b", "a/b", "..", "50%")),
+    ],
+    "metadata that a server mends": [
+        (
+            "POST",
+            f"{MAPS}?dryRun=All",
+            {"metadata": {"name": "m", "ownerReferences": [OWNER, OWNER, {**OWNER, "uid": "v"}]}},
+        ),
+        (
+            "POST",
+            f"{MAPS}?dryRun=All",
+            {"metadata": {"name": "m", "ownerReferences": [OWNER, {**OWNER, "name": "y"}]}},
+        ),
+        ("POST", f"{MAPS}?dryRun=All", {"metadata": {"name": "m", "resourceVersion": "1"}}),
+        ("POST", MAPS, {"metadata": {"name": "m", "resourceVersion": "1"}}),
+        ("POST", f"{NODES}?dryRun=All", {"metadata": {"name": "n", "namespace": "other"}}),
+    ],
+    "ranges that contradict themselves": [
+        *(
+            ("POST", f"{NODES}?dryRun=All", {"metadata": {"name": "n"}, "spec": spec})
+            for spec in (
+                {"podCIDR": "x", "podCIDRs": ["10.1.0.0/24"]},
+                {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.2.0.0/24", "fd00::/64"]},
+                {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00::/64"]},
+            )
+        ),
+        *(
+            ("POST", f"{RANGES}?dryRun=All", {"metadata": {"name": "r"}, "spec": {"cidrs": cidrs}})
+            for cidrs in (["fe80::1", "fd00::/64"], ["10.9.0.0/24", "10.8.0.0/24"])
+        ),
+    ],
+    "warnings about addresses": [
+        (
+            "POST",
+            f"{SERVICES}?dryRun=All",
+            service(
+                type="LoadBalancer",
+                externalIPs=["192.0.2.1"],
+                loadBalancerIP="::ffff:1.2.3.4",
+                loadBalancerSourceRanges=["10.0.0.0/08", "2001:DB8::/32"],
+            ),
+        ),
     ],
     "a second host for a slice": [
         ("POST", SLICES, endpoint_slice("hosts", endpoints=[{"addresses": ["10.1.0.1"]}] * 2)),

@@ -7,6 +7,7 @@ clients and people act on them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ def not_found(plural: str, group: str, name: str) -> Failure:
     return Failure(
         404,
         "NotFound",
-        f'{qualified(plural, group)} "{name}" not found',
+        f"{qualified(plural, group)} {_quoted(name)} not found",
         details=_details(plural, group, name),
     )
 
@@ -82,7 +83,7 @@ def already_exists(plural: str, group: str, name: str) -> Failure:
     return Failure(
         409,
         "AlreadyExists",
-        f'{qualified(plural, group)} "{name}" already exists',
+        f"{qualified(plural, group)} {_quoted(name)} already exists",
         details=_details(plural, group, name),
     )
 
@@ -92,7 +93,7 @@ def conflict(plural: str, group: str, name: str, why: str) -> Failure:
     return Failure(
         409,
         "Conflict",
-        f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}',
+        f"Operation cannot be fulfilled on {qualified(plural, group)} {_quoted(name)}: {why}",
         details=_details(plural, group, name),
     )
 
@@ -109,7 +110,7 @@ def stale(plural: str, group: str, name: str) -> Failure:
 def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Failure:
     """Return the answer to an object that breaks the rules of its kind."""
     texts = list(dict.fromkeys(map(str, causes)))
-    message = f'{qualified(kind, group)} "{name}" is invalid'
+    message = f"{qualified(kind, group)} {_quoted(name)} is invalid"
     if len(texts) == 1:
         message += f": {texts[0]}"
     elif texts:
@@ -133,7 +134,7 @@ def bad_request(message: str) -> Failure:
 
 def forbidden(plural: str, group: str, name: str, why: str) -> Failure:
     """Return the answer to a request that the caller may not make."""
-    quoted = f' "{name}"' if name else ""
+    quoted = f" {_quoted(name)}" if name else ""
     return Failure(
         403,
         "Forbidden",
@@ -197,6 +198,11 @@ def expired(message: str = "The provided continue parameter is too old") -> Fail
 def too_old(asked: int, oldest: int) -> Failure:
     """Return the answer to a watch from a version that is no longer kept."""
     return expired(f"too old resource version: {asked} ({oldest})")
+
+
+def _quoted(name: str) -> str:
+    """Return a name as messages show it: a quote within it is escaped."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _details(plural: str, group: str, name: str) -> dict[str, Any]:

@@ -112,8 +112,7 @@ def ip_warnings(field: str, value: str) -> list[str]:
         return []
     wanted = f'"{parsed.address}"'
     if parsed.leading_zeros or parsed.mapped:
-        lax = f'non-standard IP address "{value}" will be considered invalid in a future'
-        return [f"{field}: {lax} Kubernetes release: use {wanted}"]
+        return [f'{field}: non-standard IP address "{value}" is invalid: use {wanted}']
     return [f'{field}: IPv6 address "{value}" should be in RFC 5952 canonical format ({wanted})']
 
 

@@ -89,10 +89,7 @@ def _cidr_warnings(field: str, value: str) -> list[str]:
             f"(should be {better} or {single}?)"
         )
     if parsed.leading_zeros or parsed.mapped or significant != length_text:
-        warnings.append(
-            f"{field}: non-standard CIDR value {shown} will be considered invalid in a future "
-            f"Kubernetes release: use {better}"
-        )
+        warnings.append(f"{field}: non-standard CIDR value {shown} is invalid: use {better}")
         return warnings
     if not warnings and str(network) != value:
         warnings.append(

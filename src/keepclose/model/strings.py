@@ -197,3 +197,10 @@ def _name_part(name: str) -> list[str]:
 def _overlong(value: str, limit: int, *, unit: str = "characters") -> list[str]:
     # NB: label keys and values are said to be limited in bytes, all other names in characters.
     return [f"must be no more than {limit} {unit}"] if byte_length(value) > limit else []
+
+
+def path_segment(value: str) -> list[str]:
+    """Return what keeps the string from being one segment of a path."""
+    if value in (".", ".."):
+        return [f"may not be '{value}'"]
+    return [f"may not contain '{sign}'" for sign in "/%" if sign in value]

@@ -102,8 +102,7 @@ def test_rules_and_warnings_are_those_of_the_model(kinds: Kinds) -> None:
     stored = kinds.write(odd, gates=lenient).object
     assert kinds.write(stored, stored, gates=lenient).warnings == [
         (
-            'endpoints[0].addresses[0]: non-standard IP address "10.0.0.01" will be considered '
-            "invalid "
-            'in a future Kubernetes release: use "10.0.0.1"'
+            'endpoints[0].addresses[0]: non-standard IP address "10.0.0.01" is '
+            'invalid: use "10.0.0.1"'
         )
     ]

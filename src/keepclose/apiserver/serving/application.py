@@ -35,6 +35,7 @@ from keepclose.apiserver.serving.answers import (
 from keepclose.apiserver.serving.binding import SUCCESS, bind_pod
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
 from keepclose.apiserver.serving.forms import Form, encode, read_accept, render_entry, render_list
+from keepclose.apiserver.serving.identities import check_path_name, drop_duplicate_owners
 from keepclose.apiserver.serving.messages import Answer, Request, Stream
 from keepclose.apiserver.serving.notices import warning_headers
 from keepclose.apiserver.serving.options import (
@@ -149,6 +150,9 @@ class Application:
         form = read_accept(request.header(b"accept"))
         deprecated = [DEPRECATED] if target.resource.qualified == "endpoints" else []
         with noting(deprecated):
+            if verb != "update":
+                # An update is compared with its body first.
+                check_path_name(target)
             answer = self._verbs[verb](request, target, query, form)
         if deprecated and isinstance(answer, Answer):
             answer.headers = warning_headers(deprecated) + answer.headers
@@ -209,6 +213,7 @@ class Application:
             if binds:
                 bind_pod(self.store, target, new, dry_run=options.dry_run)
                 return answer_status(201, SUCCESS, warnings, form)
+            warnings += drop_duplicate_owners(new["metadata"])
             written = self.writer.create(target, new, options, manager=_manager(options, request))
         return answer_written(target, written, warnings, form)
 
@@ -229,6 +234,7 @@ class Application:
             validation=options.field_validation,
         )
         with noting(warnings):
+            warnings += drop_duplicate_owners(new["metadata"])
             written = self.writer.update(target, new, options, manager=manager)
         return answer_written(target, written, warnings, form)
 

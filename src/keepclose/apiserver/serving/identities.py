@@ -6,6 +6,7 @@ against the path it sends it to, and against what is stored.
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.base import Strategy
 from keepclose.model.causes import invalid as invalid_value
+from keepclose.model.strings import path_segment
 
 JsonObject = dict[str, Any]
 # Without vowels and look-alikes, as Kubernetes draws them: no words come out by accident.
@@ -32,12 +34,18 @@ _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
 _BASE_MAX: Final = 63 - _SUFFIX_LENGTH
 _ATTEMPTS: Final = 8
+_DUPLICATE_OWNERS: Final = (
+    ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in "
+    "1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate "
+    "UID(s) observed: "
+)
 
 
 def settle_namespace(store: Store, target: Target, metadata: JsonObject) -> None:
     """Set the namespace of a new object, which must exist and not be on its way out."""
     resource = target.resource
     if not resource.namespaced:
+        metadata.pop("namespace", None)
         return
     if metadata.get("namespace") not in (None, "", target.namespace):
         raise bad_request(
@@ -80,6 +88,29 @@ def check_name(target: Target, metadata: JsonObject) -> None:
             f"the namespace of the object ({namespace}) does not match the namespace on the "
             f"request ({target.namespace})"
         )
+
+
+def check_path_name(target: Target) -> None:
+    """Refuse a path whose name could not be stored; raises a Failure."""
+    problems = path_segment(target.name)
+    if problems:
+        quoted = json.dumps(target.name, ensure_ascii=False)
+        raise bad_request(f"Name parameter invalid: {quoted}: {', '.join(problems)}")
+
+
+def drop_duplicate_owners(metadata: JsonObject) -> list[str]:
+    """Drop owner references that stand twice; return what to tell the client."""
+    kept: list[JsonObject] = []
+    duplicates: list[str] = []
+    for reference in metadata.get("ownerReferences") or ():
+        if reference in kept:
+            duplicates.append(str(reference.get("uid", "")))
+        else:
+            kept.append(reference)
+    if not duplicates:
+        return []
+    metadata["ownerReferences"] = kept
+    return [_DUPLICATE_OWNERS + ", ".join(duplicates)]
 
 
 def check_versions(

@@ -16,7 +16,7 @@ from keepclose.apiserver.resources import Resource
 from keepclose.model.causes import Cause, forbidden, invalid
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
-from keepclose.model.strings import dns1123_label, dns1123_subdomain, qualified_name
+from keepclose.model.strings import dns1123_label, dns1123_subdomain, path_segment, qualified_name
 
 JsonObject = dict[str, Any]
 
@@ -28,12 +28,16 @@ NOT_STANDARD: Final = "name is neither a standard finalizer name nor is it fully
 _FINALIZERS = "metadata.finalizers"
 # Everything else may have dots in its name.
 _LABEL_NAMES: Final = frozenset({"Service", "Namespace"})
+# These may be called anything that can stand in a path.
+_PATH_NAMES: Final = frozenset({"Event"})
 # These take any finalizer that looks like a label.
 _ANY_FINALIZERS: Final = frozenset({"Event", "Lease"})
 
 
 def name_check(resource: Resource) -> NameCheck:
     """Return the check on names of the kind."""
+    if resource.kind in _PATH_NAMES:
+        return path_segment
     return dns1123_label if resource.kind in _LABEL_NAMES else dns1123_subdomain
 
 

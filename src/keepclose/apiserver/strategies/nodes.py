@@ -69,7 +69,8 @@ class NodeStrategy(PlainStrategy):
         """Make the two fields for ranges of pod addresses agree."""
         spec = new.get("spec") or {}
         first, ranges = spec.get("podCIDR"), spec.get("podCIDRs")
-        if first and not ranges:
+        if first and (not ranges or ranges[0] != first):
+            # The single range wins over a list that begins with another one.
             spec["podCIDRs"] = [first]
         elif ranges and not first:
             spec["podCIDR"] = ranges[0]

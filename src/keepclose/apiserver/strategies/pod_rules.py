@@ -54,6 +54,19 @@ def template_causes(template: JsonObject, field: str) -> list[Cause]:
     return causes
 
 
+def hostname_warnings(new: JsonObject, where: str) -> list[str]:
+    """Return a warning when a name that is used in host names is no DNS label."""
+    problems = dns1123_label(new["metadata"].get("name", ""))
+    if not problems:
+        return []
+    return [
+        (
+            f"metadata.name: this is used in {where}, which can result in surprising behavior; "
+            f"a DNS label is recommended: [{' '.join(problems)}]"
+        )
+    ]
+
+
 def _spec_causes(spec: JsonObject, field: str) -> list[Cause]:
     volumes, causes = _volume_causes(spec.get("volumes") or [], f"{field}.volumes")
     containers = spec.get("containers") or []

@@ -22,7 +22,7 @@ from keepclose.apiserver.strategies.pod_defaults import (
     default_pod_spec,
     quality_of_service,
 )
-from keepclose.apiserver.strategies.pod_rules import pod_causes
+from keepclose.apiserver.strategies.pod_rules import hostname_warnings, pod_causes
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.causes import Cause, forbidden, invalid, required
 from keepclose.model.metadata import IMMUTABLE
@@ -99,6 +99,11 @@ class PodStrategy(PlainStrategy):
         # The single address stands in the list too, where it is judged.
         causes = [cause for cause in found if cause.field.startswith("status.podIPs")]
         return _reported_causes(new.get("status") or {}, old.get("status") or {}) + causes
+
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+        """Return that the name of a new pod is no good host name."""
+        del context
+        return [] if old is not None else hostname_warnings(new, "the Pod's hostname")
 
     def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:
         """Return how long the pod may take to end; 0 when nothing of it runs."""

@@ -74,7 +74,7 @@ def _range_causes(ranges: list[str]) -> list[Cause]:
     causes: list[Cause] = []
     for place, one in enumerate(ranges):
         causes += cidr_causes(f"{_FIELD}[{place}]", one, strict=True)
-    families = [family_of(one.partition("/")[0]) for one in ranges]
+    families = [] if causes else [family_of(one.partition("/")[0]) for one in ranges]
     if len(families) == 2 and families[0] == families[1] is not None:
         detail = (
             "may specify no more than one IP for each IP family, "

@@ -13,7 +13,7 @@ from keepclose.apiserver.strategies.base import Context, JsonObject
 from keepclose.apiserver.strategies.label_selectors import is_empty, matches, selector_causes
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.apiserver.strategies.pod_defaults import default_pod_spec
-from keepclose.apiserver.strategies.pod_rules import template_causes
+from keepclose.apiserver.strategies.pod_rules import hostname_warnings, template_causes
 from keepclose.apiserver.strategies.rollouts import rolling_causes
 from keepclose.model.causes import Cause, forbidden, invalid, not_supported, required
 from keepclose.model.metadata import IMMUTABLE
@@ -31,6 +31,8 @@ class WorkloadStrategy(PlainStrategy):
     # Numbers of the spec and of the status that may not be negative.
     amounts: tuple[str, ...] = ()
     status_amounts: tuple[str, ...] = ()
+    # Whether the writer of a new object hears that its name makes no good host names.
+    warns_of_names = True
 
     def set_defaults(self, new: JsonObject) -> None:
         """Set what the template and the spec get where their writer said nothing."""
@@ -65,6 +67,13 @@ class WorkloadStrategy(PlainStrategy):
                 causes.append(invalid("spec.selector", selector, "invalid label selector"))
                 return causes
         return causes + self.template_and_policy(spec)
+
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+        """Return that the name of a new workload makes no good host names."""
+        del context
+        if old is not None or not self.warns_of_names:
+            return []
+        return hostname_warnings(new, "Pod names and hostnames")
 
     def template_and_policy(self, spec: JsonObject) -> list[Cause]:
         """Return what is wrong with the template, given a selector that can be read."""
@@ -198,6 +207,7 @@ class ReplicaSetStrategy(WorkloadStrategy):
 class DaemonSetStrategy(WorkloadStrategy):
     """DaemonSets."""
 
+    warns_of_names = False
     status_amounts = (
         "currentNumberScheduled",
         "numberMisscheduled",
