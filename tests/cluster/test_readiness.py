@@ -7,13 +7,16 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
-from keepclose.cluster.readiness import until_connected
+from keepclose.cluster.readiness import Workloads, until_connected
+from keepclose.lab.workloads import DEPLOYMENTS
 from keepclose.network.namespaces import Namespace, make_namespace
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.labs import workloads
 
 T = TypeVar("T")
 
@@ -62,3 +65,45 @@ def test_no_socket_is_left_when_the_wait_is_cancelled() -> None:
         namespace.close()
     (one,) = gated.opened
     assert one.fileno() == -1
+
+
+def deployment(name: str, image: str, cpu: str = "1m") -> dict[str, Any]:
+    """Return a Deployment of two pods."""
+    container = {"name": "main", "image": image, "resources": {"requests": {"cpu": cpu}}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [container]},
+            },
+        },
+    }
+
+
+async def test_what_is_not_ready_is_said_and_why(tmp_path: Path) -> None:
+    """After some patience it is told what is waited for, and at the end why it was in vain."""
+    objects = [deployment("web", "web:1"), deployment("huge", "web:1", "1000")]
+    async with serving(tmp_path / "data") as api, workloads(api) as lab:
+        await lab.cluster.add_node("n1", "zone-a")
+        for body in objects:
+            await lab.client.create(DEPLOYMENTS, body, namespace="default")
+        await lab.until(
+            lambda: (
+                sum(pod.is_ready for pod in lab.pods) == 2
+                and sum(pod.condition("PodScheduled") is not None for pod in lab.pods) >= 2
+            )
+        )
+        told: list[tuple[str, str, bool | None]] = []
+        await Workloads.of(objects[:1]).until_ready(lab.client, lambda *one: told.append(one))
+        assert told == [("web", "2 pods ready", True)]
+        told.clear()
+        await Workloads.of(objects[1:]).until_ready(
+            lab.client, lambda *one: told.append(one), patience_s=0.0, limit_s=0.01
+        )
+        why = "0 of 2 pods ready: Unschedulable (0/1 nodes are available: 1 Insufficient cpu)"
+        assert told == [("huge", f"waiting, {why}", None), ("huge", why, False)]

@@ -165,7 +165,7 @@ def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None)
 
 
 def _show_step(step: Step) -> None:
-    mark = "✓" if step.is_well else "!"
+    mark = {True: "✓", False: "!", None: "…"}[step.is_well]
     if step.text:
         _say(f"{mark} {step.what:<14} {step.text:<41} {step.seconds:4.1f} s")
     else:

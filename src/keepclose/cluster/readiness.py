@@ -8,14 +8,21 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from keepclose.kube.client import Client
+from keepclose.kube.errors import KubeError
 from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES, Kind
+from keepclose.lab.constraints import LabelSelector
+from keepclose.lab.podreasons import explain_unready, is_ready
+from keepclose.lab.podspecs import KUBELET_PODS
 from keepclose.lab.view import LabView
 from keepclose.lab.workloadreadiness import ready_count
 from keepclose.lab.workloads import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
 from keepclose.network.namespaces import Namespace
 from keepclose.network.workerthreads import open_in_thread
 
+_PATIENCE_S: Final = 3.0
 _READY_S: Final = 60.0
 _ROUTED_S: Final = 10.0
 _SLICES_S: Final = 2.0
@@ -46,22 +53,56 @@ class Workloads(NamedTuple):
             )
         )
 
-    async def until_ready(self, client: Client, tell: Callable[[str, str, bool], None]) -> None:
+    async def until_ready(
+        self,
+        client: Client,
+        tell: Callable[[str, str, bool | None], None],
+        *,
+        patience_s: float = _PATIENCE_S,
+        limit_s: float = _READY_S,
+    ) -> None:
         """Tell of each by name, with a line and whether it is well, when its pods are ready.
 
-        Those that are not after a minute are told of then.
+        Of those that are not after a few seconds it is told what they wait for, with None for not
+        yet, and at the limit why they are not ready; nobody waits for them then.
         """
 
         async def follow(kind: str, namespace: str, name: str) -> None:
+            waiting = asyncio.ensure_future(_until_one_ready(client, _KINDS[kind], namespace, name))
             try:
-                async with asyncio.timeout(_READY_S):
-                    count = await _until_one_ready(client, _KINDS[kind], namespace, name)
-            except TimeoutError:
-                tell(name, f"not all pods are ready: kubectl get pods -n {namespace}", False)
-            else:
-                tell(name, f"{count} pods ready" if count != 1 else "1 pod ready", True)
+                for wait_s, is_last in ((patience_s, False), (limit_s - patience_s, True)):
+                    await asyncio.wait([waiting], timeout=wait_s)
+                    if waiting.done():
+                        count = waiting.result()
+                        tell(name, f"{count} pods ready" if count != 1 else "1 pod ready", True)
+                        return
+                    why = await _explain(client, _KINDS[kind], namespace, name)
+                    tell(name, why if is_last else f"waiting, {why}", False if is_last else None)
+            finally:
+                waiting.cancel()
 
         await asyncio.gather(*(follow(*one) for one in self.names))
+
+
+async def _explain(client: Client, kind: Kind[JsonObject], namespace: str, name: str) -> str:
+    """Return how many pods of a workload are ready, and what keeps the others from it."""
+    try:
+        workload = await client.get(kind, name, namespace=namespace)
+        pods = (await client.list_all(KUBELET_PODS, namespace=namespace)).items
+    except KubeError as error:
+        return f"nothing is known of it: {error}"
+    selector = msgspec.convert(workload["spec"].get("selector") or {}, LabelSelector)
+    own = [pod for pod in pods if selector.matches(pod.metadata.labels)]
+    ready = sum(is_ready(pod) for pod in own)
+    status = workload.get("status", {})
+    wanted = status.get("desiredNumberScheduled", workload["spec"].get("replicas", len(own)))
+    why = explain_unready(own)
+    if not own:
+        conditions = status.get("conditions", ())
+        failures = [one for one in conditions if one.get("type") == "ReplicaFailure"]
+        why = failures[0].get("message", "") if failures else "there are none yet"
+    counted = f"{ready} of {wanted} pods ready"
+    return f"{counted}: {why}" if why else counted
 
 
 async def _until_one_ready(

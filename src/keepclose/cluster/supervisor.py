@@ -67,7 +67,8 @@ class Step(NamedTuple):
     what: str
     text: str
     seconds: float
-    is_well: bool = True
+    is_well: bool | None = True
+    """None when it is not known yet."""
 
 
 class Supervisor:
@@ -185,7 +186,7 @@ class Supervisor:
             await applier.apply(one)
         workloads = Workloads.of(self._settings.objects)
 
-        def tell(name: str, said: str, is_well: bool) -> None:
+        def tell(name: str, said: str, is_well: bool | None) -> None:
             self._tell(Step(name, said, time.monotonic() - began, is_well=is_well))
 
         await workloads.until_ready(admin, tell)
