@@ -151,6 +151,8 @@ def _explanation(report: TrafficReport, width: int) -> list[Text]:
     for row in report.rows:
         if row.fault:
             lines += _labelled("✗", row.fault, width, style="red")
+    for cause in report.causes:
+        lines += _labelled("why", cause, width, style="dim")
     told = _gather_reasons(report)
     for reason in told[:SHOWN_REASONS]:
         lines += _labelled("why", reason.words, width, style="dim")

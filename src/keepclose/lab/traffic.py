@@ -20,8 +20,10 @@ from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.lab.connecting import connect_all
 from keepclose.lab.expectedshares import Expectation, PortGoals, expect, find_goals
+from keepclose.lab.podspecs import KUBELET_PODS
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.trafficanswers import Result
+from keepclose.lab.trafficcauses import PodView, explain_missing_hints, find_causes
 from keepclose.lab.trafficreport import (
     Observation,
     Sums,
@@ -50,7 +52,7 @@ from keepclose.network.workerthreads import finish_in_thread
 from keepclose.routing.portendpoints import NodeView
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.serviceports import TrafficPolicy, routed_ports
-from keepclose.routing.strategy import StrategyName, choose_strategy
+from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 
 JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
@@ -128,6 +130,11 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: Tell) -> JsonOb
     report = _report(
         seen, sums, target, before=before, gates=lab.gates, seconds=seconds, notes=notes
     )
+    causes = await _find_causes(lab, target) if report.failed else []
+    strategy = _choose_strategy(service, lab.gates)
+    if hints := explain_missing_hints(service, strategy, before.port.endpoints):
+        causes.append(hints)
+    report = msgspec.structs.replace(report, causes=tuple(causes))
     document: JsonObject = msgspec.to_builtins(report)
     return document
 
@@ -168,6 +175,20 @@ async def _learn_again(lab: LabView, target: Target, before: Knowledge) -> Knowl
         if port.key == target.port.key:
             return await _learn(lab, target._replace(service=service, port=port))
     return before
+
+
+async def _find_causes(lab: LabView, target: Target) -> list[str]:
+    """Return what is wrong with the Service or its pods, of what failures may come from."""
+    service = target.service
+    namespace = service.metadata.namespace
+    pods = {one.key: one for one in (await lab.client.list_all(PODS, namespace=namespace)).items}
+    listed = (await lab.client.list_all(KUBELET_PODS, namespace=namespace)).items
+    views = [PodView(pods[one.key], one) for one in listed if one.key in pods]
+    wanted = (target.port.name, target.port.protocol)
+    for port in service.spec.ports:
+        if ((port.name or ""), port.protocol) == wanted:
+            return find_causes(service, port, views)
+    return []
 
 
 async def _send(
@@ -292,10 +313,7 @@ def _report(
 
 def name_mechanism(service: Service, target: Target, gates: FeatureGates) -> str:
     """Return what governs where connections go: the mechanism, and a policy other than Cluster."""
-    try:
-        strategy = choose_strategy(service, gates=gates, heuristics=find_heuristics())
-    except ExtensionError as error:
-        raise LabRefusal(str(error)) from None
+    strategy = _choose_strategy(service, gates)
     words = [] if strategy.name is StrategyName.NONE else [strategy.label]
     port = target.port
     policy = port.external_policy if target.is_outside else port.internal_policy
@@ -303,6 +321,13 @@ def name_mechanism(service: Service, target: Target, gates: FeatureGates) -> str
         field = "externalTrafficPolicy" if target.is_outside else "internalTrafficPolicy"
         words.append(f"{field} {policy.value}")
     return ", ".join(words) or "no trafficDistribution"
+
+
+def _choose_strategy(service: Service, gates: FeatureGates) -> Strategy:
+    try:
+        return choose_strategy(service, gates=gates, heuristics=find_heuristics())
+    except ExtensionError as error:
+        raise LabRefusal(str(error)) from None
 
 
 def _address(target: Target) -> str:

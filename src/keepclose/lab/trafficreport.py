@@ -101,6 +101,8 @@ class TrafficReport(_Camel, frozen=True, kw_only=True):
     """How many are ready."""
     busiest: Busiest | None
     notes: tuple[str, ...]
+    causes: tuple[str, ...] = ()
+    """What is wrong with the Service or its pods, where connections failed."""
 
     @property
     def is_fine(self) -> bool:
