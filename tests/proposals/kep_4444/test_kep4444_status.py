@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sights import STATUS, conditions, hints, quick
 
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import Gate, parse_gates
+from keepclose.model.meta import Condition
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.routing.balanced import BALANCED
 from keepclose.testing.apiservers import PATIENCE, serving
@@ -41,9 +43,9 @@ async def build(cluster: World) -> None:
         await cluster.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number}")
 
 
-def statuses(plan_conditions: object) -> dict[str, str]:
+def statuses(found: Iterable[Condition]) -> dict[str, str]:
     """Return the status of each condition by type."""
-    return {one.type: one.status for one in plan_conditions}  # type: ignore[attr-defined]
+    return {one.type: one.status for one in found}
 
 
 async def test_the_controller_reports_by_conditions(two_zones: World) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from proposaldocs import DISTRIBUTION_PAGE, read_page, read_section, rows_of
+from proposaldocs import DISTRIBUTION_PAGE, read_section, rows_of
 from proposalpackets import SERVERS, PacketScene, packet_scene
 from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, own_zones
 from typer.testing import CliRunner
@@ -234,8 +234,3 @@ def told(scene: Scene, routes: dict[str, set[str]], clients: dict[str, float]) -
         for name, used in routes.items()
     )
     return f"{busiest:.2f}x, {100 * close / sum(clients.values()):.0f} %"
-
-
-def test_the_documentation_is_linked() -> None:
-    """The page about the field is found from the list of all pages."""
-    assert f"({DISTRIBUTION_PAGE})" in read_page("README.md")
