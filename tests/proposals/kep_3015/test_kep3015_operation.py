@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -72,8 +73,8 @@ async def test_use_is_seen_by_the_values_of_services(cluster: World) -> None:
     values = Counter(one.spec.traffic_distribution for one in page.items)
     async with cluster.controlled(observer=metrics) as controller:
         await cluster.settle(controller)
-    for value, count in values.items():
-        labels = {"traffic_distribution": str(value)}
+    for wanted, count in values.items():
+        labels = {"traffic_distribution": str(wanted)}
         assert metrics.registry.get_sample_value(COUNT, labels) == count
 
 
@@ -154,7 +155,7 @@ async def test_proxies_must_know_node_hints(tmp_path: Path) -> None:
         await cluster.set_endpoints(on_node("10.0.0.1", "n1"), on_node("10.0.0.2", "n2"))
         found = []
         for gates in (GATES, NO_SAME_NODE):
-            settings = {"families": ("IPv4",), "gates": gates}
+            settings: dict[str, Any] = {"families": ("IPv4",), "gates": gates}
             async with cluster.proxied("n1", writer=RecordingWriter(), **settings) as proxy:
                 await cluster.settle(proxy)
                 state = proxy.families["IPv4"].states.services[WEB].ports["http", "TCP"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proposalapis import ProposalApi
@@ -113,7 +114,11 @@ async def test_honored_confirms_what_the_data_plane_did(tmp_path: Path) -> None:
         await build(cluster)
         await cluster.add_service(trafficDistribution="PreferClose")
         async with cluster_of(api) as seen, cluster.controlled(quick(REPORTING)):
-            tells = {"acknowledges": True, "acknowledge_every_s": 0.0, "families": ("IPv4",)}
+            tells: dict[str, Any] = {
+                "acknowledges": True,
+                "acknowledge_every_s": 0.0,
+                "families": ("IPv4",),
+            }
             async with (
                 seen.proxied("n1", writer=RecordingWriter(), **tells),
                 seen.proxied("n2", writer=RecordingWriter(), **tells),
