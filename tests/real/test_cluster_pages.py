@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,17 @@ def test_manifests_are_accepted(plane: ControlPlane, name: str) -> None:
     # Nothing is written, so a namespace that is made is not there for what would be in it.
     text = (PAGES / name).read_text().replace("namespace: keepclose", "namespace: default")
     kubectl(plane, "apply", "--dry-run=server", "--validate=strict", "-f", "-", text=text)
+
+
+@pytest.mark.parametrize("name", ["traffic-distribution.md"])
+def test_manifests_in_pages_are_accepted(plane: ControlPlane, name: str) -> None:
+    """A real API server takes every object that a page shows, and knows every field."""
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```", (PAGES / name).read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 2
+    for text in blocks:
+        kubectl(plane, "apply", "--dry-run=server", "--validate=strict", "-f", "-", text=text)
 
 
 def hinted(slices: list[EndpointSlice]) -> list[bool]:
