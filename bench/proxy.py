@@ -1,9 +1,11 @@
 """Our node proxy beside kube-proxy, on the same Services of one API server, in a network namespace.
 
-Run with `python bench/proxy.py [--sizes 1000,10000] [--changes N]` as root. The API server is our
-own, its store filled beforehand; both proxies run one after the other as users start them, but with
-no least time between two syncs. First programming counts from the start of the process until the
-kernel has the dispatch of all Services looked for, asked by netlink every 20 ms. A change is one
+Run with `python bench/proxy.py [--sizes 300,5000] [--rounds N] [--changes N]` as root. The API
+server is our own, its store filled beforehand; the proxies run one after the other as users start
+them, several rounds of it, but with no least time between two syncs. First programming counts
+twice: from the start of the process until the kernel has the dispatch of all Services looked for,
+asked by netlink every 20 ms; and as the proxies themselves say, by the metric that both export
+(kubeproxy_sync_proxy_rules_duration_seconds after the first sync). A change is one
 write of one EndpointSlice, in turn an address replaced, one removed and one added; it counts from
 the request until the kernel announces the last transaction that has to do with the Service (by
 netlink multicast; nothing is listed). Without kube-proxy (`make real`) ours runs alone.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import http.client
 import json
 import os
 import resource
@@ -47,7 +50,11 @@ NFT, IP = shutil.which("nft") or "nft", shutil.which("ip") or "ip"
 FIRST_SECONDS, CHANGE_SECONDS = 180.0, 20.0
 QUIET_SECONDS, PAUSE_SECONDS = 0.3, 1.6
 # The goals: parts of what kube-proxy needs, and growth of our own change from the least size.
-MOST_FIRST, MOST_CHANGE, MOST_MEMORY, MOST_GROWTH = 0.5, 0.05, 1.0, 1.5
+MOST_CHANGE, MOST_MEMORY, MOST_GROWTH = 0.05, 1.0, 1.5
+MANY_SERVICES = 5000
+MOST_FIRST_OF_MANY, MOST_FIRST_OF_FEW = 0.5, 1.0
+PAGES = "127.0.0.1:10249"
+SYNC_METRIC = 'kubeproxy_sync_proxy_rules_duration_seconds_sum{ip_family="IPv4"} '
 
 _NEW_GENERATION: Final = 10 << 8 | 15
 _GET_ELEMENT: Final = 10 << 8 | 13
@@ -59,6 +66,7 @@ class Figures(NamedTuple):
 
     first: float
     first_cpu: float
+    sync: float
     replaced: float
     removed: float
     added: float
@@ -266,7 +274,7 @@ def _settings(kubeconfig: Path) -> dict[str, object]:
         "conntrack": {"maxPerCore": 0, "min": 0, **never},
         "nftables": {"minSyncPeriod": "0s", "syncPeriod": "30s"},
         "healthzBindAddress": "127.0.0.1:10256",
-        "metricsBindAddress": "127.0.0.1:10249",
+        "metricsBindAddress": PAGES,
     }
 
 
@@ -309,6 +317,7 @@ async def measure(
                 sys.exit(f"{name} wrote no rules\n{log.read_text()[-3000:]}")
             await asyncio.sleep(0.02)
         first, first_cpu = time.perf_counter() - proxy.started, proxy.cpu()
+        sync = await first_sync()
         await asyncio.sleep(3)
         kernel.listen()
         async with connect(settings, clock=SystemClock(), user_agent="bench/1") as client:
@@ -319,6 +328,7 @@ async def measure(
         return Figures(
             first=first,
             first_cpu=first_cpu,
+            sync=sync,
             replaced=statistics.median(took[::3]),
             removed=statistics.median(took[1::3]),
             added=statistics.median(took[2::3]),
@@ -327,6 +337,33 @@ async def measure(
             resident=proxy.memory("VmRSS"),
             peak=proxy.memory("VmHWM"),
         )
+
+
+async def first_sync() -> float:
+    """Return how long the first sync took by the proxy's own metric, once it is there."""
+    until = time.perf_counter() + CHANGE_SECONDS
+    while time.perf_counter() < until:
+        with contextlib.suppress(OSError):
+            for line in (await asyncio.to_thread(_read_metrics)).splitlines():
+                if line.startswith(SYNC_METRIC):
+                    return float(line.removeprefix(SYNC_METRIC))
+        await asyncio.sleep(0.1)
+    return sys.exit("a proxy does not tell how long its first sync took")
+
+
+def _read_metrics() -> str:
+    host, _, port = PAGES.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+def medians(rounds: list[Figures]) -> Figures:
+    """Return the median of each figure."""
+    return Figures(*[statistics.median(values) for values in zip(*rounds, strict=True)])
 
 
 async def change(client: Client, kernel: Kernel, services: int, changes: int) -> list[float]:
@@ -360,12 +397,12 @@ def show(services: int, figures: dict[str, Figures]) -> bool:
     """Print the figures of one size; return whether ours keep the goals."""
     print(f"\n{services:,} Services x {ENDPOINTS} endpoints", flush=True)
     print(
-        f"{'':<26}{'first s':>9}{'CPU s':>8}{'replaced':>10}{'removed':>9}{'added':>9}"
-        f"{'slowest ms':>12}{'CPU ms':>8}{'RSS MiB':>9}{'peak':>7}"
+        f"{'':<26}{'first s':>9}{'CPU s':>8}{'metric s':>10}{'replaced':>10}{'removed':>9}"
+        f"{'added':>9}{'slowest ms':>12}{'CPU ms':>8}{'RSS MiB':>9}{'peak':>7}"
     )
     for name, one in figures.items():
         print(
-            f"{name:<26}{one.first:>9.2f}{one.first_cpu:>8.2f}{one.replaced:>10.2f}"
+            f"{name:<26}{one.first:>9.2f}{one.first_cpu:>8.2f}{one.sync:>10.2f}{one.replaced:>10.2f}"
             f"{one.removed:>9.2f}{one.added:>9.2f}{one.slowest:>12.2f}{one.change_cpu:>8.2f}"
             f"{one.resident:>9.0f}{one.peak:>7.0f}"
         )
@@ -373,11 +410,13 @@ def show(services: int, figures: dict[str, Figures]) -> bool:
     if theirs is None:
         return True
     kept = True
+    most_first = MOST_FIRST_OF_MANY if services >= MANY_SERVICES else MOST_FIRST_OF_FEW
     for name, one in figures.items():
         if name == THEIRS:
             continue
         ratios = (
-            ("first", one.first / theirs.first, MOST_FIRST),
+            ("first from the start", one.first / theirs.first, most_first),
+            ("first by the metric", one.sync / theirs.sync, most_first),
             ("change", one.change / theirs.change, MOST_CHANGE),
             ("memory", one.resident / theirs.resident, MOST_MEMORY),
         )
@@ -388,9 +427,10 @@ def show(services: int, figures: dict[str, Figures]) -> bool:
 
 
 def main() -> int:
-    """Print the figures and ratios; return 1 when a goal was missed at the greatest size."""
+    """Print the figures and ratios; return 1 when a goal was missed."""
     parser = argparse.ArgumentParser(description="Measure our node proxy beside kube-proxy.")
-    parser.add_argument("--sizes", default="1000,10000")
+    parser.add_argument("--sizes", default="300,5000")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median counts")
     parser.add_argument("--changes", type=int, default=3, help="of each of three kinds")
     parser.add_argument("--only", default="", help="part of a proxy's name")
     options = parser.parse_args()
@@ -408,15 +448,16 @@ def main() -> int:
             directory.mkdir()
             fill(directory / "data", size)
             with embedded_server(directory / "data", "--node", NODE) as server:
-                figures = {
-                    one: asyncio.run(
-                        measure(
+                rounds: dict[str, list[Figures]] = {one: [] for one in names}
+                # In turn, so that whatever else the machine does meets all of them.
+                for _ in range(options.rounds):
+                    for one in names:
+                        measured = measure(
                             one, size, server=server, directory=directory, changes=options.changes
                         )
-                    )
-                    for one in names
-                }
-            kept = show(size, figures)
+                        rounds[one].append(asyncio.run(measured))
+                figures = {one: medians(found) for one, found in rounds.items()}
+            kept = show(size, figures) and kept
             if OURS in figures:
                 changes.append(figures[OURS].change)
     if len(changes) > 1:

@@ -10,6 +10,7 @@ import typer
 
 from keepclose.cli.choices import DefaultSubsetting, TopologyMode
 from keepclose.cli.endings import fail
+from keepclose.cli.leanimports import import_lean
 from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
 from keepclose.cli.webhook import read_webhook
 
@@ -128,6 +129,7 @@ def controller(
 
     Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input.
     """
+    import_lean()
     webhook = None
     if mode is Mode.WEBHOOK:
         if default_subsetting is not DefaultSubsetting.RANDOM:

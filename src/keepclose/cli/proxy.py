@@ -10,6 +10,7 @@ import typer
 
 from keepclose.cli.choices import LocalMode, Writer
 from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.leanimports import import_lean
 from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
 from keepclose.cli.proxy_status import status
 
@@ -123,6 +124,7 @@ def proxy(
         return
     if once + dry_run + cleanup > 1:
         fail("--once, --dry-run and --cleanup exclude each other")
+    import_lean()
     settings = _read_settings(
         node_name=node_name,
         feature_gates=feature_gates,

@@ -2,22 +2,23 @@
 
 So existing dashboards work. Ours begin with `keepclose_proxy_`: service ports by routing mode,
 hints that are not followed by reason, and connections by Service and zone, which are read from the
-kernel when somebody asks. A series appears once there is something to say. Nothing here blocks.
+kernel when a page is asked for. A series appears once there is something to say. Nothing here
+blocks, and the client library of Prometheus is loaded when the first page is asked for: that takes
+as long as routing a hundred Services, which should come first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from keepclose.routing.topology import RoutingMode
 
-PREFIX: Final = "kubeproxy_"
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from keepclose.proxy.metricseries import MetricSeries
+
 DOUBLING: Final = tuple(0.001 * 2**power for power in range(15))
 PROGRAMMING: Final = (
     0.25,
@@ -26,8 +27,9 @@ PROGRAMMING: Final = (
     *(float(second) for second in range(60, 120, 5)),
     *(float(second) for second in range(120, 301, 30)),
 )
-_FAMILY: Final = ("ip_family",)
 EVERYWHERE: Final = "Everywhere"
+# So many notes are kept before the library is loaded after all.
+_MOST_NOTES: Final = 1000
 
 
 class ConnectionCount(NamedTuple):
@@ -40,64 +42,49 @@ class ConnectionCount(NamedTuple):
     connections: int
 
 
+class Changes(NamedTuple):
+    """How many changes of Services and slices came, and how many of them wait for a sync."""
+
+    services: int = 0
+    endpoints: int = 0
+    services_pending: int = 0
+    endpoints_pending: int = 0
+
+
 class Metrics:
-    """The counters of one proxy, in a registry of their own."""
+    """The metrics of one proxy; notes are taken at once and turned into series when needed."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._syncs = self._histogram("sync_proxy_rules_duration_seconds", DOUBLING)
-        self._full = self._histogram("sync_full_proxy_rules_duration_seconds", DOUBLING)
-        self._partial = self._histogram("sync_partial_proxy_rules_duration_seconds", DOUBLING)
-        self._programming = self._histogram("network_programming_duration_seconds", PROGRAMMING)
-        self._last = self._gauge("sync_proxy_rules_last_timestamp_seconds", _FAMILY)
-        self._queued = self._gauge("sync_proxy_rules_last_queued_timestamp_seconds", _FAMILY)
-        self._endpoints_pending = self._gauge("sync_proxy_rules_endpoint_changes_pending")
-        self._endpoints = self._counter("sync_proxy_rules_endpoint_changes_total")
-        self._services_pending = self._gauge("sync_proxy_rules_service_changes_pending")
-        self._services = self._counter("sync_proxy_rules_service_changes_total")
-        self._no_local = self._gauge(
-            "sync_proxy_rules_no_local_endpoints_total", ("traffic_policy", "ip_family")
-        )
-        self._failures = self._counter("sync_proxy_rules_nftables_sync_failures_total", _FAMILY)
-        self._cleanup = self._counter("sync_proxy_rules_nftables_cleanup_failures_total", _FAMILY)
-        self._conntrack = self._histogram("conntrack_reconciler_sync_duration_seconds", DOUBLING)
-        self._deleted = self._counter("conntrack_reconciler_deleted_entries_total", _FAMILY)
-        self._healthz = self._counter("proxy_healthz_total", ("code",))
-        self._livez = self._counter("proxy_livez_total", ("code",))
-        self._modes = Gauge(
-            "keepclose_proxy_service_ports",
-            "Service ports by the way in which this node narrows their endpoints.",
-            ("mode", "ip_family"),
-            registry=self.registry,
-        )
-        self._fallbacks = Gauge(
-            "keepclose_proxy_hints_not_followed",
-            "Service ports whose hints this node does not follow, by reason.",
-            ("reason", "ip_family"),
-            registry=self.registry,
-        )
+        self._notes: list[Callable[[MetricSeries], None]] = []
+        self._made: MetricSeries | None = None
+        self._services = 0
+        self._endpoints = 0
+        self._pending = (0, 0)
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The series as they are now."""
+        return self._series().registry
 
     def service_changed(self) -> None:
         """Count an event of a Service."""
-        self._services.inc()
+        self._services += 1
 
     def endpoints_changed(self) -> None:
         """Count an event of a slice."""
-        self._endpoints.inc()
+        self._endpoints += 1
 
     def show_pending(self, *, services: int, endpoints: int) -> None:
         """Show how many changes no sync has taken yet."""
-        self._services_pending.set(services)
-        self._endpoints_pending.set(endpoints)
+        self._pending = (services, endpoints)
 
     def queued(self, family: str, now: float) -> None:
         """Note that a sync was asked for."""
-        self._queued.labels(family).set(now)
+        self._note(lambda series: series.queued(family, now))
 
     def synced(self, family: str, seconds: float, *, is_full: bool) -> None:
         """Note the end of a sync, whether it succeeded or not."""
-        self._syncs.labels(family).observe(seconds)
-        (self._full if is_full else self._partial).labels(family).observe(seconds)
+        self._note(lambda series: series.synced(family, seconds, is_full=is_full))
 
     def succeeded(
         self,
@@ -110,95 +97,64 @@ class Metrics:
         fallbacks: Mapping[str, int],
     ) -> None:
         """Note a sync that was written, and what it led to."""
-        self._last.labels(family).set(now)
-        for time in trigger_times:
-            self._programming.labels(family).observe(max(0.0, now - time))
-        for direction, count in no_local.items():
-            self._no_local.labels(direction, family).set(count)
-        # NB: a value that once existed stays, at 0.
-        for mode, count in modes.items():
-            self._modes.labels(mode_label(mode), family).set(count)
-        for reason, count in fallbacks.items():
-            self._fallbacks.labels(reason, family).set(count)
+        # NB: the sums are kept up to date by their owner, so they are read now.
+        times = tuple(trigger_times)
+        counts = dict(no_local), dict(modes), dict(fallbacks)
+        self._note(
+            lambda series: series.succeeded(
+                family,
+                now=now,
+                trigger_times=times,
+                no_local=counts[0],
+                modes=counts[1],
+                fallbacks=counts[2],
+            )
+        )
 
     def failed(self, family: str) -> None:
         """Note a sync that could not be written."""
-        self._failures.labels(family).inc()
+        self._note(lambda series: series.failed(family))
 
     def cleanup_failed(self, family: str) -> None:
         """Note that what is not needed any more could not be deleted."""
-        self._cleanup.labels(family).inc()
+        self._note(lambda series: series.cleanup_failed(family))
 
     def conntrack_cleaned(self, family: str, seconds: float, deleted: int) -> None:
         """Note a look through the kernel's connections."""
-        self._conntrack.labels(family).observe(seconds)
-        self._deleted.labels(family).inc(deleted)
+        self._note(lambda series: series.conntrack_cleaned(family, seconds, deleted))
 
     def answered(self, page: str, code: int) -> None:
         """Count an answer of /healthz or /livez."""
-        (self._healthz if page == "healthz" else self._livez).labels(str(code)).inc()
+        self._note(lambda series: series.answered(page, code))
 
     def count_connections(self, counts: Callable[[], Iterable[ConnectionCount]]) -> None:
         """Show connections as last read from the kernel with every page from now on."""
-        self.registry.register(_Connections(counts))
+        self._note(lambda series: series.count_connections(counts))
 
     def page(self) -> bytes:
         """Return everything in the text format."""
-        return generate_latest(self.registry)
+        return self._series().page()
 
-    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(
-            PREFIX + name, _HELP[name], _FAMILY, buckets=buckets, registry=self.registry
-        )
+    def _note(self, note: Callable[[MetricSeries], None]) -> None:
+        if self._made is not None:
+            note(self._made)
+            return
+        self._notes.append(note)
+        if len(self._notes) > _MOST_NOTES:
+            self._series()
 
-    def _gauge(self, name: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(PREFIX + name, _HELP[name], labels, registry=self.registry)
+    def _series(self) -> MetricSeries:
+        if self._made is None:
+            from keepclose.proxy.metricseries import MetricSeries  # noqa: PLC0415 - takes long
 
-    def _counter(self, name: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(PREFIX + name, _HELP[name], labels, registry=self.registry)
-
-
-class _Connections(Collector):
-    """Hands out counts that are kept elsewhere."""
-
-    def __init__(self, counts: Callable[[], Iterable[ConnectionCount]]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the counts as one family of series."""
-        family = CounterMetricFamily(
-            "keepclose_proxy_connections",
-            "New connections led to endpoints, by Service, zone of the endpoint and mode.",
-            labels=("namespace", "service", "zone", "mode"),
-        )
-        for one in self._counts():
-            labels = (one.namespace, one.service, one.zone, mode_label(one.mode))
-            family.add_metric(labels, float(one.connections))
-        return [family]
+            self._made = MetricSeries()
+            for note in self._notes:
+                note(self._made)
+            self._notes.clear()
+        self._made.show_changes(Changes(self._services, self._endpoints, *self._pending))
+        return self._made
 
 
 def mode_label(mode: str) -> str:
     """Return the name under which a routing mode is counted."""
     return EVERYWHERE if mode == RoutingMode.ALL.value else mode
-
-
-_HELP: Final = {
-    "sync_proxy_rules_duration_seconds": "Time of a sync.",
-    "sync_full_proxy_rules_duration_seconds": "Time of a sync that compares the whole table.",
-    "sync_partial_proxy_rules_duration_seconds": "Time of a sync that writes what changed.",
-    "network_programming_duration_seconds": "Time from the change of a pod to its rules.",
-    "sync_proxy_rules_last_timestamp_seconds": "When the last sync succeeded.",
-    "sync_proxy_rules_last_queued_timestamp_seconds": "When a sync was last asked for.",
-    "sync_proxy_rules_endpoint_changes_pending": "Changes of slices that wait for a sync.",
-    "sync_proxy_rules_endpoint_changes_total": "Changes of slices.",
-    "sync_proxy_rules_service_changes_pending": "Services that wait for a sync.",
-    "sync_proxy_rules_service_changes_total": "Changes of Services.",
-    "sync_proxy_rules_no_local_endpoints_total": "Ports that drop traffic for want of a "
-    "local endpoint.",
-    "sync_proxy_rules_nftables_sync_failures_total": "Syncs that could not be written.",
-    "sync_proxy_rules_nftables_cleanup_failures_total": "Deletions that could not be written.",
-    "conntrack_reconciler_sync_duration_seconds": "Time of a look through all connections.",
-    "conntrack_reconciler_deleted_entries_total": "Connections that were forgotten.",
-    "proxy_healthz_total": "Answers of /healthz.",
-    "proxy_livez_total": "Answers of /livez.",
-}

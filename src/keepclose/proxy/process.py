@@ -33,6 +33,8 @@ from keepclose.proxy.writers import Family, NftWriter
 from keepclose.ruleset import cleanup_text
 from keepclose.ruleset.settings import RulesetSettings
 
+# Caches hold much that stays; looking through all of it often costs more than it finds.
+_COLLECTED_AT_START: Final = 2_000_000
 _COLLECTED_AFTER: Final = (100_000, 50, 100)
 # A table of ten thousand Services takes the kernel many seconds; what takes longer hangs.
 _WRITE_S: Final = 120.0
@@ -82,12 +84,22 @@ def run_proxy(
     Raise ConfigError when the cluster cannot be asked with these settings, CannotProgramError when
     rules cannot be written here, and OSError when the pages cannot be served.
     """
-    # Caches hold much that stays; looking through all of it often costs more than it finds.
-    gc.set_threshold(*_COLLECTED_AFTER)
+    gc.set_threshold(_COLLECTED_AT_START)
     work = serve(
-        settings, connection, surroundings=surroundings, clock=SystemClock(), on_ready=on_ready
+        settings,
+        connection,
+        surroundings=surroundings,
+        clock=SystemClock(),
+        on_ready=on_ready,
+        on_synced=_spare_what_stays,
     )
     asyncio.run(until_signal(work))
+
+
+def _spare_what_stays() -> None:
+    """Have the collector look no more at what the start made."""
+    gc.freeze()
+    gc.set_threshold(*_COLLECTED_AFTER)
 
 
 def run_once(
@@ -120,9 +132,10 @@ async def serve(
     surroundings: Surroundings,
     clock: Clock,
     on_ready: Callable[[str], None] = _ignore,
+    on_synced: Callable[[], None] | None = None,
     writer: NftWriter | None = None,
 ) -> None:
-    """Run a proxy until cancelled."""
+    """Run a proxy until cancelled; `on_synced` is called once all rules are written."""
     async with AsyncExitStack() as stack:
         if writer is None:
             writer = await _choose(settings, surroundings.writer, clock)
@@ -136,6 +149,10 @@ async def serve(
         recorder = EventRecorder(client, component=COMPONENT, clock=clock, host=settings.node_name)
         proxy = NodeProxy(client, settings, writer=writer, clock=clock, recorder=recorder)
         said = [f"keepclose proxy runs for node {settings.node_name}"]
+        # Listing begins while the pages are made. NB: nothing of this runs before the first page
+        # has its port, so a port that is taken still ends the command before anything is written.
+        running = asyncio.create_task(proxy.run())
+        stack.push_async_callback(_cancel, running)
         if surroundings.pages is not None:
             pages = Pages(
                 settings,
@@ -157,7 +174,21 @@ async def serve(
             stack.push_async_callback(server.stop)
             said.append(await _serve_health(server, surroundings.health, stack))
         on_ready(", ".join(said))
-        await proxy.run()
+        if on_synced is not None:
+            stack.push_async_callback(
+                _cancel, asyncio.create_task(_call_after(proxy.synced, on_synced))
+            )
+        await running
+
+
+async def _call_after(event: asyncio.Event, work: Callable[[], None]) -> None:
+    await event.wait()
+    work()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def find_families() -> tuple[str, ...]:
