@@ -11,6 +11,7 @@ from labservers import answering
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.lab import app
+from keepclose.cli.lab_slo import render_table
 from keepclose.lab.refusals import LabRefusal
 
 
@@ -38,6 +39,12 @@ def a_row(policy: str, traffic: str, *, role: str = "", **more: Any) -> dict[str
 
 NOTHING: dict[str, Any] = {"nodeHops": None, "zoneCrossings": None, "p50Ms": None, "p99Ms": None}
 LOST: dict[str, Any] = {"failed": 3, "availability": 99.748, "speedAsGuessed": False}
+UNGUESSED: dict[str, Any] = {
+    "guessedAvailability": "",
+    "guessedSpeed": "",
+    "availabilityAsGuessed": None,
+    "speedAsGuessed": None,
+}
 ANSWER = {
     "seconds": 10.0,
     "nodes": 6,
@@ -46,17 +53,21 @@ ANSWER = {
         a_row("Cluster", "external", **LOST),
         a_row("PreferLocal", "internal", role="as fallback"),
         a_row("PreferLocal", "external", role="as fallback", availability=0.0, **NOTHING),
+        a_row("PreferSameZone", "internal", **UNGUESSED),
+        a_row("PreferSameZone", "external", **UNGUESSED),
     ],
     "notes": ["5 ms from zone to zone, each way"],
 }
 
 
 TABLE = """\
-POLICY       TRAFFIC   CONNS  FAILED  AVAILABLE  HOPS  ZONES     P50      P99  THE DRAFT'S GUESS
-Cluster      internal  1,192       0   100.00 %  0.83   0.50  0.9 ms  19.2 ms  100 %-ish ✓
-             external  1,192       3    99.74 %  0.83   0.50  0.9 ms  19.2 ms  not as fast ✗
-PreferLocal  internal  1,192       0   100.00 %  0.83   0.50  0.9 ms  19.2 ms  100 %-ish ✓
-as fallback  external  1,192       0     0.00 %     -      -       -        -  not as fast ✓
+POLICY          TRAFFIC   CONNS  FAILED     AVAIL  HOPS  ZONES  P50 MS  P99 MS  KEP-3015 DRAFT
+Cluster         internal  1,192       0  100.00 %  0.83   0.50     0.9    19.2  100 %-ish ✓
+                external  1,192       3   99.74 %  0.83   0.50     0.9    19.2  not as fast ✗
+PreferLocal     internal  1,192       0  100.00 %  0.83   0.50     0.9    19.2  100 %-ish ✓
+as fallback     external  1,192       0    0.00 %     -      -       -       -  not as fast ✓
+PreferSameZone  internal  1,192       0  100.00 %  0.83   0.50     0.9    19.2  -
+                external  1,192       0  100.00 %  0.83   0.50     0.9    19.2  -
 
 5 ms from zone to zone, each way
 HOPS and ZONES: answered on another node, in another zone, by connection.
@@ -67,6 +78,22 @@ def run(directory: Path, *arguments: str) -> Result:
     """Run the command in this process."""
     env = {"KEEPCLOSE_DATA_DIR": str(directory)}
     return CliRunner().invoke(app, ["slo", *arguments], env=env)
+
+
+def test_the_widest_table_fits_a_hundred_columns() -> None:
+    """The longest names and guesses, and as many connections as half an hour makes."""
+    widest = a_row(
+        "PreferSameNode",
+        "external",
+        role="as optimisation",
+        connections=999_999,
+        failed=99_999,
+        guessedAvailability="less than 100 %",
+        guessedSpeed="between the two",
+        p99Ms=9999.9,
+    )
+    table = render_table([{**widest, "traffic": "internal"}, widest])
+    assert max(map(len, table.splitlines())) <= 100
 
 
 def test_the_table(tmp_path: Path) -> None:

@@ -147,10 +147,20 @@ def test_policies_measured(ground: Ground) -> None:
         ("PreferLocal", "as fallback", "external"),
         ("PreferLocal", "as optimisation", "internal"),
         ("PreferLocal", "as optimisation", "external"),
+        ("PreferSameZone", "", "internal"),
+        ("PreferSameZone", "", "external"),
+        ("PreferSameNode", "", "internal"),
+        ("PreferSameNode", "", "external"),
     ]
     assert all(row["connections"] > 50 for row in rows)
-    wrong = [row for row in rows if not (row["availabilityAsGuessed"] and row["speedAsGuessed"])]
+    guessed, present = rows[:8], rows[8:]
+    wrong = [row for row in guessed if not (row["availabilityAsGuessed"] and row["speedAsGuessed"])]
     assert wrong == []
+    cluster = {row["traffic"]: row for row in rows[:2]}
+    for row in present:
+        assert (row["guessedAvailability"], row["availabilityAsGuessed"]) == ("", None)
+        assert row["availability"] >= 99.5
+        assert row["zoneCrossings"] < 0.5 * cluster[row["traffic"]]["zoneCrossings"]
     assert namespaces(ground) == []
     assert set(states(ground)) == {"n1", "n2", "n3", "n4"}
     until(ground, {})

@@ -18,7 +18,7 @@ from keepclose.cluster.calling import call
 from keepclose.network.namespaces import make_namespace
 from keepclose.network.privilege import why_no_packets
 
-SECONDS = 90
+SECONDS = 240
 SMALL = ("--zones", "2", "--nodes-per-zone", "1", "--port", "0")
 
 

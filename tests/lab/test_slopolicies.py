@@ -21,13 +21,15 @@ DEFAULT = FeatureGates()
 WITH_LOCAL = DEFAULT.with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY)
 
 
-def test_the_draft_has_four() -> None:
-    """Cluster, Local, and PreferLocal in two roles, each with what is guessed of it."""
+def test_the_draft_has_four_and_two_came_later() -> None:
+    """Cluster, Local and PreferLocal in two roles with guesses, the present values without."""
     assert [(one.title, one.workload, *one[3:]) for one in list_policies(WITH_LOCAL)] == [
         ("Cluster", "everywhere", "100 %-ish", "not as fast"),
         ("Local", "everywhere", "less than 100 %", "fast"),
         ("PreferLocal as fallback", "everywhere", "100 %-ish", "normally fast"),
         ("PreferLocal as optimisation", "some", "100 %-ish", "between the two"),
+        ("PreferSameZone", "everywhere", None, None),
+        ("PreferSameNode", "everywhere", None, None),
     ]
     assert tell_choice(WITH_LOCAL) == ""
 
@@ -39,6 +41,7 @@ def test_without_the_gate_its_successor_is_measured() -> None:
         "Local",
         "PreferSameNode",
         "PreferSameNode",
+        "PreferSameZone",
     ]
     assert tell_choice(DEFAULT) == (
         "PreferLocalTrafficPolicy is off: PreferSameNode, which came instead of PreferLocal, "
@@ -95,6 +98,14 @@ PORTS = [{"name": "http", "port": 80, "targetPort": 8080}]
             {},
             {"trafficDistribution": "PreferSameNode"},
             id="PreferSameNode by the field",
+        ),
+        pytest.param(
+            DEFAULT,
+            4,
+            "prefersamezone",
+            {},
+            {"trafficDistribution": "PreferSameZone"},
+            id="PreferSameZone by the field",
         ),
     ],
 )

@@ -26,6 +26,7 @@ from keepclose.lab.trafficanswers import Answer, Result
 from keepclose.lab.view import LabView
 from keepclose.model.service import Service
 from keepclose.model.service_policy_rules import CLUSTER_POLICY
+from keepclose.model.wellknown import PREFER_SAME_ZONE
 from keepclose.network.namespaces import NetworkError
 from keepclose.network.underlay import Underlay
 from keepclose.network.workerthreads import finish_in_thread
@@ -120,8 +121,12 @@ class Measurement:
         await self._bed.until_ready(policy.workload)
 
         def is_right(way: Way, result: Result) -> bool:
+            if not isinstance(result, Answer):
+                return False
+            if policy.name == PREFER_SAME_ZONE:
+                return self._zones.get(result.node) == self._zones.get(way.node)
             is_near = policy.name == CLUSTER_POLICY or policy.workload == SOME
-            return isinstance(result, Answer) and (is_near or result.node == way.node)
+            return is_near or result.node == way.node
 
         if not await until_steady(ways, is_right):
             raise LabRefusal(
@@ -229,6 +234,6 @@ def _figures(policy: Policy, traffic: str, samples: list[Sample], zones: dict[st
         zone_crossings=sums.zone_crossings,
         p50_ms=sums.p50_ms,
         p99_ms=sums.p99_ms,
-        guessed_availability=policy.availability,
-        guessed_speed=policy.speed,
+        guessed_availability=policy.availability or "",
+        guessed_speed=policy.speed or "",
     )

@@ -62,9 +62,11 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
     p50_ms: float | None
     p99_ms: float | None
     guessed_availability: str
+    """What the draft guesses, "" where it says nothing of the policy."""
     guessed_speed: str
-    availability_as_guessed: bool = False
-    speed_as_guessed: bool = False
+    availability_as_guessed: bool | None = False
+    """None where nothing was guessed."""
+    speed_as_guessed: bool | None = False
 
 
 class Sums(NamedTuple):
@@ -124,12 +126,14 @@ def judge(rows: Sequence[Figures]) -> list[Figures]:
     return [
         msgspec.structs.replace(
             row,
-            availability_as_guessed=_is_available(row),
+            availability_as_guessed=_is_available(row) if row.guessed_availability else None,
             speed_as_guessed=_is_fast(
                 row,
                 cluster=hops.get(("Cluster", row.traffic), 0.0),
                 local=hops.get(("Local", row.traffic), 0.0),
-            ),
+            )
+            if row.guessed_speed
+            else None,
         )
         for row in rows
     ]

@@ -1,9 +1,10 @@
-"""The traffic policies that KEP-3015's first draft compares, and what it guesses about each.
+"""The traffic policies that KEP-3015's first draft compares, and what became of them.
 
-The draft names four: Cluster, Local, PreferLocal for a Service with endpoints on every node, where
-others are a fallback, and PreferLocal for one with endpoints on some nodes, where near ones are an
-optimisation. Where the gate of PreferLocal is off, PreferSameNode is taken, which came instead of
-it. Only objects are made here; nothing is sent.
+The draft names four and guesses how each does: Cluster, Local, PreferLocal for a Service with
+endpoints on every node, where others are a fallback, and PreferLocal for one with endpoints on some
+nodes, where near ones are an optimisation. Where the gate of PreferLocal is off, PreferSameNode is
+taken, which came instead of it. The values of trafficDistribution that Kubernetes has now stand
+beside them; the draft guesses nothing of those. Only objects are made here; nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from keepclose.model.wellknown import (
     EXTERNAL_POLICY_ANNOTATION,
     INTERNAL_POLICY_ANNOTATION,
     PREFER_SAME_NODE,
+    PREFER_SAME_ZONE,
 )
 
 JsonObject = dict[str, Any]
@@ -35,14 +37,14 @@ PORT: Final = 8080
 
 
 class Policy(NamedTuple):
-    """One of the four, with the draft's guesses."""
+    """What is measured, with the draft's guesses."""
 
     name: str
     role: str
     """What the policy is there for, or ""."""
     workload: str
-    availability: Guess
-    speed: Guess
+    availability: Guess | None = None
+    speed: Guess | None = None
 
     @property
     def title(self) -> str:
@@ -66,12 +68,17 @@ def list_policies(gates: FeatureGates) -> list[Policy]:
                 f"{Gate.PREFER_LOCAL_TRAFFIC_POLICY} and {Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION} "
                 "are both off"
             )
-    return [
+    policies = [
         Policy(CLUSTER_POLICY, "", EVERYWHERE, Guess.NEARLY_ALL, Guess.SLOW),
         Policy(LOCAL_POLICY, "", EVERYWHERE, Guess.NOT_ALL, Guess.FAST),
         Policy(preference, "as fallback", EVERYWHERE, Guess.NEARLY_ALL, Guess.MOSTLY_FAST),
         Policy(preference, "as optimisation", SOME, Guess.NEARLY_ALL, Guess.BETWEEN),
     ]
+    if gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION):
+        policies.append(Policy(PREFER_SAME_ZONE, "", EVERYWHERE))
+        if preference != PREFER_SAME_NODE:
+            policies.append(Policy(PREFER_SAME_NODE, "", EVERYWHERE))
+    return policies
 
 
 def tell_choice(gates: FeatureGates) -> str:
@@ -98,8 +105,8 @@ def make_service(policy: Policy) -> JsonObject:
             INTERNAL_POLICY_ANNOTATION: PREFER_LOCAL_POLICY,
             EXTERNAL_POLICY_ANNOTATION: PREFER_LOCAL_POLICY,
         }
-    elif policy.name == PREFER_SAME_NODE:
-        spec["trafficDistribution"] = PREFER_SAME_NODE
+    elif policy.name in (PREFER_SAME_NODE, PREFER_SAME_ZONE):
+        spec["trafficDistribution"] = policy.name
     else:
         spec["internalTrafficPolicy"] = spec["externalTrafficPolicy"] = policy.name
     return {"metadata": {"name": policy.service, "annotations": annotations}, "spec": spec}
