@@ -1,4 +1,8 @@
-"""KEP-2004: Risks and Mitigations, Assumptions and Kube-Proxy, one test a statement."""
+"""KEP-2004: Risks and Mitigations, Assumptions and Kube-Proxy, one test a statement.
+
+Left out: that autoscalers see the load of one zone only, and separate Deployments for each zone,
+which are the user's; and what may be explored later.
+"""
 
 from __future__ import annotations
 

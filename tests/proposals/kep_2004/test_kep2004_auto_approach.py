@@ -1,4 +1,7 @@
-"""KEP-2004: Auto Approach with its Terminology and Scheme Logic, one test a statement."""
+"""KEP-2004: Auto Approach with its Terminology and Scheme Logic, one test a statement.
+
+Left out: how the algorithm is to be tuned on the way to GA.
+"""
 
 from __future__ import annotations
 

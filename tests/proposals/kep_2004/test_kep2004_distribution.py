@@ -3,6 +3,8 @@
 The worked example says that the zones expect 3.2, 1.6 and 0.2 endpoints. Its picture has 16, 8 and
 1 nodes with 6 pods, so they expect 3.84, 1.92 and 0.24; with 5 endpoints the threshold of 50 %
 could not be kept. The tests follow the picture, and one of them shows the proportion of the text.
+
+Left out: that the algorithm is easy to implement, and plans to collect feedback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""KEP-2004: Observability, Graduation Criteria and Version Skew Strategy, one test a statement."""
+"""KEP-2004: Observability, Graduation Criteria and Version Skew Strategy, one test a statement.
+
+Left out: drawbacks and alternatives, which compare designs.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Comparisons of mean figures are made on the sample of the large data set that the published table
 is checked with.
+
+Left out: which of them is complicated to implement and the churn that local-shared may
+potentially have, which the proposal does not measure; subsets of regions, announced only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""KEP-2004: Summary, Motivation, Goals and Terminology, one test a statement."""
+"""KEP-2004: Summary, Motivation, Goals and Terminology, one test a statement.
+
+Left out: costs and latency of zones (they are the provider's), feedback from load, several
+clusters and regions (non-goals), and the release checklist.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""KEP-3015, first draft: both Traffic Policies and Topology, one test a statement."""
+"""KEP-3015, first draft: both Traffic Policies and Topology, one test a statement.
+
+Left out: the unresolved questions of renaming Local and of keeping it for internal traffic, and
+what public documentation emphasizes. Whether a terminating local endpoint counts is not said.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 One test a statement. How fast an answer comes is told by the hops that it takes: one that stays
 on the node has none.
+
+Left out: that there are no metrics for single Services, what other proxies have to do, calls to
+cloud providers, drawbacks, and dates.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_outages import outlast_outage
 from policy_services import (
     NODES,
     OFF,
@@ -377,3 +381,10 @@ def test_kep3015_draft1_troubleshooting_never_slower_than_local() -> None:
             if local:
                 preferred = external(exposed(external="PreferLocal"), sliced(*present), name)
                 assert preferred == local
+
+
+async def test_kep3015_draft1_troubleshooting_the_api_server_is_unavailable() -> None:
+    """Troubleshooting: without the API server the proxy goes on as with any other policy."""
+    for policy, want in (("PreferLocal", {"10.0.1.1"}), ("Cluster", {"10.0.1.1", "10.0.3.1"})):
+        found = await outlast_outage(exposed(internal=policy), SOME, zone="zone-a", gates=ON)
+        assert found == (want, want, [])

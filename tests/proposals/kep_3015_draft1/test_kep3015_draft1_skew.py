@@ -1,4 +1,7 @@
-"""KEP-3015, first draft: Upgrade / Downgrade and Version Skew Strategy, one test a statement."""
+"""KEP-3015, first draft: Upgrade / Downgrade and Version Skew Strategy, one test a statement.
+
+Left out: the planned end-to-end tests, which say nothing of their own.
+"""
 
 from __future__ import annotations
 

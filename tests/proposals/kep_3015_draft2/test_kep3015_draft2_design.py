@@ -1,6 +1,8 @@
 """KEP-3015, second draft: applying node-level topology, and to which Services.
 
 One test a statement.
+
+Left out: which approach to pick, which is unresolved; all three are there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""KEP-3015, second draft: Summary, Goals, Non-Goals and the User Story, one test a statement."""
+"""KEP-3015, second draft: Summary, Goals, Non-Goals and the User Story, one test a statement.
+
+Left out: whether internalTrafficPolicy should be deprecated, which is unresolved.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""KEP-3015, second draft: the Production Readiness Review, one test a statement."""
+"""KEP-3015, second draft: the Production Readiness Review, one test a statement.
+
+Left out: metrics that are not added, that automatic use is not easily found, what other proxies
+have to do, calls to cloud providers, alternatives, and dates.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from api_outages import outlast_outage
 from msgspec.structs import replace
 from node_level_services import (
     BEFORE,
@@ -263,3 +268,15 @@ def test_kep3015_draft2_troubleshooting_never_slower() -> None:
             assert asked.used(name) <= plain.used(name)
             if name in on:
                 assert asked.nodes_used(name) == {name}
+
+
+async def test_kep3015_draft2_troubleshooting_the_api_server_is_unavailable() -> None:
+    """Troubleshooting: without the API server the proxy goes on as without the feature."""
+    for mode, count in ((NodeLevelMode.AUTO, 1), (NodeLevelMode.MANUAL, len(NODES))):
+        planned = daemons(mode)
+        found = await outlast_outage(
+            planned.service, planned.slices, zone=zone_of("n1"), gates=planned.settings.gates
+        )
+        want = planned.used("n1")
+        assert len(want) == count
+        assert found == (want, want, [])

@@ -2,6 +2,8 @@
 
 One test a statement. The unit tests that the draft plans for the iptables and ipvs proxiers are
 made here for the rules that the nftables proxy writes.
+
+Left out: coverage of other projects' packages, and how likely services flip between states.
 """
 
 from __future__ import annotations
