@@ -100,6 +100,11 @@ def _call(server: Embedded, method: str, path: str, body: JsonObject | None = No
         pytest.param(
             ["--service-node-port-range", "5-4"], "5-4 is no range of ports", id="no ports"
         ),
+        pytest.param(
+            ["--emulated-version", "1.99"],
+            "--emulated-version: '1.99' must be a version from 1.29 to 1.36",
+            id="a release to come",
+        ),
         pytest.param(["--node", "A_b"], "'A_b' is no name of a node: ", id="a name of no node"),
         pytest.param(
             ["--bind-address", "a b"], "'a b' is neither a host name nor an address", id="no host"

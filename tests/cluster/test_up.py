@@ -199,11 +199,32 @@ def test_objects_outlive_their_cluster(tmp_path: Path) -> None:
         assert ground.traffic()["mechanism"] == "no trafficDistribution"
 
 
+def test_a_cluster_is_rolled_back_to_an_older_release(tmp_path: Path) -> None:
+    """All programs take the gates of the release; the stored value stays and comes back."""
+    skip_without_packets()
+    with ground_for(tmp_path / "home") as ground:
+        ground.up("--emulated-version", "1.36")
+        assert ground.traffic()["mechanism"] == "PreferSameZone"
+        assert ground.run("lab", "gates", "--emulated-version", "1.33").code == 0
+        shown = ground.run("lab", "gates").out
+        assert "controller emulates Kubernetes 1.33\n" in shown
+        until(lambda: ground.traffic()["mechanism"] != "PreferSameZone")
+        assert ground.traffic()["failed"] == 0
+        refused = ground.run("lab", "gates", "ServiceTrafficDistribution=false")
+        assert refused.code == 2
+        assert "feature is locked to true" in refused.err
+        assert ground.run("lab", "gates", "--emulated-version", "1.34").code == 0
+        until(lambda: ground.traffic()["mechanism"] == "PreferSameZone")
+
+
 @pytest.mark.parametrize(
     ("options", "text", "want"),
     [
         pytest.param(
             ("--feature-gates", "Nonsense=true"), "", "error: --feature-gates: unknown", id="gate"
+        ),
+        pytest.param(
+            ("--emulated-version", "1.20"), "", "error: --emulated-version: '1.20'", id="version"
         ),
         pytest.param(("--zones", "0"), "", "error: --zones must be at least 1", id="zones"),
         pytest.param(("--manifest", "/none"), "", "error: --manifest /none: No such", id="file"),

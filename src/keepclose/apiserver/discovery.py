@@ -20,6 +20,8 @@ from keepclose.apiserver.resources import (
 JsonObject = dict[str, Any]
 # The release whose behaviour is followed.
 GIT_VERSION: Final = "v1.36.3+keepclose"
+# How many releases back a real kube-apiserver can emulate.
+_EMULATED_RELEASES: Final = 3
 # kube-apiserver lists groups by its own ranking, and clients prefer those that come first.
 _RANKED: Final = (
     "apps",
@@ -30,16 +32,19 @@ _RANKED: Final = (
 )
 
 
-def version_info() -> JsonObject:
-    """Return the content of /version."""
+def version_info(emulated_minor: int | None = None) -> JsonObject:
+    """Return the content of /version; the release 1.NN that is emulated stands beside our own."""
     major, minor = GIT_VERSION[1:].split(".")[:2]
+    emulated = int(minor) if emulated_minor is None else emulated_minor
+    # A real server is compatible with the release before, but with none older than it can emulate.
+    compatible = max(emulated - 1, min(emulated, int(minor) - _EMULATED_RELEASES))
     return {
         "major": major,
         "minor": minor,
         "emulationMajor": major,
-        "emulationMinor": minor,
+        "emulationMinor": str(emulated),
         "minCompatibilityMajor": major,
-        "minCompatibilityMinor": str(int(minor) - 1),
+        "minCompatibilityMinor": str(compatible),
         "gitVersion": GIT_VERSION,
         "gitCommit": "",
         "gitTreeState": "",

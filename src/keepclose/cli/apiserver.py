@@ -13,6 +13,7 @@ from keepclose.cli.optionvalues import read_gates
 
 if TYPE_CHECKING:
     from keepclose.apiserver.assembly import ServerSettings
+    from keepclose.model.gates import FeatureGates
 
 
 def apiserver(
@@ -29,6 +30,13 @@ def apiserver(
     ] = "127.0.0.1",
     feature_gates: Annotated[
         str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
+    ] = "",
+    emulated_version: Annotated[
+        str,
+        typer.Option(
+            metavar="1.NN",
+            help="Behave as this release of Kubernetes: its gates, and only fields it knows.",
+        ),
     ] = "",
     service_cluster_ip_range: Annotated[
         str,
@@ -59,7 +67,7 @@ def apiserver(
         data_dir=data_dir,
         port=port,
         bind_address=bind_address,
-        feature_gates=feature_gates,
+        gates=read_gates(feature_gates, emulated_version=emulated_version),
         service_cluster_ip_range=service_cluster_ip_range,
         service_node_port_range=service_node_port_range,
         synchronous=durability.value,
@@ -73,7 +81,7 @@ def _read_settings(
     data_dir: Path,
     port: int,
     bind_address: str,
-    feature_gates: str,
+    gates: FeatureGates,
     service_cluster_ip_range: str,
     service_node_port_range: str,
     synchronous: str,
@@ -99,7 +107,7 @@ def _read_settings(
         data_dir=data_dir,
         host=bind_address,
         port=port,
-        gates=read_gates(feature_gates),
+        gates=gates,
         allocation=allocation,
         synchronous="full" if synchronous == "full" else "normal",
         nodes=nodes,

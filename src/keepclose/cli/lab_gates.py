@@ -16,6 +16,13 @@ def gates(
         str,
         typer.Argument(metavar="A=true,B=false", help="What to change; nothing shows all gates."),
     ] = "",
+    emulated_version: Annotated[
+        str,
+        typer.Option(
+            metavar="1.NN",
+            help="Take the gates and fields of this release of Kubernetes, then what to change.",
+        ),
+    ] = "",
     only: Annotated[
         list[Role] | None,
         typer.Option(help="Which programs; may be repeated. Default: all."),
@@ -33,6 +40,7 @@ def gates(
     """
     params = {
         "gates": change,
+        "emulated_version": emulated_version,
         "only": [role.value for role in only or ()],
         "node_level": node_level_topology_mode.value if node_level_topology_mode else "",
     }
@@ -43,6 +51,9 @@ def gates(
     by_role: dict[str, list[str]] = done["gates"]
     names = sorted(set().union(*by_role.values()) | _all_gates())
     width = max(map(len, names))
+    emulated: dict[str, int] = done["emulated"]
+    for role, minor in emulated.items():
+        typer.echo(f"{role} emulates Kubernetes 1.{minor}")
     typer.echo("  ".join([" " * width, *by_role]))
     for name in names:
         marks = ["on" if name in on else "off" for on in by_role.values()]

@@ -10,12 +10,23 @@ if TYPE_CHECKING:
     from keepclose.model.gates import FeatureGates
 
 
-def read_gates(text: str) -> FeatureGates:
-    """Return the feature gates that --feature-gates asks for."""
-    from keepclose.model.gates import GateError, parse_gates
+def read_gates(
+    text: str, *, emulated_version: str = "", defaults: FeatureGates | None = None
+) -> FeatureGates:
+    """Return the feature gates that --feature-gates and --emulated-version ask for.
 
+    An emulated version brings its own defaults.
+    """
+    from keepclose.model.gate_history import VersionError, parse_version
+    from keepclose.model.gates import DEFAULT_GATES, GateError, gates_at, parse_gates
+
+    defaults = defaults or DEFAULT_GATES
     try:
-        return parse_gates(text)
+        if emulated_version:
+            defaults = gates_at(parse_version(emulated_version))
+        return parse_gates(text, defaults=defaults)
+    except VersionError as error:
+        fail(f"--emulated-version: {error}")
     except GateError as error:
         fail(f"--feature-gates: {error}")
 

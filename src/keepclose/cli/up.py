@@ -16,6 +16,7 @@ import typer
 
 from keepclose.cli.endings import fail
 from keepclose.cli.labcalls import name_program, quote
+from keepclose.cli.optionvalues import read_gates
 
 if TYPE_CHECKING:
     from keepclose.cluster.home import ClusterState, Home
@@ -35,6 +36,13 @@ def up(
         typer.Option(
             metavar="A=true,B=false",
             help="Feature gates of all programs; all but ServiceTopology are on.",
+        ),
+    ] = "",
+    emulated_version: Annotated[
+        str,
+        typer.Option(
+            metavar="1.NN",
+            help="Run all programs with the gates and fields of this release of Kubernetes.",
         ),
     ] = "",
     manifest: Annotated[
@@ -66,16 +74,12 @@ def up(
     from msgspec.structs import replace
 
     from keepclose.cluster.layout import LAB_GATES, Layout
-    from keepclose.model.gates import GateError, parse_gates
 
     layout = Layout(zones, nodes_per_zone)
     flaws = layout.flaws()
     if flaws:
         fail("; ".join(flaws))
-    try:
-        gates = parse_gates(feature_gates, defaults=LAB_GATES)
-    except GateError as error:
-        fail(f"--feature-gates: {error}")
+    gates = read_gates(feature_gates, emulated_version=emulated_version, defaults=LAB_GATES)
     settings = _make_settings(_home(data_dir), layout, gates, port, _read_objects(manifest))
     if not manifest:
         # What people changed or deleted of the demo stays so.

@@ -12,7 +12,8 @@ from keepclose.lab.traffic import handle_traffic
 from keepclose.lab.troublehandlers import HANDLERS, TroubleHandler
 from keepclose.lab.troubles import Troubles
 from keepclose.lab.view import LabView
-from keepclose.model.gates import GateError, parse_gates
+from keepclose.model.gate_history import VersionError, parse_version
+from keepclose.model.gates import GateError, gates_at, parse_gates
 from keepclose.routing.nodelevel import NodeLevelMode
 
 
@@ -51,16 +52,22 @@ async def _change_gates(components: Components, params: JsonObject) -> JsonObjec
     if unknown:
         raise LabRefusal(f"--only: {unknown[0]!r} must be one of {', '.join(ROLES)}")
     text = str(params.get("gates", ""))
+    version = str(params.get("emulated_version") or "")
     mode = str(params.get("node_level") or "")
-    if mode and not text:
+    if mode and not text and not version:
         # Only the controller has this mode.
         roles = ("controller",)
     started: list[str] = []
     try:
         node_level = NodeLevelMode(mode) if mode else None
-        wanted = {role: parse_gates(text, defaults=components.gates[role]) for role in roles}
-        if text or mode:
+        emulated = gates_at(parse_version(version)) if version else None
+        wanted = {
+            role: parse_gates(text, defaults=emulated or components.gates[role]) for role in roles
+        }
+        if text or mode or version:
             started = await components.change(wanted, node_level)
+    except VersionError as error:
+        raise LabRefusal(f"--emulated-version: {error}") from error
     except GateError as error:
         raise LabRefusal(f"feature gates: {error}") from error
     except ValueError:
@@ -71,4 +78,9 @@ async def _change_gates(components: Components, params: JsonObject) -> JsonObjec
     return {
         "started": started,
         "gates": {role: sorted(gates.enabled) for role, gates in components.gates.items()},
+        "emulated": {
+            role: gates.emulated_minor
+            for role, gates in components.gates.items()
+            if gates.emulated_minor is not None
+        },
     }

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 import msgspec
 
+from keepclose.model.gate_history import HISTORY, refusal_at, stage_at
+
 
 class Gate(StrEnum):
     """Every gate that some decision asks about."""
@@ -58,6 +60,9 @@ class FeatureGates(msgspec.Struct, frozen=True):
     """The gates that are on."""
 
     enabled: frozenset[Gate] = ON_BY_DEFAULT
+    # NN of the release 1.NN that is emulated: its gates may be locked or unknown. None emulates
+    # nothing, and every gate can be set.
+    emulated_minor: int | None = None
 
     def on(self, gate: Gate) -> bool:
         """Return whether the gate is on."""
@@ -65,14 +70,25 @@ class FeatureGates(msgspec.Struct, frozen=True):
 
     def with_gates(self, *on: Gate) -> FeatureGates:
         """Return these gates with the given ones switched on."""
-        return FeatureGates(self.enabled | set(on))
+        return FeatureGates(self.enabled | set(on), self.emulated_minor)
 
     def without(self, *off: Gate) -> FeatureGates:
         """Return these gates with the given ones switched off."""
-        return FeatureGates(self.enabled - set(off))
+        return FeatureGates(self.enabled - set(off), self.emulated_minor)
+
+    def knows_since(self, minor: int) -> bool:
+        """Return whether what came with release 1.NN is known; it is unless an older one is."""
+        return self.emulated_minor is None or self.emulated_minor >= minor
 
 
 DEFAULT_GATES = FeatureGates()
+
+
+def gates_at(minor: int) -> FeatureGates:
+    """Return the gates that are on by default in a release; those of keepclose are off."""
+    stages = {gate: stage_at(gate, minor) for gate in Gate if gate in HISTORY}
+    on = frozenset(gate for gate, stage in stages.items() if stage is not None and stage.default)
+    return FeatureGates(on, minor)
 
 
 class GateError(ValueError):
@@ -85,7 +101,8 @@ def parse_gates(
     """Return the gates for a text such as "A=true,B=false"; the empty text gives the defaults.
 
     `AllAlpha`-like groups do not exist here. Raises GateError for unknown names, bad values and
-    excluded pairs; the latter can be allowed for tests of both mechanisms in one process.
+    excluded pairs; the latter can be allowed for tests of both mechanisms in one process. Where the
+    defaults emulate a release, gates that it locks or does not know are refused too.
     """
     enabled = set(defaults.enabled)
     names = {gate.value: gate for gate in Gate}
@@ -98,7 +115,12 @@ def parse_gates(
             raise GateError(f"unknown feature gate {name.strip()!r}; known: {', '.join(names)}")
         if not separator or value.strip() not in _TRUE | _FALSE:
             raise GateError(f"feature gate {gate}: {value.strip()!r} must be true or false")
-        if value.strip() in _TRUE:
+        is_on = value.strip() in _TRUE
+        if defaults.emulated_minor is not None and (
+            refusal := refusal_at(gate, defaults.emulated_minor, wanted=is_on)
+        ):
+            raise GateError(refusal)
+        if is_on:
             enabled.add(gate)
         else:
             enabled.discard(gate)
@@ -109,4 +131,4 @@ def parse_gates(
                     f"feature gates {one} and {other} exclude each other; "
                     f"add {one}=false or {other}=false"
                 )
-    return FeatureGates(frozenset(enabled))
+    return FeatureGates(frozenset(enabled), defaults.emulated_minor)

@@ -60,7 +60,9 @@ class Kinds:
                 strategy.prepare_update(new, deepcopy(old), context, subresource=subresource)
         except Failure as failure:
             return Outcome(failure=f"{failure.code} {failure.message}")
-        causes = metadata_causes(BY_KIND[new["apiVersion"], new["kind"]], new, old)
+        causes = metadata_causes(
+            BY_KIND[new["apiVersion"], new["kind"]], new, old, gates=context.gates
+        )
         causes += strategy.validate(new, old, context, subresource=subresource)
         warnings = [] if causes else strategy.warnings(new, old, context)
         strategy.settle(new, old, stored=not causes and not dry_run)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keepclose.apiserver.strategies.base import JsonObject
 from keepclose.apiserver.strategies.services import ServiceStrategy
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.strings import LABEL_SENTENCE, LABEL_VALUE_SENTENCE
+from keepclose.model.strings import LABEL_VALUE_SENTENCE
 from keepclose.testing.kinds import Kinds, raw
 
 ONE_PORT = [{"port": 80}]
@@ -480,14 +480,14 @@ def test_the_writer_is_told_what_is_deprecated(kinds: Kinds) -> None:
 
 
 def test_names_begin_with_a_letter_without_the_newer_gate(kinds: Kinds) -> None:
-    """The older rule on names adds its cause only where the newer one is content."""
+    """The older rule on names stands in the place of the newer one."""
     older = FeatureGates().without(Gate.RELAXED_SERVICE_NAME_VALIDATION)
     new = raw("Service", "1a", spec={"ports": ONE_PORT})
     assert kinds.write(new).causes == []
     (cause,) = kinds.write(new, gates=older).causes
     assert cause.startswith('metadata.name: Invalid value: "1a": a DNS-1035 label must consist of')
     (cause,) = kinds.write(raw("Service", "A_", spec={"ports": ONE_PORT}), gates=older).causes
-    assert cause == f'metadata.name: Invalid value: "A_": {LABEL_SENTENCE}'
+    assert cause.startswith('metadata.name: Invalid value: "A_": a DNS-1035 label must consist of')
 
 
 def test_causes_of_metadata_come_first_and_once(kinds: Kinds) -> None:

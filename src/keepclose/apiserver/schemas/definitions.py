@@ -54,6 +54,10 @@ _EMPTIES: Final = frozenset({Form.STRING, Form.INTEGER, Form.BOOLEAN, Form.LIST,
 _MARKS: Final = {"key": "merge_key", "in": "embedded", "default": "default"}
 # KEP-536 was taken out of Kubernetes; its field is served while its gate is on.
 _TOPOLOGY_KEYS: Final = {"core.v1.ServiceSpec": {"topologyKeys": "[]string"}}
+_TRAFFIC_DISTRIBUTION: Final = ("core.v1.ServiceSpec", "trafficDistribution")
+_NODE_HINTS: Final = ("discovery.v1.EndpointHints", "forNodes")
+Field = tuple[str, str]
+"""The short name of a definition, and a field of it."""
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -68,7 +72,7 @@ class Definition(msgspec.Struct, frozen=True):
 
 def load_types(gates: FeatureGates) -> dict[str, Type]:
     """Return every object type by its published name; the same one for the same gates."""
-    return _load_types(topology_keys=gates.on(Gate.SERVICE_TOPOLOGY))
+    return _load_types(topology_keys=gates.on(Gate.SERVICE_TOPOLOGY), hidden=_fields_to_come(gates))
 
 
 def type_of(resource: Resource, gates: FeatureGates) -> Type:
@@ -90,17 +94,28 @@ def published(short: str) -> str:
     return META + short[8:] if short.startswith("meta.v1.") else API + short
 
 
-@lru_cache(maxsize=2)
-def _load_types(*, topology_keys: bool) -> dict[str, Type]:
-    builder = _Builder(_TOPOLOGY_KEYS if topology_keys else {})
+def _fields_to_come(gates: FeatureGates) -> frozenset[Field]:
+    """Return the fields that the emulated release does not have yet."""
+    fields: set[Field] = set()
+    if not gates.knows_since(30):
+        fields.add(_TRAFFIC_DISTRIBUTION)
+    if not gates.knows_since(33) and not gates.on(Gate.NODE_LEVEL_TOPOLOGY):
+        fields.add(_NODE_HINTS)
+    return frozenset(fields)
+
+
+@lru_cache(maxsize=4)
+def _load_types(*, topology_keys: bool, hidden: frozenset[Field]) -> dict[str, Type]:
+    builder = _Builder(_TOPOLOGY_KEYS if topology_keys else {}, hidden)
     return {published(name): builder.object_type(name) for name in load_definitions()}
 
 
 class _Builder:
     """Types in the making: one a definition, one a field text."""
 
-    def __init__(self, extra: dict[str, dict[str, str]]) -> None:
+    def __init__(self, extra: dict[str, dict[str, str]], hidden: frozenset[Field]) -> None:
         self._extra = extra
+        self._hidden = hidden
         self._objects: dict[str, Type] = {}
         self._texts: dict[str, Type] = {}
         self._open: set[str] = set()
@@ -119,7 +134,11 @@ class _Builder:
         built = Type(
             Form.OBJECT,
             name=published(name),
-            fields={field: self.field_type(texts[field]) for field in sorted(texts)},
+            fields={
+                field: self.field_type(texts[field])
+                for field in sorted(texts)
+                if (name, field) not in self._hidden
+            },
             required=definition.required,
             atomic=definition.atomic,
             go_type="v1." + name.rpartition(".")[2],

@@ -148,7 +148,9 @@ class Application:
         if verb is None:
             raise method_not_allowed()
         form = read_accept(request.header(b"accept"))
-        deprecated = [DEPRECATED] if target.resource.qualified == "endpoints" else []
+        # The warning names the release from which on it is given.
+        warned = target.resource.qualified == "endpoints" and self.writer.gates.knows_since(33)
+        deprecated = [DEPRECATED] if warned else []
         with noting(deprecated):
             if verb != "update":
                 # An update is compared with its body first.

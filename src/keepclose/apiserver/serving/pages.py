@@ -36,7 +36,7 @@ class Measured(Protocol):
 def make_pages(gates: FeatureGates, metrics: Measured) -> dict[str, Page]:
     """Return every page by its path."""
     pages: dict[str, Page] = {
-        "/version": _json(discovery.version_info()),
+        "/version": _json(discovery.version_info(gates.emulated_minor)),
         "/metrics": lambda _request, _query: Answer(200, metrics.page(), _METRICS),
         "/api": _discovery(discovery.core_versions, discovery.aggregated_core),
         "/apis": _discovery(lambda _: discovery.group_list(), discovery.aggregated_groups),

@@ -43,6 +43,11 @@ from keepclose.apiserver.strategies.metadata import metadata_causes
 from keepclose.model.gates import FeatureGates, Gate
 
 _SERVICE: Final = "io.k8s.api.core.v1.Service"
+# Fields that an emulated release may not know, by the type of the objects that have them.
+_NEWER_FIELDS: Final = {
+    _SERVICE: b'"trafficDistribution"',
+    "io.k8s.api.discovery.v1.EndpointSlice": b'"forNodes"',
+}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -75,13 +80,21 @@ class Writer:
         """Return the type of the resource's objects, or of those that may stand at the target.
 
         A stored Service that has topologyKeys keeps them with their gate off, so that the gate can
-        be switched on again; to every other one the field is unknown then.
+        be switched on again, and so do objects with fields that the emulated release does not know;
+        to every other one such a field is unknown then.
         """
-        if target is not None and resource.definition == _SERVICE:
-            entry = self.store.get(resource.store, target.namespace, target.name)
-            if entry is not None and b'"topologyKeys"' in entry.data:
-                return load_types(self.gates.with_gates(Gate.SERVICE_TOPOLOGY))[_SERVICE]
-        return self.types[resource.definition]
+        name = resource.definition
+        if target is None or name not in _NEWER_FIELDS:
+            return self.types[name]
+        entry = self.store.get(resource.store, target.namespace, target.name)
+        if entry is None:
+            return self.types[name]
+        gates = self.gates
+        if name == _SERVICE and b'"topologyKeys"' in entry.data:
+            gates = gates.with_gates(Gate.SERVICE_TOPOLOGY)
+        if gates.emulated_minor is not None and _NEWER_FIELDS[name] in entry.data:
+            gates = FeatureGates(gates.enabled)
+        return load_types(gates)[name]
 
     def strategy_of(self, resource: Resource) -> Strategy:
         """Return what the kind does with writes."""
@@ -206,7 +219,7 @@ class Writer:
         stored = False
         try:
             strategy.prepare_create(new, context)
-            causes = metadata_causes(resource, new, None)
+            causes = metadata_causes(resource, new, None, gates=self.gates)
             causes += strategy.validate(new, None, context)
             if resource.stored_as:
                 causes = newer_event_causes(causes, new, None)
@@ -246,7 +259,7 @@ class Writer:
         stored = False
         try:
             strategy.prepare_update(new, old, context, subresource=target.subresource)
-            causes = metadata_causes(resource, new, old)
+            causes = metadata_causes(resource, new, old, gates=self.gates)
             causes += strategy.validate(new, old, context, subresource=target.subresource)
             if resource.stored_as:
                 causes = newer_event_causes(causes, new, old)

@@ -14,9 +14,16 @@ import msgspec
 from keepclose.apiserver.failures import bad_request
 from keepclose.apiserver.resources import Resource
 from keepclose.model.causes import Cause, forbidden, invalid
+from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
-from keepclose.model.strings import dns1123_label, dns1123_subdomain, path_segment, qualified_name
+from keepclose.model.strings import (
+    dns1035_label,
+    dns1123_label,
+    dns1123_subdomain,
+    path_segment,
+    qualified_name,
+)
 
 JsonObject = dict[str, Any]
 
@@ -34,14 +41,22 @@ _PATH_NAMES: Final = frozenset({"Event"})
 _ANY_FINALIZERS: Final = frozenset({"Event", "Lease"})
 
 
-def name_check(resource: Resource) -> NameCheck:
+def name_check(resource: Resource, gates: FeatureGates = DEFAULT_GATES) -> NameCheck:
     """Return the check on names of the kind."""
+    if resource.kind == "Service" and not gates.on(Gate.RELAXED_SERVICE_NAME_VALIDATION):
+        return dns1035_label
     if resource.kind in _PATH_NAMES:
         return path_segment
     return dns1123_label if resource.kind in _LABEL_NAMES else dns1123_subdomain
 
 
-def metadata_causes(resource: Resource, new: JsonObject, old: JsonObject | None) -> list[Cause]:
+def metadata_causes(
+    resource: Resource,
+    new: JsonObject,
+    old: JsonObject | None,
+    *,
+    gates: FeatureGates = DEFAULT_GATES,
+) -> list[Cause]:
     """Return what is wrong with the metadata of an object that is to be written.
 
     `old` is the stored object when it is an update. A name is judged only once, on create.
@@ -51,7 +66,7 @@ def metadata_causes(resource: Resource, new: JsonObject, old: JsonObject | None)
     causes = validate_metadata(
         meta,
         namespaced=resource.namespaced,
-        name_check=name_check(resource) if before is None else _accept_stored_name,
+        name_check=name_check(resource, gates) if before is None else _accept_stored_name,
     )
     if before is not None:
         causes += validate_metadata_update(meta, before)

@@ -23,7 +23,6 @@ from keepclose.apiserver.strategies.service_allocation import (
 )
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.causes import Cause
-from keepclose.model.causes import invalid as invalid_value
 from keepclose.model.gates import Gate
 from keepclose.model.service import Service
 from keepclose.model.service_defaults import default_families, default_service, hide_on_read
@@ -40,7 +39,6 @@ from keepclose.model.service_update_rules import (
     validate_service_update,
 )
 from keepclose.model.service_warnings import status_warnings_for
-from keepclose.model.strings import dns1035_label, dns1123_label
 
 
 class ServiceStrategy(PlainStrategy):
@@ -104,7 +102,7 @@ class ServiceStrategy(PlainStrategy):
             causes = validate_service(service, gates=context.gates)
         else:
             causes = validate_service_update(service, self._stored(old), gates=context.gates)
-        return self._name_causes(service, old, context) + beyond_metadata(causes)
+        return beyond_metadata(causes)
 
     def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
         """Return what is wrong with the addresses of a load balancer."""
@@ -152,17 +150,6 @@ class ServiceStrategy(PlainStrategy):
         """
         service = read_as(Service, stored)
         carry(stored, service, hide_on_read(normalize_cluster_ips(service)))
-
-    def _name_causes(
-        self, service: Service, old: JsonObject | None, context: Context
-    ) -> list[Cause]:
-        """Return what an older rule on names has against one that the rule of today accepts."""
-        name = service.metadata.name
-        if old is not None or context.gates.on(Gate.RELAXED_SERVICE_NAME_VALIDATION):
-            return []
-        if dns1123_label(name):
-            return []
-        return [invalid_value("metadata.name", name, text) for text in dns1035_label(name)]
 
     def _stored(self, old: JsonObject) -> Service:
         return hide_on_read(normalize_cluster_ips(read_as(Service, old)))
