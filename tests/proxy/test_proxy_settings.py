@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from keepclose.proxy.layout import layout_of, local_traffic_of, node_port_ips
 from keepclose.proxy.nodeports import addresses_within, ranges_of, read_interface_addresses
 from keepclose.proxy.nodeview import NodeAddresses
-from keepclose.proxy.settings import DetectLocalMode, ProxySettings, settings_flaws
+from keepclose.proxy.settings import (
+    DetectLocalMode,
+    ProxySettings,
+    settings_flaws,
+    settings_warnings,
+)
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic
 
 HERE = NodeAddresses({"IPv4": "192.168.0.1"}, {"IPv4": "10.244.1.0/24", "IPv6": "fd00:1::/64"})
@@ -54,9 +60,7 @@ HERE = NodeAddresses({"IPv4": "192.168.0.1"}, {"IPv4": "10.244.1.0/24", "IPv6": 
             id="no keyword",
         ),
         pytest.param(
-            {"detect_local": DetectLocalMode.CLUSTER_CIDR},
-            ["detect-local-mode ClusterCIDR needs cluster-cidr"],
-            id="ClusterCIDR without a range",
+            {"detect_local": DetectLocalMode.CLUSTER_CIDR}, [], id="ClusterCIDR without a range"
         ),
         pytest.param(
             {"detect_local": DetectLocalMode.BRIDGE_INTERFACE},
@@ -73,6 +77,15 @@ HERE = NodeAddresses({"IPv4": "192.168.0.1"}, {"IPv4": "10.244.1.0/24", "IPv6": 
 def test_flaws(changes: dict[str, Any], want: list[str]) -> None:
     """Each flaw names the option that sets it."""
     assert settings_flaws(ProxySettings(**{"node_name": "n1", **changes})) == want
+
+
+def test_a_mode_without_its_range_is_warned_of() -> None:
+    """As kube-proxy does, the proxy goes on without knowing which traffic is its pods'."""
+    settings = ProxySettings(node_name="n1", detect_local=DetectLocalMode.CLUSTER_CIDR)
+    (warning,) = settings_warnings(settings)
+    assert warning.startswith("detect-local-mode is ClusterCIDR, but no cluster-cidr is given: ")
+    assert settings_warnings(msgspec.structs.replace(settings, cluster_cidrs=("10.0.0.0/8",))) == []
+    assert settings_warnings(ProxySettings(node_name="n1")) == []
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,14 @@ def _run(
     health: Address | None,
     tunes: bool,
 ) -> None:
+    import structlog
+
     from keepclose.cli.logs import log_to_standard_error
     from keepclose.kube.errors import ConfigError
     from keepclose.kube.incluster import load_settings
     from keepclose.proxy import process
     from keepclose.proxy.choosing import CannotProgramError
+    from keepclose.proxy.settings import settings_warnings
     from keepclose.proxy.sysctls import ConntrackSettings
     from keepclose.proxy.writers import NftError
 
@@ -231,6 +234,8 @@ def _run(
     try:
         connection = None if what == "cleanup" else load_settings(kubeconfig)
         log_to_standard_error()
+        for warning in settings_warnings(settings):
+            structlog.get_logger(__name__).warning(warning)
         if connection is None:
             process.remove_tables(settings, writer=name)
         elif what == "once":

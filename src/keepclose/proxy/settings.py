@@ -91,13 +91,21 @@ def settings_flaws(settings: ProxySettings) -> list[str]:
         if one not in NODE_PORT_KEYWORDS
     ]
     match settings.detect_local:
-        case DetectLocalMode.CLUSTER_CIDR if not settings.cluster_cidrs:
-            flaws.append("detect-local-mode ClusterCIDR needs cluster-cidr")
         case DetectLocalMode.BRIDGE_INTERFACE if not settings.pod_interface:
             flaws.append("detect-local-mode BridgeInterface needs pod-bridge-interface")
         case DetectLocalMode.INTERFACE_PREFIX if not settings.pod_interface:
             flaws.append("detect-local-mode InterfaceNamePrefix needs pod-interface-name-prefix")
     return flaws
+
+
+def settings_warnings(settings: ProxySettings) -> list[str]:
+    """Return what works otherwise than its option sounds; kube-proxy goes on with these too."""
+    if settings.detect_local is DetectLocalMode.CLUSTER_CIDR and not settings.cluster_cidrs:
+        return [
+            "detect-local-mode is ClusterCIDR, but no cluster-cidr is given: "
+            "traffic of pods is not told from traffic from outside"
+        ]
+    return []
 
 
 def family_of_range(text: str) -> str | None:
