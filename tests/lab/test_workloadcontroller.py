@@ -326,6 +326,43 @@ async def test_a_daemon_set_follows_the_nodes(lab: Lab) -> None:
     assert min(seen) == 6
 
 
+async def test_pods_of_a_deleted_node_are_replaced(lab: Lab) -> None:
+    """Pods that no kubelet can end are reported as failed, deleted, and made again elsewhere."""
+    await lab.client.create(DEPLOYMENTS, manifest(6), namespace="default")
+    await lab.until(lambda: is_done(lab, 6))
+    stranded = [pod for pod in lab.pods if pod.spec.node_name == "n0"]
+    assert stranded
+    # Its kubelet went with the node.
+    lab.kubelet.makes_ready = lambda pod: pod.spec.node_name != "n0"
+    ended: dict[str, WorkloadPod] = {}
+    lab.controller.caches.pods.subscribe(
+        lambda _, new: ended.update({new.uid: new}) if new and new.has_ended else None
+    )
+    await lab.client.delete(NODES, "n0")
+    gone = {pod.uid for pod in stranded}
+    await lab.until(lambda: not gone & {pod.uid for pod in lab.pods})
+    await lab.until(lambda: is_done(lab, 6))
+    assert {pod.spec.node_name for pod in lab.pods}.isdisjoint({"n0"})
+    assert ended.keys() == gone
+    conditions = [pod.condition("DisruptionTarget") for pod in ended.values()]
+    assert {one.reason for one in conditions if one} == {"DeletionByPodGC"}
+
+
+async def test_pods_of_a_node_that_comes_back_stay(lab: Lab) -> None:
+    """A node that is made again in time keeps its pods, and so do nodes that were never gone."""
+    await lab.client.create(DEPLOYMENTS, manifest(6), namespace="default")
+    await lab.until(lambda: is_done(lab, 6))
+    before = {pod.uid for pod in lab.pods}
+    await lab.client.delete(NODES, "n0")
+    await lab.cluster.add_node("n0", ZONES["n0"])
+    # One whose node was never there marks the time at which the others would have gone.
+    stray = {"metadata": {"name": "stray"}, "spec": {**template()["spec"], "nodeName": "none"}}
+    await lab.client.create(PODS, stray, namespace="default")
+    await lab.until(lambda: any(pod.metadata.name == "stray" for pod in lab.pods))
+    await lab.until(lambda: all(pod.metadata.name != "stray" for pod in lab.pods))
+    assert {pod.uid for pod in lab.pods} == before
+
+
 async def test_pods_wait_for_a_node_and_say_why(lab: Lab) -> None:
     """With all nodes cordoned pods stay pending with the reason, and are bound when one opens."""
     for name in ZONES:

@@ -29,6 +29,7 @@ _OWNER: Final = "owner"
 _ORPHAN: Final = "orphan"
 _NAMESPACE: Final = "namespace"
 _WAITING: Final = "waiting"
+_NODE: Final = "node"
 
 
 class WorkloadCaches:
@@ -50,6 +51,7 @@ class WorkloadCaches:
                 Index(_OWNER, _owner_of),
                 Index(_ORPHAN, _orphan_in),
                 Index(_WAITING, lambda pod: (True,) if pod.awaits_node else ()),
+                Index(_NODE, lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()),
             )
         )
 
@@ -89,6 +91,10 @@ class WorkloadCaches:
             *self.replica_sets.by_index(_NAMESPACE, namespace),
             *self.daemon_sets.by_index(_NAMESPACE, namespace),
         ]
+
+    def pods_on(self, node: str) -> list[WorkloadPod]:
+        """Return the pods that are bound to a node, which need not exist."""
+        return self.pods.by_index(_NODE, node)
 
     def waiting_pods(self) -> list[WorkloadPod]:
         """Return the pods that wait for a node."""

@@ -1,5 +1,7 @@
 """The controllers of workloads as a whole: Deployments, ReplicaSets, DaemonSets, and the scheduler.
 
+Pods of nodes that are gone are deleted here too, as kube-controller-manager does.
+
 Level-based: a key says what to look at, and the caches say how it is. Crash it at any point:
 whoever starts next reads everything anew and goes on. What fails comes back after a growing delay.
 Pods are asked to end here, and ended by whoever runs them.
@@ -23,6 +25,7 @@ from keepclose.lab.binding import Binder
 from keepclose.lab.daemonsetsync import DaemonSetSync
 from keepclose.lab.deploymentsync import DeploymentSync
 from keepclose.lab.expectations import Expectations
+from keepclose.lab.podgc import PodCollector
 from keepclose.lab.podwrites import PodWriter
 from keepclose.lab.replicasetsync import ReplicaSetSync
 from keepclose.lab.workloadcaches import WorkloadCaches
@@ -83,6 +86,7 @@ class WorkloadController:
         self.binder = Binder(
             client, self.caches, expectations=expectations, clock=clock, recorder=self._recorder
         )
+        self._pod_collector = PodCollector(client, self.caches, clock=clock)
         WorkloadNews(self.caches, self.queue).subscribe()
         self.synced = asyncio.Event()
         """Set once all caches have been complete and the workers run."""
@@ -148,4 +152,6 @@ class WorkloadController:
                 return await self._replica_sets.sync(key.name)
             case "DaemonSet":
                 return await self._daemon_sets.sync(key.name)
+            case "Node":
+                return await self._pod_collector.sync(key.name)
         return None

@@ -20,11 +20,12 @@ from keepclose.model.workload import Node
 DEPLOYMENT: Final = "Deployment"
 REPLICA_SET: Final = "ReplicaSet"
 DAEMON_SET: Final = "DaemonSet"
+NODE: Final = "Node"
 _POD_OWNERS: Final = (REPLICA_SET, DAEMON_SET)
 
 
 class WorkKey(NamedTuple):
-    """A workload by its kind; the waiting pods together are one too."""
+    """A workload by its kind; the waiting pods together are one too, and the pods of a node."""
 
     kind: str
     name: NamespacedName
@@ -73,6 +74,10 @@ class WorkloadNews:
                 if one.spec.selector and one.spec.selector.matches(new.metadata.labels):
                     self._queue.add(WorkKey(one.kind, one.metadata.key))
         self._look_for_places()
+        if new is not None and new.spec.node_name:
+            node = NamespacedName("", new.spec.node_name)
+            if node not in self._caches.nodes:
+                self._queue.add(WorkKey(NODE, node))
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and _decisive(old) == _decisive(new):
@@ -80,6 +85,8 @@ class WorkloadNews:
         for key in self._caches.daemon_sets:
             self._queue.add(WorkKey(DAEMON_SET, key))
         self._look_for_places()
+        if old is not None and new is None:
+            self._queue.add(WorkKey(NODE, old.metadata.key))
 
     def _look_for_places(self) -> None:
         if self._caches.waiting_pods():

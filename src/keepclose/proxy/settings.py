@@ -101,10 +101,8 @@ def settings_flaws(settings: ProxySettings) -> list[str]:
 def settings_warnings(settings: ProxySettings) -> list[str]:
     """Return what works otherwise than its option sounds; kube-proxy goes on with these too."""
     if settings.detect_local is DetectLocalMode.CLUSTER_CIDR and not settings.cluster_cidrs:
-        return [
-            "detect-local-mode is ClusterCIDR, but no cluster-cidr is given: "
-            "traffic of pods is not told from traffic from outside"
-        ]
+        effect = "traffic of pods is not told from traffic from outside"
+        return [f"detect-local-mode is ClusterCIDR, but no cluster-cidr is given: {effect}"]
     return []
 
 
