@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer.main
 from labservers import answering
@@ -76,7 +75,8 @@ CHANGED = {"changed": True, "nodes": ["n1"], "unready": [], "is_noticed": True}
 def leaf_commands() -> list[list[str]]:
     """Return the words of every command and group."""
 
-    def walk(command: click.Command, words: list[str]) -> list[list[str]]:
+    # NB: typer brings a click of its own, whose types have no public name.
+    def walk(command: Any, words: list[str]) -> list[list[str]]:
         found = [words]
         for name, child in getattr(command, "commands", {}).items():
             found += walk(child, [*words, name])

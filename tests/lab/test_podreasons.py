@@ -10,7 +10,7 @@ import pytest
 from keepclose.lab.podreasons import explain_pod, explain_unready
 from keepclose.lab.podspecs import KubeletPod
 
-READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+READY: dict[str, Any] = {"conditions": [{"type": "Ready", "status": "True"}]}
 UNREADY = {"type": "Ready", "status": "False", "message": "containers with unready status: [main]"}
 
 
