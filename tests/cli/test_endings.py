@@ -35,6 +35,14 @@ def test_errors_are_bad_input_unless_told() -> None:
 
 def test_exit_codes_are_fixed() -> None:
     """Scripts rely on the numbers."""
-    want = {"OK": 0, "FOUND": 1, "BAD_INPUT": 2, "NOTHING": 3, "UNREACHABLE": 4, "PRIVILEGE": 5}
+    want = {
+        "OK": 0,
+        "FOUND": 1,
+        "BAD_INPUT": 2,
+        "NOTHING": 3,
+        "UNREACHABLE": 4,
+        "PRIVILEGE": 5,
+        "BROKEN_PIPE": 141,
+    }
 
     assert {code.name: code.value for code in ExitCode} == want

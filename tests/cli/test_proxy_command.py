@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
@@ -177,3 +178,88 @@ async def test_somebody_else_answers(port: int) -> None:
         "Connection refused; run this on a node where keepclose proxy runs, or say with "
         "--metrics-address where it serves its pages\n"
     )
+
+
+async def run(*options: str) -> tuple[int, str, str]:
+    """Run the command; return its code and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        "proxy",
+        *options,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    return process.returncode or 0, out.decode(), errors.decode()
+
+
+@pytest.mark.parametrize("once", ["--dry-run", "--once"])
+async def test_a_node_that_is_not_there(tmp_path: Path, once: str) -> None:
+    """A name that no Node has is an error, and no rules come of it."""
+    async with serving(tmp_path, nodes=("n1",)) as api, cluster_of(api) as cluster:
+        await cluster.add_node("n1", "zone-a")
+        kubeconfig = str(api.server.settings.data_dir / "kubeconfig")
+        code, out, errors = await run("--node-name", "TYPO", "--kubeconfig", kubeconfig, once)
+    assert (code, out) == (3, "")
+    assert "error: the cluster has no Node 'TYPO'\n" in errors
+    assert "--node-name" in errors
+
+
+@pytest.mark.parametrize("once", ["--dry-run", "--once"])
+async def test_a_user_without_rights(tmp_path: Path, once: str) -> None:
+    """What the server refuses is told in its words, with the role that would help."""
+    async with serving(tmp_path, nodes=("n1",)) as api:
+        data_dir = api.server.settings.data_dir
+        document = yaml.safe_load((data_dir / "kubeconfig").read_text())
+        document["users"][0]["user"] = {}
+        stranger = tmp_path / "stranger.kubeconfig"
+        stranger.write_text(yaml.safe_dump(document))
+        code, out, errors = await run("--node-name", "n1", "--kubeconfig", str(stranger), once)
+    assert (code, out) == (4, "")
+    want = 'services is forbidden: User "system:anonymous" cannot watch resource "services"'
+    [line] = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert line.startswith("error: the cluster refuses: ")
+    assert want in line
+    assert "docs/howto/proxy.yaml" in errors
+
+
+async def test_a_reader_that_goes_away(tmp_path: Path) -> None:
+    """Rules piped into a reader that closes early end the command without a word of error."""
+    async with serving(tmp_path, nodes=("n1",)) as api, cluster_of(api) as cluster:
+        await cluster.add_node("n1", "zone-a")
+        kubeconfig = api.server.settings.data_dir / "kubeconfig"
+        options = f"--node-name n1 --kubeconfig {kubeconfig} --dry-run"
+        code, _, errors = await run_shell(f"{COMMAND} proxy {options} | true")
+    assert code == 141
+    assert "error" not in errors
+    assert "Broken pipe" not in errors
+
+
+async def run_shell(line: str) -> tuple[int, str, str]:
+    """Run a pipeline; return the code of its first command and what all said."""
+    process = await asyncio.create_subprocess_exec(
+        "bash",
+        "-c",
+        f"{line}; exit ${{PIPESTATUS[0]}}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    return process.returncode or 0, out.decode(), errors.decode()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("resolve -f examples/three-zones.yaml -o json", id="JSON"),
+        pytest.param("resolve -f examples/three-zones.yaml", id="a table"),
+        pytest.param("--version", id="one line"),
+        pytest.param("proxy --help", id="help"),
+        pytest.param("simulate --dataset kep2004-small --algorithm local", id="a simulation"),
+    ],
+)
+async def test_every_command_ends_quietly_without_its_reader(command: str) -> None:
+    """No command complains when the reader of its output has gone."""
+    code, _, errors = await run_shell(f"(sleep 0.1; {COMMAND} {command}) | true")
+    assert code in (1, 141)
+    assert [line for line in errors.splitlines() if "rror" in line or "Broken" in line] == []

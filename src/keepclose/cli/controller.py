@@ -248,6 +248,8 @@ def _run(
         )
     except ConfigError as error:
         fail(str(error))
+    except BrokenPipeError:
+        raise
     except OSError as error:
         option = "--metrics-address" if webhook is None else "--metrics-address, --webhook-address"
         fail(f"{option}: {error}; choose another, or none")

@@ -5,11 +5,13 @@ Light on purpose: every command loads it, also for --help.
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import IntEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 
 class ExitCode(IntEnum):
@@ -23,9 +25,27 @@ class ExitCode(IntEnum):
     """What was asked about is not there."""
     UNREACHABLE = 4
     PRIVILEGE = 5
+    BROKEN_PIPE = 141
+    """The reader of the output has gone; shells report this code for tools that SIGPIPE ended."""
 
 
 def fail(text: str, fix: str = "", *, code: int = ExitCode.BAD_INPUT) -> NoReturn:
     """End the command with an error, and what to do about it on a line of its own."""
     typer.echo(f"error: {text}" + (f"\n       {fix}" if fix else ""), err=True)
     sys.exit(code)
+
+
+class QuietGroup(TyperGroup):
+    """Commands that end without a word when the reader of their output has gone (`| head`)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                # What is still buffered would otherwise fail when the interpreter ends.
+                sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(ExitCode.BROKEN_PIPE)

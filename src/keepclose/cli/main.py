@@ -12,6 +12,7 @@ from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller import controller
 from keepclose.cli.demo import demo
+from keepclose.cli.endings import QuietGroup
 from keepclose.cli.lab import app as lab
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.resolve import resolve
@@ -22,6 +23,7 @@ from keepclose.cli.up import down, up
 
 app = typer.Typer(
     name="keepclose",
+    cls=QuietGroup,
     help="Keep the traffic of Kubernetes Services close to its clients, and see what that does.",
     no_args_is_help=True,
     add_completion=False,

@@ -118,7 +118,8 @@ def proxy(
     """Route Services on this node, close to their clients.
 
     Runs until it is stopped; the rules stay then. Exit codes: 0 stopped or done, 1 rules could
-    not be written, 2 bad input or something that is missing here, 4 the cluster does not answer.
+    not be written, 2 bad input or something that is missing here, 3 no such Node, 4 the cluster
+    does not answer or refuses.
     """
     if context.invoked_subcommand is not None:
         return
@@ -222,9 +223,10 @@ def _run(
     import structlog
 
     from keepclose.cli.logs import log_to_standard_error
-    from keepclose.kube.errors import ConfigError
+    from keepclose.kube.errors import ConfigError, Forbidden, Unauthorized
     from keepclose.kube.incluster import load_settings
     from keepclose.proxy import process
+    from keepclose.proxy.assembly import NodeMissingError
     from keepclose.proxy.choosing import CannotProgramError
     from keepclose.proxy.settings import settings_warnings
     from keepclose.proxy.sysctls import ConntrackSettings
@@ -255,9 +257,24 @@ def _run(
             )
     except (ConfigError, CannotProgramError) as error:
         fail(str(error))
-    except TimeoutError:
-        fail("the cluster did not answer in time", code=ExitCode.UNREACHABLE)
+    except NodeMissingError as error:
+        fail(
+            str(error),
+            "name it with --node-name as kubectl get nodes lists it",
+            code=ExitCode.NOTHING,
+        )
+    except (Forbidden, Unauthorized) as error:
+        fail(
+            f"the cluster refuses: {error}",
+            "the proxy may get, list and watch nodes, services and endpointslices with the role "
+            "of docs/howto/proxy.yaml, or with the kubeconfig of another user",
+            code=ExitCode.UNREACHABLE,
+        )
+    except TimeoutError as error:
+        fail(f"the cluster did not answer in time: {error}", code=ExitCode.UNREACHABLE)
     except NftError as error:
         fail(f"rules could not be written: {error}", code=1)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         fail(f"--metrics-bind-address or --healthz-bind-address: {error}; choose another, or none")

@@ -217,6 +217,8 @@ def compare(
 
         try:
             commands = write_examples(Path(write), answer)
+        except BrokenPipeError:
+            raise
         except OSError as error:
             fail(f"{error.filename or write} cannot be written: {error.strerror}")
     if output is TableOrJson.JSON:

@@ -45,6 +45,8 @@ def run_algorithms(
                 files = [stack.enter_context(one.open("wb")) for one in paths]
                 outputs = list(zip(algorithms, files, strict=True))
                 return write_results(data, outputs, weights=weights, progress=advance)
+        except BrokenPipeError:
+            raise
         except OSError as error:
             fail(f"{error.filename or path} cannot be written: {error.strerror}")
 
@@ -92,6 +94,8 @@ def write_report(report: Report, file: str | None, *, to_stdout: bool) -> None:
     if file is not None:
         try:
             Path(file).write_text(page, encoding="utf-8")
+        except BrokenPipeError:
+            raise
         except OSError as error:
             fail(f"{file} cannot be written: {error.strerror}")
         typer.echo(f"report written to {file}", err=True)

@@ -104,6 +104,10 @@ class Reflector(Generic[T]):
         """The resource version to go on from; None when everything must be read."""
         self.synced = asyncio.Event()
         """Set once the cache has been complete."""
+        self.failed = asyncio.Event()
+        """Set while the last request failed."""
+        self.failure: KubeError | None = None
+        """Why the last request failed; None after one that did not."""
         self.last_sync: float | None = None
         """The wall clock's time when everything was read last."""
         self.lists = 0
@@ -132,6 +136,23 @@ class Reflector(Generic[T]):
             delay_s = await self._take_turn()
             if delay_s > 0:
                 await self._clock.sleep(delay_s)
+
+    async def wait_synced(self) -> None:
+        """Wait until the cache has been complete; raise Forbidden or Unauthorized at once.
+
+        For commands that run once: waiting does not change what a caller may do. Whatever else
+        fails may pass, and is tried again as long as `run` goes on.
+        """
+        while not self.synced.is_set():
+            if isinstance(self.failure, Forbidden | Unauthorized):
+                raise self.failure
+            self.failed.clear()
+            waits = [asyncio.ensure_future(one.wait()) for one in (self.synced, self.failed)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
 
     async def _take_turn(self) -> float:
         """Read everything or follow changes, once; return how long to wait after that."""
@@ -268,11 +289,15 @@ class Reflector(Generic[T]):
         self._reads_pages = False
         self._fruitless = 0
         self.complaints.note_success()
+        self.failure = None
+        self.failed.clear()
         self.synced.set()
 
     def _note_failure(self, error: KubeError, *, is_list: bool) -> float:
         self.errors += 1
         self._is_initial = False
+        self.failure = error
+        self.failed.set()
         self.complaints.note_failure("list" if is_list else "watch", error)
         if is_list:
             self._reads_pages = self._reads_pages or not isinstance(error, _NOT_ASKED)

@@ -41,6 +41,14 @@ from keepclose.routing.topology import followed_levels
 _log = structlog.get_logger(__name__)
 
 
+class NodeMissingError(Exception):
+    """The cluster has no Node of the name that the proxy was given."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the cluster has no Node {name!r}")
+        self.name = name
+
+
 class NodeProxy:
     """Keeps the rules of one node; run it once.
 
@@ -137,7 +145,8 @@ class NodeProxy:
     async def run_once(self, *, within_s: float = math.inf) -> None:
         """Write everything once and return; raises NftError when that fails.
 
-        Raises TimeoutError when the server does not answer within the time.
+        Raises TimeoutError when the server does not answer within the time, Forbidden or
+        Unauthorized when it refuses, and NodeMissingError when it has no such Node.
         """
         await self._run([self._sync_once(within_s)], acknowledges=False)
 
@@ -182,14 +191,21 @@ class NodeProxy:
 
     async def _sync_once(self, within_s: float) -> None:
         limit = None if within_s == math.inf else within_s
-        await self._clock.wait_for(self._await_caches(), limit)
+        try:
+            await self._clock.wait_for(self._await_caches(is_patient=False), limit)
+        except TimeoutError:
+            failures = [one.failure for one in self.caches.needed if one.failure is not None]
+            raise TimeoutError("; ".join(dict.fromkeys(map(str, failures)))) from None
         for one in self.families.values():
             await one.sync_once()
         self.synced.set()
 
-    async def _await_caches(self) -> None:
+    async def _await_caches(self, *, is_patient: bool = True) -> None:
+        """Wait for what rules follow from; where not patient, raise what waiting cannot change."""
         for reflector in self.caches.needed:
-            await reflector.synced.wait()
+            await (reflector.synced.wait() if is_patient else reflector.wait_synced())
+        if not is_patient and self.own_node is None:
+            raise NodeMissingError(self.settings.node_name)
         end = self._clock.monotonic() + self.settings.node_wait_s
         while not self.node.addresses.ips and self._clock.monotonic() < end:
             await self._clock.sleep(min(1.0, max(0.0, end - self._clock.monotonic())))
