@@ -45,6 +45,7 @@ class _Example(NamedTuple):
     name: StrategyName = StrategyName.SAME_ZONE
     write_failed: str = ""
     dropped: tuple[str, ...] = ()
+    heuristic_failed: str = ""
     acknowledgements: Acknowledgements | Obstacle | None = None
 
 
@@ -70,6 +71,13 @@ _EXAMPLES = (
         "A custom heuristic found no allocation.",
         slices=_BARE,
         name=StrategyName.CUSTOM,
+    ),
+    _Example(
+        PROGRAMMED,
+        "The custom heuristic failed, and endpoints have no hints.",
+        slices=_BARE,
+        name=StrategyName.CUSTOM,
+        heuristic_failed="allocate raised ValueError",
     ),
     _Example(
         HONORED,
@@ -139,6 +147,7 @@ def _condition(example: _Example) -> Condition:
         example.slices,
         write_failed=example.write_failed,
         dropped=example.dropped,
+        heuristic_failed=example.heuristic_failed,
         acknowledgements=example.acknowledgements,
     )
     return next(one for one in found if one.type == example.type)

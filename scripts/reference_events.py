@@ -20,6 +20,7 @@ from keepclose.proxy.healthchecks import FAILED_REASON
 from keepclose.proxy.settings import COMPONENT as PROXY
 from keepclose.routing.auto import Infeasible, allocate, disabled_event, enabled_event, zone_bounds
 from keepclose.routing.hints import SliceSet
+from keepclose.routing.reasons import WARNED_OF
 from keepclose.slices.mirroring import mirror
 from keepclose.testing import builders
 
@@ -47,6 +48,10 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
         "Service",
         "Slices or conditions could not be written; it is tried again for a while.",
     ),
+    (CONTROLLER, "HeuristicFailed"): (
+        "Service",
+        "The custom heuristic that governs failed; endpoints have no hints until it answers again.",
+    ),
     (MIRRORING_COMPONENT, "FailedToUpdateEndpointSlices"): (
         "Endpoints",
         "Mirrored slices could not be written; it is tried again for a while.",
@@ -66,6 +71,10 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
     (WEBHOOK, "FailedToSetHints"): (
         "Service",
         "Hints could not be written on a slice; it is tried again for a while.",
+    ),
+    (WEBHOOK, "HeuristicFailed"): (
+        "Service",
+        "The custom heuristic that governs failed, as above.",
     ),
     (PROXY, FAILED_REASON): (
         "Service",
@@ -100,6 +109,8 @@ def describe_events() -> str:
 def _events() -> Iterator[_Event]:
     for told in (enabled_event("IPv4"), disabled_event("IPv4")):
         yield _Event(CONTROLLER, told.type, told.reason)
+    for code in sorted(WARNED_OF):
+        yield _Event(CONTROLLER, "Warning", code.value)
     yield from (_Event(_component(path), *pair) for path, pair in _calls())
     addresses = tuple(EndpointAddress(ip=ip) for ip in ("", "10.0.0.1", "10.0.0.2"))
     mirrored = mirror(

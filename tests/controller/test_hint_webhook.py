@@ -26,6 +26,12 @@ from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhookprocess import LEASE_NAME, WebhookProcess, serve_webhook
 from keepclose.controller.webhooksettings import WebhookSettings
 from keepclose.extensions import find_heuristics
+from keepclose.heuristic_process import (
+    IsolatedHeuristic,
+    Limits,
+    close_heuristics,
+    defer_heuristics,
+)
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import ConfigError
@@ -264,6 +270,67 @@ async def test_a_heuristic_that_breaks_lets_slices_pass() -> None:
     view.caches.services.put(service("web", annotations={DISTRIBUTION: "example.dev/Broken"}))
     async with served(view) as asked:
         assert await asked.review(endpoint_slice(endpoint(zone="zone-a"))) is None
+
+
+async def test_a_heuristic_in_a_process_of_its_own_hints_slices() -> None:
+    """The review waits for its answer, and one that fails lets the slice pass without hints."""
+    view = HintView(
+        replace(
+            SETTINGS.plan,
+            heuristics=defer_heuristics(
+                {
+                    f"example.dev/{name}": IsolatedHeuristic(
+                        f"example.dev/{name}", f"faulty_heuristics:{name}", limits=limits
+                    )
+                    for name, limits in {
+                        "stay": Limits(allocate_s=60.0),
+                        "spins": Limits(allocate_s=0.3),
+                    }.items()
+                }
+            ),
+        )
+    )
+    for name in ("stay", "spins"):
+        asking = {DISTRIBUTION: f"example.dev/{name}"}
+        view.caches.services.put(service(name, annotations=asking))
+    async with served(view) as asked:
+        piece = endpoint_slice(endpoint(zone="zone-a"), service_name="stay")
+        value = {"forZones": [{"name": "zone-a"}]}
+        want = [{"op": "add", "path": "/endpoints/0/hints", "value": value}]
+        assert await asked.review(piece) == want
+        piece = endpoint_slice(endpoint(zone="zone-a"), service_name="spins")
+        assert await asked.review(piece) is None
+    close_heuristics(view.settings.heuristics)
+
+
+async def test_a_heuristic_that_fails_is_announced(tmp_path: Path, files: WebhookSettings) -> None:
+    """Its Service has no hints, a condition that says why, one Event and a metric."""
+    value = "example.dev/Raises"
+    heuristic = IsolatedHeuristic(value, "faulty_heuristics:raises")
+    settings = replace(
+        SETTINGS, plan=replace(SETTINGS.plan, heuristics={value: heuristic}), most_retries=2
+    )
+    message = f"{value}: allocate raised ValueError: cannot divide 2 zones"
+    async with serving(tmp_path / "api", gates=parse_gates(GATES)) as api, world(api) as cluster:
+        await add_cluster(cluster, {DISTRIBUTION: value})
+
+        async def events() -> list[tuple[str, int]]:
+            page = await cluster.client.list_all(EVENTS, namespace="default")
+            found = [one for one in page.items if one.reason == "HeuristicFailed"]
+            return [(one.message, one.count) for one in found]
+
+        async with replica(tmp_path / "api", files, settings=settings) as process:
+            await until(events)
+            await until(lambda: _is_idle(process))
+            assert await hints(cluster) == [["", ""]]
+            want = f"{message}; no hints are set, so every node uses all endpoints"
+            assert await events() == [(want, 1)]
+            said = {one.type: (one.reason, one.message) for one in await cluster.conditions()}
+            programmed = said["keepclose.dev/TrafficDistributionProgrammed"]
+            assert programmed == ("HeuristicFailed", message)
+            labels = {"heuristic": value, "cause": "Raised"}
+            name = "keepclose_heuristic_failures_total"
+            assert process.metrics.registry.get_sample_value(name, labels)
 
 
 async def test_large_slices_are_answered() -> None:

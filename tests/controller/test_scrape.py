@@ -82,6 +82,7 @@ WANT = {
     "keepclose_sync_seconds": Family("histogram", NONE, DEFAULT),
     "keepclose_decisions_total": Family("counter", ("reason", "strategy"), NONE),
     "keepclose_hint_changes_total": Family("counter", ("strategy",), NONE),
+    "keepclose_heuristic_failures_total": Family("counter", ("cause", "heuristic"), NONE),
     "keepclose_pod_change_to_write_seconds": Family("histogram", NONE, REACH),
 }
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
@@ -144,6 +145,8 @@ async def _scrape(directory: Path) -> str:
             # NB: an endpoint that is not ready has no hints.
             await cluster.set_pod("p0", ip="10.0.0.1", ready=False)
             await cluster.settle(controller)
+            # A heuristic that fails would fail syncs too; its Services are tried elsewhere.
+            metrics._failures.labels("example.dev/Broken", "Raised").inc()
             pages = Pages(metrics=metrics.page, is_ready=lambda: True, explain=controller.explain)
             url = f"http://127.0.0.1:{await pages.start('127.0.0.1', 0)}/metrics"
             async with aiohttp.ClientSession() as session, session.get(url) as answer:

@@ -179,21 +179,19 @@ def _read_settings(
     node_level_mode: str,
 ) -> ControllerSettings:
     from keepclose.controller.settings import ControllerSettings, settings_flaws
-    from keepclose.extensions import ExtensionError, find_heuristics
+    from keepclose.extensions import find_heuristics
     from keepclose.routing.nodelevel import NodeLevelMode
     from keepclose.routing.subsets import Approach, SubsetOptions
     from keepclose.slices.settings import Settings
 
-    try:
-        plan = Settings(
-            gates=read_gates(feature_gates),
-            max_endpoints=max_endpoints,
-            subsets=SubsetOptions(default=Approach(default_subsetting)),
-            node_level_mode=NodeLevelMode(node_level_mode),
-            heuristics=find_heuristics(),
-        )
-    except ExtensionError as error:
-        fail(str(error))
+    gates = read_gates(feature_gates)
+    plan = Settings(
+        gates=gates,
+        max_endpoints=max_endpoints,
+        subsets=SubsetOptions(default=Approach(default_subsetting)),
+        node_level_mode=NodeLevelMode(node_level_mode),
+        heuristics=find_heuristics(gates),
+    )
     settings = ControllerSettings(
         plan=plan,
         workers=workers,

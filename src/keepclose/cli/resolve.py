@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from keepclose.model.meta import NamespacedName
     from keepclose.plan.inventory import Inventory
     from keepclose.plan.resolution import ResolvedService
-    from keepclose.routing.heuristics import Registry
     from keepclose.slices.settings import Settings
 
 
@@ -81,25 +80,18 @@ def resolve(
 
 
 def _settings(gates: str, subsetting: DefaultSubsetting, detection: TopologyMode) -> Settings:
+    from keepclose.extensions import find_heuristics
     from keepclose.routing.nodelevel import NodeLevelMode
     from keepclose.routing.subsets import Approach, SubsetOptions
     from keepclose.slices.settings import Settings
 
+    chosen = read_gates(gates)
     return Settings(
-        gates=read_gates(gates),
+        gates=chosen,
         subsets=SubsetOptions(default=Approach(subsetting.value)),
         node_level_mode=NodeLevelMode(detection.value),
-        heuristics=_heuristics(),
+        heuristics=find_heuristics(chosen),
     )
-
-
-def _heuristics() -> Registry:
-    from keepclose.extensions import ExtensionError, find_heuristics
-
-    try:
-        return find_heuristics()
-    except ExtensionError as error:
-        fail(str(error))
 
 
 def _key(text: str | None) -> NamespacedName | None:

@@ -16,7 +16,7 @@ from keepclose.apiserver.assembly import run as run_apiserver
 from keepclose.apiserver.strategies.registry import AllocationSettings
 from keepclose.controller.process import Listening, run_controller
 from keepclose.controller.settings import ControllerSettings
-from keepclose.extensions import ExtensionError, find_heuristics
+from keepclose.extensions import find_heuristics
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.incluster import load_settings
 from keepclose.model.gates import FeatureGates
@@ -69,7 +69,9 @@ class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
         """Work until a signal; raises ProgramError."""
         try:
             plan = Settings(
-                gates=self.gates, heuristics=find_heuristics(), node_level_mode=self.node_level
+                gates=self.gates,
+                heuristics=find_heuristics(self.gates),
+                node_level_mode=self.node_level,
             )
             run_controller(
                 ControllerSettings(plan=plan),
@@ -79,7 +81,7 @@ class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
                 listening=Listening("127.0.0.1", 0),
                 on_ready=on_ready,
             )
-        except (ConfigError, ExtensionError) as error:
+        except ConfigError as error:
             raise ProgramError(str(error)) from error
 
 

@@ -147,7 +147,8 @@ class Tour:
         except KubeError as error:
             raise TourError(str(error), 4) from error
         service = found.service
-        strategy = choose_strategy(service, gates=self._gates(), heuristics=find_heuristics())
+        gates = self._gates()
+        strategy = choose_strategy(service, gates=gates, heuristics=find_heuristics(gates))
         endpoints = tuple(hinted_endpoints(found.slices))
         return Sight(step, endpoints, service, strategy.reasons, traffic, before)
 

@@ -21,6 +21,8 @@ from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.wellknown import TRIGGER_TIME_ANNOTATION
+from keepclose.routing.answers import Answer as HeuristicAnswer
+from keepclose.routing.answers import ZoneDemand
 from keepclose.routing.facts import SliceFacts
 from keepclose.routing.nodelevel import EndpointOwner
 from keepclose.slices.changes import is_managed_by
@@ -80,6 +82,8 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
     """Its Service has not been seen."""
     UNREADABLE = "unreadable"
+    PENDING = "pending"
+    """A custom heuristic has not answered yet."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -87,6 +91,9 @@ class Answer(msgspec.Struct, frozen=True):
 
     verdict: Verdict
     patch: tuple[Operation, ...] = ()
+    heuristic: str = ""
+    """The custom heuristic that has to answer the questions first."""
+    questions: tuple[ZoneDemand, ...] = ()
 
 
 class _Options(msgspec.Struct, rename="camel"):
@@ -141,8 +148,13 @@ def write_response(uid: str, patch: Iterable[Operation] = ()) -> bytes:
     return _ENCODER.encode(review)
 
 
-def answer(request: Request, view: View) -> Answer:
-    """Return what to do about a slice that is about to be created or updated; total."""
+def answer(
+    request: Request, view: View, answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = ()
+) -> Answer:
+    """Return what to do about a slice that is about to be created or updated; total.
+
+    `answers` are those of a custom heuristic to the questions of an earlier answer.
+    """
     if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
         return Answer(Verdict.FOREIGN)
     if request.options is not None and request.options.field_manager == HINTS_MANAGER:
@@ -181,7 +193,10 @@ def answer(request: Request, view: View) -> Answer:
         owners=view.owners,
         facts=facts_of,
         address_type=incoming.address_type,
+        answers=answers,
     )
+    if hinted.questions:
+        return Answer(Verdict.PENDING, heuristic=claim.strategy.value, questions=hinted.questions)
     wanted = next((one for one in hinted.changed if one.metadata.name == name), carried)
     patch = hint_steps(incoming, wanted)
     if old is not None and _says_nothing(incoming, wanted, old):

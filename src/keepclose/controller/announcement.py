@@ -16,6 +16,7 @@ from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.service import Service
 from keepclose.routing.auto import disabled_event, enabled_event
 from keepclose.routing.events import TopologyEvent
+from keepclose.routing.reasons import WARNED_OF, Reason
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.servicestate import ServicePlan
 
@@ -44,12 +45,14 @@ class EventAnnouncer:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self._told: dict[NamespacedName, dict[str, TopologyEvent]] = {}
+        self._warned: dict[NamespacedName, frozenset[Reason]] = {}
         self._allocated: dict[NamespacedName, tuple[str, ...]] = {}
         """The address types for which the last plan of a Service held an allocation of Auto."""
 
     def announce(self, service: Service, plan: ServicePlan) -> None:
-        """Record the topology events that are news."""
+        """Record the topology events and warnings that are news."""
         key = service.key
+        self._warn_of_reasons(service, plan)
         told = self._told.setdefault(key, {})
         for address_type, event in self._topology_events(key, plan).items():
             if told.get(address_type) != event:
@@ -61,6 +64,19 @@ class EventAnnouncer:
         if plan.strategy.name is not StrategyName.AUTO:
             # Who asks for the mode again is told again, be it the same.
             del self._told[key]
+
+    def _warn_of_reasons(self, service: Service, plan: ServicePlan) -> None:
+        key = service.key
+        reasons = [one for one in plan.reasons if one.code in WARNED_OF]
+        known = self._warned.get(key, frozenset())
+        for reason in reasons:
+            if reason not in known:
+                self.warn(service_reference(service), reason.code.value, reason.message)
+        if reasons:
+            self._warned[key] = frozenset(reasons)
+        elif known:
+            # A flaw that comes back later is announced again.
+            del self._warned[key]
 
     def _topology_events(self, key: NamespacedName, plan: ServicePlan) -> dict[str, TopologyEvent]:
         """Return the events of a plan and those that follow from the plan before, by family."""
@@ -94,6 +110,7 @@ class EventAnnouncer:
     def forget(self, key: NamespacedName) -> None:
         """Let a Service of the same name be told everything anew."""
         self._told.pop(key, None)
+        self._warned.pop(key, None)
         self._allocated.pop(key, None)
 
 

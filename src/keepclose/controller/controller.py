@@ -29,11 +29,13 @@ from keepclose.controller.settings import (
     MIRRORING_QUEUE,
     QUEUE,
     ControllerSettings,
+    defer_answers,
 )
 from keepclose.controller.states import States
 from keepclose.controller.subscriptions import Subscriptions
 from keepclose.controller.workers import Workers
 from keepclose.controller.writes import SliceWriter
+from keepclose.heuristic_process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.recorder import EventRecorder
@@ -63,6 +65,7 @@ class Controller:
         mirroring_recorder: EventRecorder | None = None,
         random: Random | None = None,
     ) -> None:
+        settings = defer_answers(settings)
         self._settings = settings
         self._clock = clock
         self._recorder = recorder
@@ -201,6 +204,7 @@ class Controller:
         try:
             await _first_failure(tasks)
         finally:
+            close_heuristics(self._settings.plan.heuristics)
             try:
                 # NB: reflectors run on meanwhile, so that the last syncs see the present.
                 for crew in self._crews:

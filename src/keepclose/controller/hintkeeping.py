@@ -26,6 +26,7 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import is_same_wish
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.workers import Workers
+from keepclose.heuristic_process import fetch_answers
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, KubeError, NotFound
@@ -35,8 +36,10 @@ from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.workload import Node
+from keepclose.routing.answers import Answer, ZoneDemand
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.hints import SliceSet
+from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.packing import SlicePlan
@@ -77,6 +80,9 @@ class HintKeeper:
         self._writer = HintWriter(client, view.caches.slices, recorder, self.guard, metrics=metrics)
         self._clientele = Clientele()
         self._told: dict[NamespacedName, str] = {}
+        self._warned: dict[NamespacedName, str] = {}
+        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, Answer]]] = {}
+        """What a deferred heuristic answered in the last sync of a Service."""
         self._queue: WorkQueue[NamespacedName] | None = None
         view.caches.slices.subscribe(self.guard.hear_slice)
         view.caches.services.subscribe(self.hear_service)
@@ -176,16 +182,25 @@ class HintKeeper:
             self._add(key, wait_s)
             return Result.SUCCESS
         claim = claim_service(service, self._settings.plan)
+        self._answers.pop(key, None)
         hinted = self._rehint(service, claim)
+        if hinted is not None and hinted.questions:
+            heuristics = self._settings.plan.heuristics
+            name = hinted.strategy.value
+            self._answers[key] = await fetch_answers(heuristics, name, hinted.questions)
+            hinted = self._rehint(service, claim)
         result = (
             Result.SUCCESS if hinted is None else await self._writer.write(service, hinted.changed)
         )
         self._tell(service, claim)
+        is_failed = hinted is not None and self._warn_of_failure(service, hinted)
         has_conditions = not self._conditions.is_clear(service)
         if (self._settings.writes_conditions or has_conditions) and result is Result.SUCCESS:
             result = await self._write_conditions(service, claim, hinted)
         if result is Result.SUCCESS:
             self._clientele.leaving.discard(key)
+            # A heuristic that failed is asked again after a while.
+            return Result.ERROR if is_failed else result
         return result
 
     def explain(self, key: NamespacedName) -> ServicePlan | None:
@@ -237,6 +252,7 @@ class HintKeeper:
             settings=self._settings.plan,
             owners=self._view.owners,
             facts=self._view.facts,
+            answers=self._answers.get(service.key, ()),
         )
 
     def _is_lost(self, old: EndpointSlice, new: EndpointSlice) -> bool:
@@ -267,6 +283,20 @@ class HintKeeper:
                 service_reference(service), "Warning", "HintsNotSet", claim.obstacle
             )
 
+    def _warn_of_failure(self, service: Service, hinted: Rehinting) -> bool:
+        """Return whether the heuristic of a Service failed; each failure is announced once."""
+        failed = [one for one in hinted.reasons if one.code is ReasonCode.HEURISTIC_FAILED]
+        if hinted.failure is None or not failed:
+            self._warned.pop(service.key, None)
+            return False
+        self._metrics.failed(hinted.strategy.label, hinted.failure.cause.value)
+        message = failed[0].message
+        if self._warned.get(service.key) != message:
+            self._warned[service.key] = message
+            _log.warning("no hints", service=str(service.key), reason=message)
+            self._recorder.record(service_reference(service), "Warning", "HeuristicFailed", message)
+        return True
+
     async def _write_conditions(
         self, service: Service, claim: Claim, hinted: Rehinting | None
     ) -> Result:
@@ -296,6 +326,7 @@ class HintKeeper:
             SliceSet(unchanged=tuple(slices)),
             prefix=self._settings.plan.condition_prefix,
             dropped=dropped,
+            heuristic_failed=hinted.failure.message if hinted and hinted.failure else "",
         )
 
     def _add(self, key: NamespacedName, delay_s: float) -> None:
@@ -306,3 +337,5 @@ class HintKeeper:
         self._clientele.file(key, None, is_leading=False)
         self._brake.forget(key)
         self._told.pop(key, None)
+        self._warned.pop(key, None)
+        self._answers.pop(key, None)

@@ -86,6 +86,12 @@ class Metrics:
             ("strategy",),
         )
 
+        self._failures = self._counter(
+            "keepclose_heuristic_failures",
+            "Plans without hints because a custom heuristic failed, by its name and by cause.",
+            ("heuristic", "cause"),
+        )
+
     def planned(self, key: NamespacedName, plan: ServicePlan) -> None:
         """Note a plan, before it is written."""
         self._open[key] = plan
@@ -95,6 +101,8 @@ class Metrics:
         label = plan.strategy.label
         for reason in plan.reasons:
             self._decisions.labels(label, reason.code.value).inc()
+        if plan.failure is not None:
+            self._failures.labels(label, plan.failure.cause.value).inc()
         self._gauges.note(key, plan)
 
     def written(self, operation: str) -> None:

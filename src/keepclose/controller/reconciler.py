@@ -18,10 +18,12 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import Refreshed, States, is_same_wish
 from keepclose.controller.subscriptions import Subscriptions
 from keepclose.controller.writes import Outcome, SliceWriter
+from keepclose.heuristic_process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
+from keepclose.routing.answers import Answer, ZoneDemand
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.hints import SliceSet
 from keepclose.slices.servicestate import ServicePlan, plan_service
@@ -60,6 +62,8 @@ class Reconciler:
         self._announcer = announcer
         self._observer = observer
         self._latencies = latencies
+        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, Answer]]] = {}
+        """What a deferred heuristic answered for the last plan of a Service."""
         self.setbacks = Setbacks()
 
     def explain(self, key: NamespacedName) -> ServicePlan | None:
@@ -74,6 +78,7 @@ class Reconciler:
             slices=self._caches.slices_of(key, self._settings.plan.managed_by),
             cluster=self._nodes.cluster,
             settings=self._settings.plan,
+            answers=self._answers.get(key, ()),
         )
 
     async def sync(self, key: NamespacedName) -> Result:
@@ -103,7 +108,7 @@ class Reconciler:
 
     async def _reconcile(self, service: Service, present: list[EndpointSlice]) -> Result:
         since = self._latencies.take(service.key)
-        plan = self._plan(service, present)
+        plan = await self._plan(service, present)
         outcome = Outcome()
         if not plan.is_empty:
             self._subscriptions.news.begin_writes(service.key)
@@ -132,11 +137,21 @@ class Reconciler:
         if outcome.is_stale:
             self._subscriptions.awaiting.add(service.key)
             return Result.STALE
-        return Result.SUCCESS
+        # A heuristic that failed is asked again after a while; the endpoints are right meanwhile.
+        return Result.SUCCESS if plan.failure is None else Result.ERROR
 
-    def _plan(self, service: Service, present: list[EndpointSlice]) -> ServicePlan:
+    async def _plan(self, service: Service, present: list[EndpointSlice]) -> ServicePlan:
         refreshed = self._states.refresh(service, self._nodes.cluster)
-        wish = refreshed.state.plan(trigger_time=self._trigger_time(service, refreshed))
+        trigger_time = self._trigger_time(service, refreshed)
+        wish = refreshed.state.plan(trigger_time=trigger_time)
+        self._answers.pop(service.key, None)
+        if wish.questions:
+            # NB: changes that come meanwhile are noted and queue the Service again; the state is
+            # told of them by the next sync, so the second plan asks what the first one asked.
+            heuristics = self._settings.plan.heuristics
+            answers = await fetch_answers(heuristics, wish.strategy.value, wish.questions)
+            self._answers[service.key] = answers
+            wish = refreshed.state.plan(trigger_time=trigger_time, answers=answers)
         plan = self._guard.withhold_all(wish, present)
         if depends_on_shares(
             plan.strategy, service.metadata.annotations, settings=self._settings.plan
@@ -182,6 +197,7 @@ class Reconciler:
                 prefix=self._settings.plan.condition_prefix,
                 write_failed="" if outcome.is_good else failure,
                 dropped=dropped,
+                heuristic_failed="" if plan.failure is None else plan.failure.message,
             )
         await self._write_status(current, wanted, outcome)
 
@@ -209,6 +225,7 @@ class Reconciler:
 
     def _forget(self, key: NamespacedName) -> None:
         self._states.drop(key)
+        self._answers.pop(key, None)
         self.setbacks.forget(key)
         self._tracker.delete_service(key)
         self._triggers.delete_service(key)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice import EndpointHints, EndpointSlice
 from keepclose.model.service import Service
+from keepclose.routing.answers import Answer, Failure, ZoneDemand
 from keepclose.routing.facts import FactsOf, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.nodelevel import EndpointOwner
@@ -37,6 +38,10 @@ class Rehinting(msgspec.Struct, frozen=True):
     slices: tuple[EndpointSlice, ...]
     changed: tuple[EndpointSlice, ...]
     reasons: tuple[Reason, ...]
+    failure: Failure | None = None
+    """How the custom heuristic failed that governs the Service."""
+    questions: tuple[ZoneDemand, ...] = ()
+    """What a custom heuristic has to be asked elsewhere before the hints are right."""
 
 
 def rehint(
@@ -49,10 +54,12 @@ def rehint(
     owners: OwnersOf,
     facts: FactsOf = slice_facts,
     address_type: str = "",
+    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
 ) -> Rehinting:
     """Return the slices of a Service with the hints that the mechanism wants; total.
 
-    With an address type only slices of that type are hinted; the others are left out.
+    With an address type only slices of that type are hinted; the others are left out. `answers` are
+    those to the questions of an earlier result.
     """
     present = sorted(slices, key=lambda one: one.metadata.name)
     overlay = decide_overlay(
@@ -71,6 +78,8 @@ def rehint(
             families.setdefault(one.address_type, []).append(one)
     hinted: list[EndpointSlice] = []
     changed: list[EndpointSlice] = []
+    failures: list[Failure] = []
+    questions: list[ZoneDemand] = []
     for name, family in families.items():
         hinting = hint_slices(
             strategy,
@@ -81,11 +90,23 @@ def rehint(
             node_hints=overlay is not None and overlay.on,
             populated=True,
             facts=facts,
+            answers=answers,
         )
         hinted.extend(hinting.slices.all)
         changed.extend(hinting.slices.update)
         reasons.update(dict.fromkeys(hinting.reasons))
-    return Rehinting(strategy, tuple(hinted), tuple(changed), tuple(reasons))
+        if hinting.failure is not None:
+            failures.append(hinting.failure)
+        if hinting.question is not None:
+            questions.append(hinting.question)
+    return Rehinting(
+        strategy,
+        tuple(hinted),
+        tuple(changed),
+        tuple(reasons),
+        failure=failures[0] if failures else None,
+        questions=tuple(questions),
+    )
 
 
 def carry_hints(incoming: EndpointSlice, old: EndpointSlice | None) -> EndpointSlice:

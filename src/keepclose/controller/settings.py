@@ -10,7 +10,9 @@ import re
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from keepclose.heuristic_process import defer_heuristics
 from keepclose.model.gates import Gate
 from keepclose.slices.mirroring import MAX_PER_SUBSET
 from keepclose.slices.settings import Settings
@@ -54,6 +56,12 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     def writes_conditions(self) -> bool:
         """Whether Services get status conditions."""
         return self.plan.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
+
+
+def defer_answers(settings: ControllerSettings) -> ControllerSettings:
+    """Return the settings with heuristics of third parties that make no caller wait."""
+    heuristics = defer_heuristics(settings.plan.heuristics)
+    return replace(settings, plan=replace(settings.plan, heuristics=heuristics))
 
 
 def settings_flaws(settings: ControllerSettings) -> list[str]:

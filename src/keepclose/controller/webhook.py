@@ -19,6 +19,7 @@ from keepclose.controller.healthpages import add_health_pages
 from keepclose.controller.servingcertificates import ServingPair, load_pair
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhooksettings import PATH
+from keepclose.heuristic_process import fetch_answers
 from keepclose.kube.clock import Clock
 
 _log = structlog.get_logger(__name__)
@@ -69,7 +70,7 @@ class Webhook:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def review(self, body: bytes) -> bytes | None:
+    async def review(self, body: bytes) -> bytes | None:
         """Return the answer to an AdmissionReview; None for bytes that are none."""
         started = self._clock.monotonic()
         request = read_request(body)
@@ -80,17 +81,20 @@ class Webhook:
             return write_response(request.uid)
         try:
             found = answer(request, self._view)
+            if found.questions:
+                heuristics = self._view.settings.heuristics
+                answers = await fetch_answers(heuristics, found.heuristic, found.questions)
+                found = answer(request, self._view, answers)
             response = write_response(request.uid, found.patch)
             verdict = found.verdict.value
         except Exception:  # noqa: BLE001 - told, and the write goes through
-            # NB: heuristics of third parties may raise anything.
             _log.exception("a review failed", uid=request.uid)
             response, verdict = write_response(request.uid), "error"
         self._metrics.reviewed(verdict, self._clock.monotonic() - started)
         return response
 
     async def _review(self, request: web.Request) -> web.Response:
-        response = self.review(await request.read())
+        response = await self.review(await request.read())
         if response is None:
             _log.warning("the body is no review", peer=request.remote)
             return web.Response(status=400, text="the body must be an AdmissionReview")

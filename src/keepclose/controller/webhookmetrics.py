@@ -43,10 +43,21 @@ class WebhookMetrics:
             "keepclose_hint_syncs", "Syncs of Services.", ("result",), registry=self.registry
         )
 
+        self._failures = Counter(
+            "keepclose_heuristic_failures",
+            "Syncs without hints because a custom heuristic failed, by its name and by cause.",
+            ("heuristic", "cause"),
+            registry=self.registry,
+        )
+
     def reviewed(self, verdict: str, seconds: float) -> None:
         """Note an answer and how long it took."""
         self._reviews.labels(verdict).inc()
         self._seconds.observe(seconds)
+
+    def failed(self, heuristic: str, cause: str) -> None:
+        """Note that a custom heuristic failed."""
+        self._failures.labels(heuristic, cause).inc()
 
     def written(self) -> None:
         """Note that the server took hints of ours."""

@@ -22,11 +22,12 @@ from keepclose.controller.pages import Pages
 from keepclose.controller.process import Listening
 from keepclose.controller.registration import CHECK_S, Registration
 from keepclose.controller.servingcertificates import ServingPair, keep_pair, read_pair
-from keepclose.controller.settings import ControllerSettings
+from keepclose.controller.settings import ControllerSettings, defer_answers
 from keepclose.controller.webhook import Webhook
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhooksettings import PATH, WebhookSettings
 from keepclose.eventloops import until_signal
+from keepclose.heuristic_process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
@@ -58,7 +59,8 @@ class WebhookProcess:
     ) -> None:
         # Beside another controller conditions need a name of their own.
         plan = replace(settings.plan, condition_prefix=CONDITION_PREFIX)
-        settings = replace(settings, plan=plan)
+        settings = defer_answers(replace(settings, plan=plan))
+        self._heuristics = settings.plan.heuristics
         self._client = client
         self._settings = webhook
         self._clock = clock
@@ -97,6 +99,7 @@ class WebhookProcess:
         try:
             await _first_failure(tasks)
         finally:
+            close_heuristics(self._heuristics)
             # NB: the keeper first, while the webhook still answers to what its writes cause.
             for task in reversed(tasks):
                 task.cancel()

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.extensions import ExtensionError, find_heuristics
+from keepclose.extensions import find_heuristics
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.lab.connecting import connect_all
@@ -52,7 +52,7 @@ from keepclose.network.workerthreads import finish_in_thread
 from keepclose.routing.portendpoints import NodeView
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.serviceports import TrafficPolicy, routed_ports
-from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
+from keepclose.routing.strategy import StrategyName, choose_strategy
 
 JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
@@ -131,7 +131,8 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: Tell) -> JsonOb
         seen, sums, target, before=before, gates=lab.gates, seconds=seconds, notes=notes
     )
     causes = await _find_causes(lab, target) if report.failed else []
-    strategy = _choose_strategy(service, lab.gates)
+    heuristics = find_heuristics(lab.gates)
+    strategy = choose_strategy(service, gates=lab.gates, heuristics=heuristics)
     if hints := explain_missing_hints(service, strategy, before.port.endpoints):
         causes.append(hints)
     report = msgspec.structs.replace(report, causes=tuple(causes))
@@ -313,7 +314,7 @@ def _report(
 
 def name_mechanism(service: Service, target: Target, gates: FeatureGates) -> str:
     """Return what governs where connections go: the mechanism, and a policy other than Cluster."""
-    strategy = _choose_strategy(service, gates)
+    strategy = choose_strategy(service, gates=gates, heuristics=find_heuristics(gates))
     words = [] if strategy.name is StrategyName.NONE else [strategy.label]
     port = target.port
     policy = port.external_policy if target.is_outside else port.internal_policy
@@ -321,13 +322,6 @@ def name_mechanism(service: Service, target: Target, gates: FeatureGates) -> str
         field = "externalTrafficPolicy" if target.is_outside else "internalTrafficPolicy"
         words.append(f"{field} {policy.value}")
     return ", ".join(words) or "no trafficDistribution"
-
-
-def _choose_strategy(service: Service, gates: FeatureGates) -> Strategy:
-    try:
-        return choose_strategy(service, gates=gates, heuristics=find_heuristics())
-    except ExtensionError as error:
-        raise LabRefusal(str(error)) from None
 
 
 def _address(target: Target) -> str:

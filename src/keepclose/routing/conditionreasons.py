@@ -19,6 +19,7 @@ class ConditionReason(StrEnum):
     WRITE_FAILED = "WriteFailed"
     FIELD_DROPPED = "FieldDropped"
     NOT_ALLOCATED = "NotAllocated"
+    HEURISTIC_FAILED = "HeuristicFailed"
     ALL_NODES_ACKNOWLEDGED = "AllNodesAcknowledged"
     PENDING = "Pending"
     PARTIALLY_HONORED = "PartiallyHonored"

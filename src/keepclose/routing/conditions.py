@@ -31,6 +31,7 @@ def service_conditions(
     prefix: str = "",
     write_failed: str = "",
     dropped: tuple[str, ...] = (),
+    heuristic_failed: str = "",
     acknowledgements: Acknowledgements | Obstacle | None = None,
     facts: FactsOf = slice_facts,
 ) -> tuple[Condition, ...]:
@@ -40,13 +41,20 @@ def service_conditions(
     server did not keep as they were written.
 
     `prefix` is the domain of an implementation beside the EndpointSlice controller, as in
-    "keepclose.dev/". Honored appears only with acknowledgements, and only for hints that are there.
+    "keepclose.dev/". `write_failed` and `heuristic_failed` say what went wrong, "" if nothing did.
+    Honored appears only with acknowledgements, and only for hints that are there.
     """
     if strategy.distribution is Verdict.ABSENT:
         return ()
     accepted = _accepted(strategy)
     programmed = _programmed(
-        strategy, accepted, slices, write_failed=write_failed, dropped=dropped, facts=facts
+        strategy,
+        accepted,
+        slices,
+        write_failed=write_failed,
+        dropped=dropped,
+        heuristic_failed=heuristic_failed,
+        facts=facts,
     )
     conditions = tuple(
         msgspec.structs.replace(condition, type=prefix + condition.type)
@@ -128,6 +136,7 @@ def _programmed(
     *,
     write_failed: str,
     dropped: tuple[str, ...],
+    heuristic_failed: str,
     facts: FactsOf,
 ) -> Condition:
     def false(reason: ConditionReason, message: str) -> Condition:
@@ -141,6 +150,8 @@ def _programmed(
         return false(ConditionReason.NOT_ACCEPTED, "no hints are written for this value")
     if write_failed:
         return false(ConditionReason.WRITE_FAILED, write_failed)
+    if heuristic_failed:
+        return false(ConditionReason.HEURISTIC_FAILED, f"{strategy.value}: {heuristic_failed}")
     known = [facts(one) for one in slices.all]
     ready = sum(one.ready for one in known)
     if ready == 0:

@@ -3,52 +3,57 @@
 A heuristic is an allocator: from the traffic share and the endpoints of each zone it says how many
 endpoints located in one zone serve the clients of another. Turning that into hints on concrete
 endpoints, with the fewest changes against what is written, is done here once for all of them.
+
+Heuristics are written by third parties. One that raises, or whose answer is not an allocation of
+the endpoints that there are, gives no hints: all endpoints stay in use everywhere, and the failure
+is part of the result. An answer may also come later: a caller that cannot wait gets the question,
+has it answered elsewhere and asks again with the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
+from keepclose.routing.answers import (
+    Allotment,
+    Answer,
+    Failure,
+    Matrix,
+    Postponed,
+    Refusal,
+    ZoneDemand,
+    ask_heuristic,
+    check_answer,
+)
 from keepclose.routing.assignment import assign
 from keepclose.routing.facts import FactsOf, hints_for, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
 from keepclose.routing.reasons import Reason, ReasonCode
 
-Matrix = Mapping[str, Mapping[str, int]]
-"""Location zone to served zone to number of endpoints."""
-
-
-class ZoneDemand(msgspec.Struct, frozen=True):
-    """What a heuristic decides on: shares of traffic and ready endpoints by zone."""
-
-    shares: Mapping[str, float]
-    endpoints: Mapping[str, int]
-    written: Matrix
-    """The allocation that the present hints amount to, so that little need change."""
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    """A heuristic's answer when it has none; all endpoints then stay in use everywhere."""
-
-    reason: Reason
-
-
-class Allotment(msgspec.Struct, frozen=True):
-    """An allocation about which there is something to say."""
-
-    matrix: Matrix
-    reasons: tuple[Reason, ...]
+__all__ = [
+    "Allotment",
+    "Failure",
+    "Heuristic",
+    "HeuristicResult",
+    "Matrix",
+    "Postponed",
+    "Refusal",
+    "Registry",
+    "ZoneDemand",
+    "apply_heuristic",
+    "hint_by_matrix",
+]
 
 
 class Heuristic(Protocol):
     """One way to allocate endpoints to zones."""
 
-    def allocate(self, demand: ZoneDemand) -> Matrix | Allotment | Refusal:
+    def allocate(self, demand: ZoneDemand) -> Matrix | Allotment | Refusal | Failure | Postponed:
         """Return how many endpoints of each zone serve each zone, using each endpoint once."""
         ...
 
@@ -57,10 +62,16 @@ Registry = Mapping[str, Heuristic]
 
 
 class HeuristicResult(msgspec.Struct, frozen=True):
-    """The hinted slices and why they are so."""
+    """The hinted slices and why they are so.
+
+    `failure` is set where the heuristic failed, `question` where its answer comes later; the slices
+    have no hints then.
+    """
 
     slices: SliceSet
     reasons: tuple[Reason, ...]
+    failure: Failure | None = None
+    question: ZoneDemand | None = None
 
 
 def apply_heuristic(
@@ -68,13 +79,16 @@ def apply_heuristic(
     heuristic: Heuristic,
     *,
     shares: Mapping[str, float],
+    name: str = "the heuristic",
+    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
     node_hints: bool = False,
     facts: FactsOf = slice_facts,
 ) -> HeuristicResult:
-    """Return the slices hinted as the heuristic allocates, or bare when it refuses.
+    """Return the slices hinted as the heuristic allocates, or bare when it refuses or fails.
 
     An endpoint whose zone is unknown cannot be allocated, so one such endpoint means no hints: the
-    proxies would ignore the others' anyway.
+    proxies would ignore the others' anyway. `answers` were given before; a question among them is
+    not asked again.
     """
     pairs: dict[tuple[str, str], int] = {}
     for one in slices.all:
@@ -82,7 +96,7 @@ def apply_heuristic(
             pairs[pair] = pairs.get(pair, 0) + number
     endpoints: dict[str, int] = {}
     written: dict[str, dict[str, int]] = {}
-    for (zone, hinted), number in pairs.items():
+    for (zone, hinted), number in sorted(pairs.items()):
         endpoints[zone] = endpoints.get(zone, 0) + number
         if hinted:
             written.setdefault(zone, {})[hinted] = number
@@ -93,18 +107,40 @@ def apply_heuristic(
         first = next(e for one in slices.all if (e := facts(one).zoneless) is not None)
         reason = zoneless_reason(first, endpoints[""], sum(endpoints.values()))
         return HeuristicResult(remove_hints(slices, facts=facts), (reason,))
-    answer = heuristic.allocate(ZoneDemand(shares, endpoints, written))
-    if isinstance(answer, Refusal):
-        return HeuristicResult(remove_hints(slices, facts=facts), (answer.reason,))
-    matrix, told = (
-        (answer.matrix, answer.reasons) if isinstance(answer, Allotment) else (answer, ())
-    )
+    demand = ZoneDemand(shares, endpoints, written)
+    known = [given for question, given in answers if question == demand]
+    answer = check_answer(known[0], demand) if known else ask_heuristic(heuristic.allocate, demand)
+    match answer:
+        case Allotment():
+            return _allot(slices, answer, endpoints=endpoints, node_hints=node_hints)
+        case Refusal():
+            return HeuristicResult(remove_hints(slices, facts=facts), (answer.reason,))
+        case Failure():
+            reason = _failure_reason(name, answer)
+            return HeuristicResult(remove_hints(slices, facts=facts), (reason,), failure=answer)
+        case Postponed():
+            reason = Reason(ReasonCode.HEURISTIC_PENDING, f"{name} has not answered yet")
+            return HeuristicResult(remove_hints(slices, facts=facts), (reason,), question=demand)
+
+
+def _allot(
+    slices: SliceSet, allotment: Allotment, *, endpoints: Mapping[str, int], node_hints: bool
+) -> HeuristicResult:
+    matrix = allotment.matrix
     hinted_slices = hint_by_matrix(slices, matrix, node_hints=node_hints)
     crossing = sum(
         number for zone, row in matrix.items() for served, number in row.items() if zone != served
     )
     text = f"{sum(endpoints.values())} ready endpoints are hinted, {crossing} to another zone"
-    return HeuristicResult(hinted_slices, (Reason(ReasonCode.ALLOCATED, text), *told))
+    return HeuristicResult(hinted_slices, (Reason(ReasonCode.ALLOCATED, text), *allotment.reasons))
+
+
+def _failure_reason(name: str, failure: Failure) -> Reason:
+    return Reason(
+        ReasonCode.HEURISTIC_FAILED,
+        f"{name}: {failure.message}; no hints are set, so every node uses all endpoints",
+        fix=f"fix or upgrade the package that provides {name}, or ask for another value",
+    )
 
 
 def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False) -> SliceSet:

@@ -47,6 +47,10 @@ class ReasonCode(StrEnum):
     ALLOCATED = "Allocated"
     BOUND_RELAXED = "BoundRelaxed"
 
+    # Heuristics of third parties.
+    HEURISTIC_FAILED = "HeuristicFailed"
+    HEURISTIC_PENDING = "HeuristicPending"
+
     # Subsetting.
     BELOW_START = "BelowStartingThreshold"
     PADDING_HOLDS_RANDOM = "PaddingHoldsRandom"
@@ -105,6 +109,9 @@ SEEN_IN_CHOICE: Final = frozenset(
     }
 )
 """What whoever sees which endpoints a node uses need not be told in words."""
+
+WARNED_OF: Final = frozenset({ReasonCode.HEURISTIC_FAILED})
+"""What the owner of a Service must repair; a controller announces it by a Warning Event."""
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,9 +6,12 @@ wrong. A Service has subset labels or hints, never both: whoever does not write 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from keepclose.model.gates import Gate
+from keepclose.routing.answers import Answer, Failure, ZoneDemand
 from keepclose.routing.auto import allocate
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.facts import FactsOf
@@ -20,12 +23,17 @@ from keepclose.slices.settings import Cluster, Settings
 
 
 class Hinting(msgspec.Struct, frozen=True):
-    """Hinted slices, what to tell the user, and why; `totals` is what Auto allocated to zones."""
+    """Hinted slices, what to tell the user, and why; `totals` is what Auto allocated to zones.
+
+    `failure` and `question` are those of a custom heuristic that failed or answers later.
+    """
 
     slices: SliceSet
     events: tuple[TopologyEvent, ...] = ()
     reasons: tuple[Reason, ...] = ()
     totals: dict[str, int] | None = None
+    failure: Failure | None = None
+    question: ZoneDemand | None = None
 
 
 def hint_slices(
@@ -38,11 +46,13 @@ def hint_slices(
     node_hints: bool,
     populated: bool,
     facts: FactsOf,
+    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
 ) -> Hinting:
     """Return the slices with the hints that the mechanism wants.
 
     `node_hints` lays node-level topology over it, where the mechanism allows that. `populated`
-    says whether the Service had hints of the mode Auto before.
+    says whether the Service had hints of the mode Auto before. `answers` are those that a custom
+    heuristic gave elsewhere.
     """
     match strategy.name:
         case StrategyName.SAME_ZONE:
@@ -70,10 +80,17 @@ def hint_slices(
                 slices,
                 heuristic,
                 shares=cluster.shares.by_zone,
+                name=strategy.value,
+                answers=answers,
                 node_hints=node_hints,
                 facts=facts,
             )
-            return Hinting(answer.slices, reasons=answer.reasons)
+            return Hinting(
+                answer.slices,
+                reasons=answer.reasons,
+                failure=answer.failure,
+                question=answer.question,
+            )
         case _:
             return Hinting(remove_hints(slices, facts=facts))
 

@@ -18,6 +18,7 @@ from keepclose.model.gates import Gate
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
 from keepclose.model.workload import Node, Pod
+from keepclose.routing.answers import Answer, Failure, ZoneDemand
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.facts import SliceFacts, slice_facts
@@ -55,6 +56,10 @@ class ServicePlan(msgspec.Struct, frozen=True):
     totals: dict[str, dict[str, int]] = {}
     """What the mode Auto allocated to each zone, by address type."""
     errors: tuple[str, ...] = ()
+    failure: Failure | None = None
+    """How the custom heuristic failed that governs the Service."""
+    questions: tuple[ZoneDemand, ...] = ()
+    """What a custom heuristic has to be asked elsewhere before this plan may be carried out."""
 
     @property
     def is_empty(self) -> bool:
@@ -174,11 +179,18 @@ class ServiceState:
             if gone is not None and family.division is not None:
                 family.division.refile(_pods_in(gone))
 
-    def plan(self, *, trigger_time: str = "", populated: bool | None = None) -> ServicePlan:
+    def plan(
+        self,
+        *,
+        trigger_time: str = "",
+        populated: bool | None = None,
+        answers: Sequence[tuple[ZoneDemand, Answer]] = (),
+    ) -> ServicePlan:
         """Return the writes that are due now.
 
         `populated` says whether the Service had hints of the mode Auto before, for the event that
-        tells of their first appearance; None judges by the slices as observed.
+        tells of their first appearance; None judges by the slices as observed. `answers` are those
+        to the questions of an earlier plan.
         """
         settings = self._settings
         strategy = choose_strategy(
@@ -195,6 +207,8 @@ class ServiceState:
         totals: dict[str, dict[str, int]] = {}
         errors: dict[str, None] = {}
         hinted = SliceSet()
+        failures: list[Failure] = []
+        questions: list[ZoneDemand] = []
         for family in self._families:
             reasons.update(dict.fromkeys(self._divide(family, strategy)))
             plan = add_placeholder(
@@ -203,7 +217,7 @@ class ServiceState:
                 address_type=family.address_type,
                 managed_by=settings.managed_by,
             )
-            hinting = self._hint(family, plan, strategy, overlay, populated)
+            hinting = self._hint(family, plan, strategy, overlay, populated, answers)
             family.keep_facts(family.placement.slices)
             hinted = SliceSet(unchanged=hinted.all + hinting.slices.all)
             reasons.update(dict.fromkeys(hinting.reasons))
@@ -211,6 +225,10 @@ class ServiceState:
             errors.update(dict.fromkeys(family.placement.errors))
             if hinting.totals is not None:
                 totals[family.address_type] = hinting.totals
+            if hinting.failure is not None:
+                failures.append(hinting.failure)
+            if hinting.question is not None:
+                questions.append(hinting.question)
             plans[family.address_type] = finish(
                 replace(
                     plan,
@@ -224,7 +242,12 @@ class ServiceState:
             )
         conditions: tuple[Condition, ...] = ()
         if settings.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS):
-            conditions = service_conditions(strategy, hinted, prefix=settings.condition_prefix)
+            conditions = service_conditions(
+                strategy,
+                hinted,
+                prefix=settings.condition_prefix,
+                heuristic_failed=failures[0].message if failures else "",
+            )
         return ServicePlan(
             strategy=strategy,
             plans=plans,
@@ -234,6 +257,8 @@ class ServiceState:
             conditions=conditions,
             totals=totals,
             errors=tuple(errors),
+            failure=failures[0] if failures else None,
+            questions=tuple(questions),
         )
 
     def _make_families(self) -> tuple[_Family, ...]:
@@ -264,13 +289,14 @@ class ServiceState:
         )
         return (*shares.reasons, *decision.reasons)
 
-    def _hint(
+    def _hint(  # noqa: PLR0917 - one caller, which passes on what it has
         self,
         family: _Family,
         plan: SlicePlan,
         strategy: Strategy,
         overlay: NodeLevelDecision | None,
         populated: bool | None,
+        answers: Sequence[tuple[ZoneDemand, Answer]],
     ) -> Hinting:
         if populated is None:
             # Nobody else asks.
@@ -286,6 +312,7 @@ class ServiceState:
             node_hints=overlay is not None and overlay.on,
             populated=populated,
             facts=family.facts,
+            answers=answers,
         )
 
     def _overlay(self, strategy: Strategy) -> NodeLevelDecision | None:
@@ -316,6 +343,7 @@ def plan_service(
     cluster: Cluster,
     settings: Settings,
     trigger_time: str = "",
+    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
 ) -> ServicePlan:
     """Return the plan for a Service from nothing but its selected pods and its present slices."""
     state = ServiceState(service, cluster=cluster, settings=settings)
@@ -323,7 +351,7 @@ def plan_service(
         state.observe(one)
     for pod in pods:
         state.set_pod(pod)
-    return state.plan(trigger_time=trigger_time)
+    return state.plan(trigger_time=trigger_time, answers=answers)
 
 
 def _zone(node: Node | None) -> str | None:

@@ -1,0 +1,245 @@
+"""Heuristics of third parties, each in a process of its own with a limit on time.
+
+Nothing of a third party is imported here: a heuristic that cannot be imported, hangs, crashes or
+takes all memory fails alone, and is told as a Failure. There is at most one process for each
+heuristic, started when it is first asked. After a failure of the process the heuristic is not asked
+for a pause that doubles each time; meanwhile the same Failure is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.routing.answers import Answer, Failure, FailureCause, Postponed, ZoneDemand
+from keepclose.routing.heuristics import Registry
+
+READY: Final = b"ready"
+MOST_BYTES: Final = 1 << 20
+# The kernel ends the process at its limit; only where it does not do so this side has to.
+_MARGIN_S: Final = 1.0
+_PAUSING: Final = frozenset({FailureCause.NOT_LOADED, FailureCause.TIMED_OUT, FailureCause.CRASHED})
+_PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from keepclose.heuristic_worker import run_worker; "
+    "run_worker(sys.argv[2], sys.argv[3], start_s=float(sys.argv[4]), "
+    "allocate_s=float(sys.argv[5]))"
+)
+_ANSWERS: Final = msgspec.json.Decoder(Answer)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How long a heuristic may take, and how long it is left alone after a failure; in seconds."""
+
+    start_s: float = 20.0
+    allocate_s: float = 2.0
+    first_pause_s: float = 5.0
+    longest_pause_s: float = 300.0
+
+
+class IsolatedHeuristic:
+    """A heuristic that runs in a process of its own; safe to be asked from several threads."""
+
+    def __init__(self, name: str, value: str, *, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+        """Take what the entry point says; nothing is started or imported yet."""
+        self._name = name
+        self._value = value
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._failures = 0
+        self._pause_ends = 0.0
+        self._failure: Failure | None = None
+
+    def allocate(self, demand: ZoneDemand) -> Answer:
+        """Return the answer, or how the heuristic failed; blocks for no longer than the limits."""
+        with self._lock:
+            if self._failure is not None and time.monotonic() < self._pause_ends:
+                return self._failure
+            answer = self._ask(demand)
+            if isinstance(answer, Failure) and answer.cause in _PAUSING:
+                self._stop()
+                limits = self._limits
+                pause_s = min(limits.first_pause_s * 2.0**self._failures, limits.longest_pause_s)
+                self._failures = min(self._failures + 1, 60)
+                self._pause_ends = time.monotonic() + pause_s
+                self._failure = answer
+            else:
+                self._failures = 0
+                self._failure = None
+            return answer
+
+    def close(self) -> None:
+        """End the process at once, also while an answer is waited for; it starts again if asked."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def _ask(self, demand: ZoneDemand) -> Answer:
+        limits = self._limits
+        if self._process is None or not self._process.is_running:
+            self._process = _Process(self._name, self._value, limits)
+            line = self._process.read_line(limits.start_s + _MARGIN_S)
+            if line != READY:
+                return self._judge(line, "was not loaded", limits.start_s)
+        self._process.write(_ENCODER.encode(demand) + b"\n", limits.allocate_s + _MARGIN_S)
+        line = self._process.read_line(limits.allocate_s + _MARGIN_S)
+        return self._judge(line, "did not answer", limits.allocate_s)
+
+    def _judge(self, line: bytes | None, what: str, limit_s: float) -> Answer:
+        process = self._process
+        if line is None and process is not None:
+            code = process.kill()
+            if process.is_late or code == -signal.SIGALRM:
+                return Failure(FailureCause.TIMED_OUT, f"it {what} within {limit_s:g} s")
+            return Failure(FailureCause.CRASHED, f"its process {_describe_end(code)}")
+        try:
+            answer: Answer = _ANSWERS.decode(line or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return Failure(FailureCause.CRASHED, "its process sent something that is no answer")
+        if isinstance(answer, Failure) and answer.cause is FailureCause.NOT_LOADED:
+            # The name of the heuristic stands before every message already.
+            return replace(answer, message=answer.message.removeprefix(f"heuristic {self._name}: "))
+        return answer
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+
+class DeferredHeuristic:
+    """An isolated heuristic for a caller that must not wait: it postpones all answers."""
+
+    def __init__(self, isolated: IsolatedHeuristic) -> None:
+        self._isolated = isolated
+
+    def allocate(self, _demand: ZoneDemand) -> Postponed:
+        """Answer nothing."""
+        return Postponed()
+
+    def fetch(self, demand: ZoneDemand) -> Answer:
+        """Return the answer; blocks, so call it in a thread."""
+        return self._isolated.allocate(demand)
+
+    def close(self) -> None:
+        """End the process, which also ends the fetching of an answer."""
+        self._isolated.close()
+
+
+def defer_heuristics(heuristics: Registry) -> Registry:
+    """Return the registry with every isolated heuristic deferred; others stay as they are."""
+    return {
+        name: DeferredHeuristic(one) if isinstance(one, IsolatedHeuristic) else one
+        for name, one in heuristics.items()
+    }
+
+
+async def fetch_answers(
+    heuristics: Registry, name: str, questions: Iterable[ZoneDemand]
+) -> list[tuple[ZoneDemand, Answer]]:
+    """Return the questions with the answers of a deferred heuristic, fetched in threads."""
+    heuristic = heuristics.get(name)
+    if not isinstance(heuristic, DeferredHeuristic):
+        return []
+    return [(one, await asyncio.to_thread(heuristic.fetch, one)) for one in questions]
+
+
+def close_heuristics(heuristics: Registry) -> None:
+    """End the processes of all deferred heuristics."""
+    for heuristic in heuristics.values():
+        if isinstance(heuristic, DeferredHeuristic):
+            heuristic.close()
+
+
+class _Process:
+    """A running worker and what it has sent so far."""
+
+    def __init__(self, name: str, value: str, limits: Limits) -> None:
+        arguments = (json.dumps(sys.path), name, value, str(limits.start_s), str(limits.allocate_s))
+        self._popen = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Ctrl-C in a terminal is for the parent, which ends this one.
+            start_new_session=True,
+        )
+        assert self._popen.stdin is not None  # noqa: S101 - asked for above
+        assert self._popen.stdout is not None  # noqa: S101
+        self._to = self._popen.stdin.fileno()
+        self._from = self._popen.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+        self._received = b""
+        self.is_late = False
+        """Whether this side had to give up waiting."""
+        self._end = weakref.finalize(self, _end, self._popen)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._popen.poll() is None
+
+    def kill(self) -> int:
+        """End the process if it still runs, and return its exit code, negative for a signal."""
+        if self._popen.poll() is None:
+            self._popen.kill()
+        return self._popen.wait()
+
+    def write(self, data: bytes, limit_s: float) -> None:
+        """Send bytes; what cannot be sent in time shows as an answer that does not come."""
+        deadline = time.monotonic() + limit_s
+        while data:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not select.select((), (self._to,), (), left_s)[1]:
+                return
+            try:
+                data = data[os.write(self._to, data) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                return
+
+    def read_line(self, limit_s: float) -> bytes | None:
+        """Return the next line; None when none came in time, or the process ended."""
+        deadline = time.monotonic() + limit_s
+        while b"\n" not in self._received:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not select.select((self._from,), (), (), left_s)[0]:
+                self.is_late = True
+                return None
+            chunk = os.read(self._from, 1 << 16)
+            if not chunk or len(self._received) > MOST_BYTES:
+                return None
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+
+def _end(popen: subprocess.Popen[bytes]) -> None:
+    if popen.poll() is None:
+        popen.kill()
+    popen.wait()
+    for stream in (popen.stdin, popen.stdout):
+        if stream is not None:
+            stream.close()
+
+
+def _describe_end(code: int) -> str:
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,67 @@
+"""The process that runs one heuristic of a third party: questions in, answers out, line by line.
+
+It has the heuristic to itself, so that whatever the heuristic does to a process, it does to this
+one. The kernel ends the process where loading or one answer takes longer than its limit, even if
+the parent is gone by then, so a heuristic that hangs never runs on unattended. What the heuristic
+prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib.metadata import EntryPoint
+
+import msgspec
+
+from keepclose.extensions import GROUP, ExtensionError, load_heuristic
+from keepclose.routing.answers import Answer, Failure, FailureCause, ZoneDemand, ask_heuristic
+
+READY = b"ready\n"
+_ENCODER = msgspec.json.Encoder()
+_DEMANDS = msgspec.json.Decoder(ZoneDemand)
+
+
+def run_worker(name: str, value: str, *, start_s: float, allocate_s: float) -> None:
+    """Answer questions until standard input ends.
+
+    The first line out says READY, or holds the Failure to load the heuristic, which ends it all.
+    """
+    requests, replies = _take_streams()
+    # NB: the default action ends the process without asking the interpreter, which may be stuck.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, start_s)
+    try:
+        heuristic = load_heuristic(EntryPoint(name=name, value=value, group=GROUP))
+    except ExtensionError as error:
+        os.write(replies, _encode(Failure(FailureCause.NOT_LOADED, str(error))))
+        return
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    os.write(replies, READY)
+    with os.fdopen(requests, "rb") as lines, os.fdopen(replies, "wb") as out:
+        for line in lines:
+            demand = _DEMANDS.decode(line)
+            signal.setitimer(signal.ITIMER_REAL, allocate_s)
+            answer = ask_heuristic(heuristic.allocate, demand)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if not isinstance(answer, Answer):
+                text = "allocate returned an object of the type Postponed"
+                answer = Failure(FailureCause.INVALID_ANSWER, text)
+            out.write(_encode(answer))
+            out.flush()
+
+
+def _take_streams() -> tuple[int, int]:
+    """Return where questions come from and answers go to, out of the heuristic's way."""
+    sys.stdout.flush()
+    requests, replies = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, replies
+
+
+def _encode(answer: Answer) -> bytes:
+    return _ENCODER.encode(answer) + b"\n"

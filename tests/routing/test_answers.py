@@ -1,0 +1,176 @@
+"""Answers of heuristics: what is not an allocation of the endpoints is a failure, never a hint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepclose.routing.answers import (
+    LONGEST_MESSAGE,
+    Allotment,
+    Failure,
+    FailureCause,
+    Refusal,
+    ZoneDemand,
+    ask_heuristic,
+    check_answer,
+)
+from keepclose.routing.heuristics import apply_heuristic
+from keepclose.routing.hints import SliceSet
+from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.testing.builders import endpoint, endpoint_slice
+
+DEMAND = ZoneDemand({"a": 0.5, "b": 0.25, "c": 0.25}, {"a": 2, "b": 1}, {"a": {"a": 2}})
+GOOD = {"a": {"a": 1, "c": 1}, "b": {"b": 1}}
+WHY = Reason(ReasonCode.OVERLOAD_BOUND, "too few")
+
+
+class Index:
+    """A whole number of another library, as numpy has them."""
+
+    def __index__(self) -> int:
+        return 2
+
+
+class Unreadable(dict[str, Any]):
+    """A mapping that breaks when it is read."""
+
+    def items(self) -> Any:
+        """Break."""
+        raise RuntimeError("no items")
+
+
+class Silent(Exception):  # noqa: N818 - a name of third parties
+    """An exception that cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(GOOD, id="a matrix"),
+        pytest.param(Allotment(GOOD, (WHY,)), id="a matrix with reasons"),
+        pytest.param({"a": {"a": Index()}, "b": {"b": 1, "c": 0}}, id="numbers of a library"),
+        pytest.param({"a": {"b": 2}, "b": {"a": 1}}, id="all cross"),
+    ],
+)
+def test_an_allocation_of_all_endpoints_is_taken(answer: object) -> None:
+    """Each ready endpoint serves one zone of the question."""
+    checked = check_answer(answer, DEMAND)
+    assert isinstance(checked, Allotment)
+    assert {zone: sum(row.values()) for zone, row in checked.matrix.items()} == DEMAND.endpoints
+    assert all(type(number) is int for row in checked.matrix.values() for number in row.values())
+
+
+@pytest.mark.parametrize(
+    ("answer", "want"),
+    [
+        pytest.param(None, "allocate returned of the type NoneType", id="nothing"),
+        pytest.param([("a", 2)], "allocate returned of the type list", id="a list"),
+        pytest.param("zone-a", "allocate returned of the type str", id="a text"),
+        pytest.param({}, "uses 0 of the 2 endpoints of zone a", id="nothing allocated"),
+        pytest.param({"a": {"a": 2}}, "uses 0 of the 1 endpoints of zone b", id="a zone left out"),
+        pytest.param({**GOOD, "a": {"a": 3}}, "uses 3 of the 2 endpoints", id="too many"),
+        pytest.param({**GOOD, "a": {"a": 1}}, "uses 1 of the 2 endpoints", id="too few"),
+        pytest.param({**GOOD, "x": {"a": 1}}, "endpoints in 'x', where none", id="unknown place"),
+        pytest.param({7: {"a": 1}}, "endpoints in 7, where none", id="a number for a zone"),
+        pytest.param({**GOOD, "b": {"x": 1}}, "serves 'x', which is not", id="unknown zone served"),
+        pytest.param({**GOOD, "b": 1}, "for zone b is of the type int", id="a number for a row"),
+        pytest.param({**GOOD, "b": {"b": -1, "a": 2}}, "lets -1 endpoints", id="negative"),
+        pytest.param({**GOOD, "b": {"b": float("nan")}}, "lets nan endpoints", id="not a number"),
+        pytest.param({**GOOD, "b": {"b": float("inf")}}, "lets inf endpoints", id="infinite"),
+        pytest.param({**GOOD, "b": {"b": 1.0}}, "lets 1.0 endpoints", id="a float"),
+        pytest.param({**GOOD, "b": {"b": True}}, "lets True endpoints", id="a truth value"),
+        pytest.param({**GOOD, "b": {"b": "1"}}, "lets '1' endpoints", id="a digit"),
+        pytest.param({**GOOD, "b": {"b": 10**80}}, "uses 1000", id="more than there are atoms"),
+        pytest.param(Unreadable(), "cannot be read: RuntimeError: no items", id="unreadable"),
+        pytest.param(Refusal("no"), "a reason of the answer is of the type str", id="no reason"),  # type: ignore[arg-type]
+        pytest.param(Allotment(GOOD, WHY), "no tuple of at most 16", id="one reason"),  # type: ignore[arg-type]
+        pytest.param(Allotment(GOOD, (WHY,) * 17), "no tuple of at most 16", id="17 reasons"),
+        pytest.param(
+            Refusal(Reason("Because", "so")),  # type: ignore[arg-type]
+            "the unknown code 'Because'",
+            id="a reason without a known code",
+        ),
+        pytest.param(
+            Refusal(Reason(ReasonCode.OVERLOAD_BOUND, "x" * (LONGEST_MESSAGE + 1))),
+            "no text of at most 500 characters",
+            id="a reason that is too long",
+        ),
+    ],
+)
+def test_what_is_no_allocation_is_a_failure_that_names_the_flaw(answer: object, want: str) -> None:
+    """Nothing that a third party returns is taken for granted."""
+    checked = check_answer(answer, DEMAND)
+    assert isinstance(checked, Failure)
+    assert checked.cause is FailureCause.INVALID_ANSWER
+    assert want in checked.message
+    assert len(checked.message) <= LONGEST_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("error", "want"),
+    [
+        pytest.param(KeyError("zone-x"), "allocate raised KeyError: 'zone-x'", id="a key"),
+        pytest.param(ValueError("a\n  b"), "allocate raised ValueError: a b", id="several lines"),
+        pytest.param(AssertionError(), "allocate raised AssertionError", id="no message"),
+        pytest.param(Silent(), "allocate raised Silent", id="no text at all"),
+        pytest.param(RecursionError("deep"), "allocate raised RecursionError: deep", id="too deep"),
+    ],
+)
+def test_an_exception_is_a_failure(error: Exception, want: str) -> None:
+    """A heuristic that raises says so in one line."""
+
+    def allocate(_demand: ZoneDemand) -> object:
+        raise error
+
+    assert ask_heuristic(allocate, DEMAND) == Failure(FailureCause.RAISED, want)
+
+
+def test_a_heuristic_cannot_change_what_others_see() -> None:
+    """The question is a copy: emptying it makes the answer wrong, and nothing else."""
+
+    def allocate(demand: ZoneDemand) -> object:
+        given: Any = demand
+        for mapping in (given.shares, given.endpoints, given.written["a"], given.written):
+            mapping.clear()
+        return {}
+
+    shares = {"a": 1.0}
+    demand = ZoneDemand(shares, {"a": 1}, {"a": {"a": 1}})
+    assert isinstance(ask_heuristic(allocate, demand), Failure)
+    assert demand == ZoneDemand({"a": 1.0}, {"a": 1}, {"a": {"a": 1}})
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.text("ab", max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "x", ""]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(ANYTHING)
+def test_whatever_a_heuristic_answers_the_endpoints_stay(answer: object) -> None:
+    """Every endpoint is in the slices afterwards: all of them hinted to known zones, or none."""
+
+    class Odd:
+        def allocate(self, _demand: ZoneDemand) -> object:
+            return answer
+
+    start = endpoint_slice(
+        *(endpoint(f"{n}", zone="ab"[n % 2], for_zones=("a",)) for n in range(3))
+    )
+    result = apply_heuristic(SliceSet(unchanged=(start,)), Odd(), shares={"a": 0.5, "b": 0.5})  # type: ignore[arg-type]
+    (after,) = result.slices.all
+    assert [e.addresses for e in after.endpoints] == [e.addresses for e in start.endpoints]
+    hinted = [e.hints.for_zones[0].name if e.hints else "" for e in after.endpoints]
+    assert set(hinted) == {""} or set(hinted) <= {"a", "b"}
+    assert (result.failure is None) == ("" not in hinted)

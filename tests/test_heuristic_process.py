@@ -1,0 +1,193 @@
+"""Heuristics in processes of their own: limits, pauses, and no process that stays behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from keepclose.heuristic_process import (
+    DeferredHeuristic,
+    IsolatedHeuristic,
+    Limits,
+    defer_heuristics,
+    fetch_answers,
+)
+from keepclose.routing.answers import Allotment, Failure, FailureCause, Postponed, ZoneDemand
+from keepclose.routing.balanced import BALANCED
+
+NAME = "example.dev/Tried"
+DEMAND = ZoneDemand({"a": 0.5, "b": 0.5}, {"a": 2, "b": 1}, {})
+STAYED = Allotment({"a": {"a": 2}, "b": {"b": 1}})
+QUICK = Limits(allocate_s=0.3, first_pause_s=3600.0)
+
+
+def isolated(which: str, limits: Limits = QUICK) -> IsolatedHeuristic:
+    """Return one of the heuristics that the tests of running controllers use."""
+    return IsolatedHeuristic(NAME, f"faulty_heuristics:{which}", limits=limits)
+
+
+def children() -> set[int]:
+    """Return the processes that this one started and that have not ended."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        text = (task / "children").read_text()
+        found |= {int(word) for word in text.split()}
+    return found
+
+
+def test_answers_come_from_one_process() -> None:
+    """A heuristic is started once, whatever it prints, and asked as often as wanted."""
+    heuristic = isolated("stay", Limits(allocate_s=60.0))
+    before = children()
+    assert heuristic.allocate(DEMAND) == STAYED
+    started = children() - before
+    assert len(started) == 1
+    assert [heuristic.allocate(DEMAND) for _ in range(3)] == [STAYED] * 3
+    assert children() - before == started
+    heuristic.close()
+    assert children() - before == set()
+    assert heuristic.allocate(DEMAND) == STAYED
+    del heuristic
+    assert children() - before == set()
+
+
+@pytest.mark.parametrize(
+    ("which", "cause", "message"),
+    [
+        pytest.param("spins", FailureCause.TIMED_OUT, "it did not answer within 0.3 s", id="hangs"),
+        pytest.param(
+            "exits", FailureCause.CRASHED, "its process ended with exit code 3", id="exits"
+        ),
+        pytest.param(
+            "absent",
+            FailureCause.NOT_LOADED,
+            "cannot load faulty_heuristics:absent: module 'faulty_heuristics' has no attribute "
+            "'absent'",
+            id="cannot be loaded",
+        ),
+    ],
+)
+def test_a_process_that_failed_is_left_alone_for_a_while(
+    which: str, cause: FailureCause, message: str
+) -> None:
+    """Its failure is the answer to all who ask, without a process, until the pause ends."""
+    before = children()
+    heuristic = isolated(which)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(heuristic.allocate, [DEMAND] * 8))
+    assert answers == [Failure(cause, message)] * 8
+    assert children() == before
+
+
+def test_after_the_pause_a_heuristic_is_asked_again(tmp_path: Path) -> None:
+    """One that was repaired meanwhile answers, and its failures are forgotten."""
+    marker = tmp_path / "repaired"
+    (tmp_path / "mended_heuristic.py").write_text(
+        "import os, faulty_heuristics\n"
+        f"if not os.path.exists({str(marker)!r}): os._exit(1)\n"
+        "heuristic = faulty_heuristics.stay\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        limits = Limits(allocate_s=60.0, first_pause_s=0.0)
+        heuristic = IsolatedHeuristic(NAME, "mended_heuristic:heuristic", limits=limits)
+        first = heuristic.allocate(DEMAND)
+        assert first == Failure(FailureCause.CRASHED, "its process ended with exit code 1")
+        marker.touch()
+        assert heuristic.allocate(DEMAND) == STAYED
+        assert heuristic._failures == 0
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+def test_pauses_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longer a heuristic fails, the more seldom it is tried."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    heuristic = IsolatedHeuristic(NAME, "none:none", limits=Limits(start_s=60.0))
+    monkeypatch.setattr(
+        heuristic, "_ask", lambda _demand: Failure(FailureCause.CRASHED, f"at {now:g}")
+    )
+    pauses = []
+    for _ in range(8):
+        assert heuristic.allocate(DEMAND) == Failure(FailureCause.CRASHED, f"at {now:g}")
+        pauses.append(heuristic._pause_ends - now)
+        before, now = now, heuristic._pause_ends - 0.1
+        assert heuristic.allocate(DEMAND) == Failure(FailureCause.CRASHED, f"at {before:g}")
+        now += 0.1
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
+
+
+@pytest.mark.parametrize("which", ["raises", "abuses"])
+def test_an_answer_that_is_wrong_pauses_nothing(which: str) -> None:
+    """What is wrong for one Service may be right for another, so the heuristic is asked again."""
+    heuristic = isolated(which, Limits(allocate_s=60.0, first_pause_s=3600.0))
+    assert isinstance(heuristic.allocate(DEMAND), Failure)
+    assert heuristic._failure is None
+
+
+def test_a_hung_heuristic_ends_without_its_parent() -> None:
+    """Even when the parent is killed, the kernel ends the process at its limit."""
+    script = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from test_heuristic_process import DEMAND, Limits, isolated\n"
+        "from keepclose.heuristic_process import _Process\n"
+        "from keepclose.routing.answers import Failure\n"
+        "import msgspec, os, keepclose.heuristic_process as module\n"
+        "limits = Limits(allocate_s=1.0)\n"
+        "worker = _Process('example.dev/X', 'faulty_heuristics:spins', limits)\n"
+        "assert worker.read_line(60.0) == b'ready'\n"
+        "worker.write(msgspec.json.encode(DEMAND) + b'\\n', 60.0)\n"
+        "print(worker._popen.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    paths = [path for path in sys.path if path] + [str(Path(__file__).parent)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *paths], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    process = Path("/proc") / done.stdout.strip()
+    deadline = time.monotonic() + 60.0
+    while _runs(process):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _runs(process: Path) -> bool:
+    try:
+        state = (process / "stat").read_text().rpartition(") ")[2][0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+async def test_a_deferred_heuristic_answers_only_when_fetched() -> None:
+    """Asking costs nothing; fetching goes on in a thread until it is closed."""
+    registry = defer_heuristics({NAME: isolated("stay", Limits(allocate_s=60.0)), "x/B": BALANCED})
+    assert registry["x/B"] is BALANCED
+    deferred = registry[NAME]
+    assert isinstance(deferred, DeferredHeuristic)
+    assert deferred.allocate(DEMAND) == Postponed()
+    assert await fetch_answers(registry, NAME, [DEMAND]) == [(DEMAND, STAYED)]
+    assert await fetch_answers(registry, "x/B", [DEMAND]) == []
+
+
+def test_closing_ends_an_answer_that_is_waited_for() -> None:
+    """A controller that stops does not wait for a heuristic that hangs."""
+    heuristic = isolated("spins", Limits(allocate_s=3600.0))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(heuristic.allocate, DEMAND)
+        deadline = time.monotonic() + 60.0
+        while heuristic._process is None:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+        heuristic.close()
+        assert answer.result(60.0) == Failure(
+            FailureCause.CRASHED, "its process was ended by SIGKILL"
+        )
