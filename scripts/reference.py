@@ -56,6 +56,12 @@ ANNOTATIONS = {
     wellknown.SUBSETTING_ANNOTATION: "`Auto` or `Prefer`: slices by zone, balanced; `Require`:"
     " slices by zone, never balanced; `Disabled` or `Random`: opted out of the controller's"
     " default.",
+    wellknown.STARTING_THRESHOLD_ANNOTATION: "Endpoints per zone at which `Prefer` divides this"
+    " Service, a number above 0; instead of `--subsetting-starting-threshold`.",
+    wellknown.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"
+    " below it ends, a whole number; instead of `--subsetting-padding`.",
+    wellknown.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above 0"
+    " such as 0.5; instead of `--subsetting-overload-threshold`.",
     wellknown.NODE_TOPOLOGY_ANNOTATION: "`Enabled`: node hints on top of zone hints; `Auto`: where"
     " one DaemonSet is on nearly every node; `Disabled`: never.",
     wellknown.TRAFFIC_DISTRIBUTION_ANNOTATION: "Says `spec.trafficDistribution` where an API server"

@@ -52,6 +52,15 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
         "Service",
         "The custom heuristic that governs failed; endpoints have no hints until it answers again.",
     ),
+    (CONTROLLER, "StartingThresholdInvalid"): (
+        "Service",
+        "The starting threshold of subsetting in an annotation is not valid; the default holds.",
+    ),
+    (CONTROLLER, "PaddingInvalid"): ("Service", "Likewise the padding of subsetting."),
+    (CONTROLLER, "OverloadThresholdInvalid"): (
+        "Service",
+        "Likewise the overload threshold of subsetting.",
+    ),
     (MIRRORING_COMPONENT, "FailedToUpdateEndpointSlices"): (
         "Endpoints",
         "Mirrored slices could not be written; it is tried again for a while.",

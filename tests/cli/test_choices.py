@@ -13,6 +13,7 @@ from keepclose.cli.choices import (
     Durability,
     LocalMode,
     Role,
+    SubsettingDefaults,
     TopologyMode,
     Way,
     Writer,
@@ -24,7 +25,7 @@ from keepclose.lab.traffictargets import Via
 from keepclose.proxy.choosing import WriterName
 from keepclose.proxy.settings import DetectLocalMode
 from keepclose.routing.nodelevel import NodeLevelMode
-from keepclose.routing.subsets import Approach
+from keepclose.routing.subsets import Approach, SubsetOptions
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,12 @@ def test_the_words_agree(offered: type[StrEnum], want_words: set[str]) -> None:
 def test_commands_look_where_up_puts_the_cluster() -> None:
     """Without --data-dir, the commands that ask a cluster find the one that up runs."""
     assert DEFAULT_DIR == DEFAULT_HOME
+
+
+def test_limits_of_subsetting_are_those_of_the_core() -> None:
+    """What the options show as their default is what holds without them."""
+    assert SubsetOptions() == SubsetOptions(
+        start_per_zone=SubsettingDefaults.STARTING_THRESHOLD,
+        padding=SubsettingDefaults.PADDING,
+        overload_threshold=SubsettingDefaults.OVERLOAD_THRESHOLD,
+    )

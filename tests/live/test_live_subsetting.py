@@ -16,7 +16,14 @@ from traffic import followed
 from keepclose.controller.controller import Controller
 from keepclose.kube.kinds import NODES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import SUBSETTING_ANNOTATION
+from keepclose.model.meta import NamespacedName
+from keepclose.model.wellknown import (
+    OVERLOAD_THRESHOLD_ANNOTATION,
+    PADDING_ANNOTATION,
+    STARTING_THRESHOLD_ANNOTATION,
+    SUBSETTING_ANNOTATION,
+)
+from keepclose.routing.reasons import ReasonCode
 from keepclose.testing.controllers import World
 from keepclose.testing.crowds import do_all
 
@@ -164,6 +171,49 @@ async def test_the_annotation_is_followed_from_each_value_to_each_other(
             # Each group has one slice, so no change needs more than one write for each.
             assert len(writes) <= 4, (old, new)
     record_property("churn", dict(churn.total))
+
+
+async def test_limits_of_a_service_are_its_own(pods: Pods) -> None:
+    """A lower start divides sooner, and five pods on three zones are downgraded by the overload."""
+    cluster = pods.cluster
+    await pods.add(a=2, b=2, c=1)
+    limits = {STARTING_THRESHOLD_ANNOTATION: "1", PADDING_ANNOTATION: "0"}
+    await cluster.add_service(annotations={**PREFER, **limits})
+    churn = Churn(cluster)
+    async with cluster.controlled(SETTINGS) as controller:
+        # One endpoint for a third of the traffic of five is 67 % too much, and none can be spared.
+        assert (await settled(cluster, controller, churn, "5"))[0] == {"": 5}
+        plan = controller.explain(NamespacedName(cluster.namespace, "web"))
+        assert plan is not None
+        assert plan.reasons[-1].code is ReasonCode.DOWNGRADED
+        await limit(cluster, **{OVERLOAD_THRESHOLD_ANNOTATION: "0.7"})
+        assert (await settled(cluster, controller, churn, "0.7"))[0] == {A: 2, B: 2, C: 1}
+        await limit(cluster, **{OVERLOAD_THRESHOLD_ANNOTATION: None})
+        assert (await settled(cluster, controller, churn, "0.5"))[0] == {"": 5}
+        await pods.add(c=1)
+        assert (await settled(cluster, controller, churn, "6"))[0] == {A: 2, B: 2, C: 2}
+
+
+async def test_a_starting_threshold_that_is_none_is_announced(pods: Pods) -> None:
+    """T5: the default holds, Prefer begins when that is met, and one Event names the annotation."""
+    cluster = pods.cluster
+    await pods.add(a=4, b=4, c=3)
+    await cluster.add_service(annotations={**PREFER, STARTING_THRESHOLD_ANNOTATION: "some"})
+    churn = Churn(cluster)
+    field = f"metadata.annotations[{STARTING_THRESHOLD_ANNOTATION}]"
+    message = f"{field}: 'some' is not a number above 0, so 3 holds"
+    want = ("Warning", "StartingThresholdInvalid", message, 1)
+    async with cluster.controlled(SETTINGS) as controller:
+        assert (await settled(cluster, controller, churn, "11"))[0] == {"": 11}
+        await pods.add(c=1)
+        assert (await settled(cluster, controller, churn, "12"))[0] == {A: 4, B: 4, C: 4}
+        await controller._recorder.flush()
+        assert await cluster.events() == [want]
+
+
+async def limit(cluster: World, **annotations: str | None) -> None:
+    """Set limits of the Service, or remove them."""
+    await cluster.change(SERVICES, "web", {"metadata": {"annotations": annotations}})
 
 
 async def test_groups_stay_until_a_zone_is_overloaded(

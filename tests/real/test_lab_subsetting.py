@@ -1,4 +1,4 @@
-"""KEP-2004 with real connections: a Service grows past its starting threshold and back, T8 to T15.
+"""KEP-2004 with real connections: a Service grows past its starting threshold and back, T5 to T15.
 
 Three zones begin to be divided at 9 + 3 endpoints and end at 9 - 3. A slice of a divided Service is
 labelled with the one zone that uses it.
@@ -39,6 +39,9 @@ spec:
 """
 FOR_ZONE = "endpointslice.kubernetes.io/for-zone"
 ANNOTATION = "endpointslice.kubernetes.io/subsetting"
+START = "keepclose.dev/subsetting-starting-threshold"
+PADDING = "keepclose.dev/subsetting-padding"
+OVERLOAD = "keepclose.dev/subsetting-overload-threshold"
 NODES = {"n1": "zone-a", "n2": "zone-b", "n3": "zone-c"}
 ZONES = set(NODES.values())
 UNDIVIDED = {""}
@@ -148,3 +151,32 @@ def test_a_rolling_update_ends_as_it_began(lab: RunningLab) -> None:
     assert not set(_join(before)) & set(_join(after))
     # A third of all is the share of each zone, of which none lacks one half or more.
     assert all(12 / 3 / size - 1 < 0.5 for size in sizes(after).values())
+
+
+def limit(lab: RunningLab, *annotations: str) -> None:
+    """Set limits of the Service, or remove them with a minus sign behind their names."""
+    lab.kubectl("annotate", "--overwrite", "service", "web", *annotations)
+
+
+def test_a_starting_threshold_of_its_own(lab: RunningLab) -> None:
+    """T5 to T7: one that is not valid leaves the default and says so, a valid one is followed."""
+    try:
+        limit(lab, f"{START}=soon")
+        scale(lab, 11)
+        until_divided(lab, UNDIVIDED, count=11)
+        scale(lab, 12)
+        until_divided(lab, ZONES, count=12)
+        events = lab.kubectl("get", "events", "--field-selector=reason=StartingThresholdInvalid")
+        assert f"metadata.annotations[{START}]: 'soon' is not a number above 0" in events
+
+        limit(lab, f"{START}=1", f"{PADDING}=0")
+        scale(lab, 6)
+        until_divided(lab, ZONES, count=6)
+        # Five pods leave a zone with one, 67 % above its share: all zones use all of them.
+        scale(lab, 5)
+        until_divided(lab, UNDIVIDED, count=5)
+        limit(lab, f"{OVERLOAD}=0.7")
+        until_divided(lab, ZONES, count=5)
+    finally:
+        limit(lab, f"{START}-", f"{PADDING}-", f"{OVERLOAD}-")
+    until_divided(lab, UNDIVIDED, count=5)

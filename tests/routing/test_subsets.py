@@ -8,6 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keepclose.model.wellknown import (
+    OVERLOAD_THRESHOLD_ANNOTATION,
+    PADDING_ANNOTATION,
+    STARTING_THRESHOLD_ANNOTATION,
+)
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.subsets import (
     Approach,
@@ -17,6 +22,7 @@ from keepclose.routing.subsets import (
     decide_subsets,
     overloads,
     parse_annotation,
+    read_limits,
 )
 
 Counts = dict[str, int]
@@ -817,3 +823,60 @@ def test_rolling_updates_settle(
         active = got.mode is SubsetMode.SUBSETS
         again = decide(by_zone, located, placed=groups, active=active)
         assert (again.mode, again.target) == (got.mode, got.target)
+
+
+SET = SubsetOptions(start_per_zone=4.0, padding=2, overload_threshold=0.25)
+
+
+def test_a_service_sets_its_own_limits() -> None:
+    """Each annotation replaces one limit of the controller, and none needs the others."""
+    assert read_limits({}, SET) == (SET, ())
+    limits = {
+        STARTING_THRESHOLD_ANNOTATION: "1.5",
+        PADDING_ANNOTATION: "0",
+        OVERLOAD_THRESHOLD_ANNOTATION: "1",
+    }
+    want = SubsetOptions(start_per_zone=1.5, padding=0, overload_threshold=1.0)
+    assert read_limits(limits, SET) == (want, ())
+    (options, reasons) = read_limits({PADDING_ANNOTATION: "7"}, SET)
+    assert (options.padding, options.start_per_zone, reasons) == (7, 4.0, ())
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "inf", "1e9", "0x3", "3 pods"])
+@pytest.mark.parametrize(
+    ("key", "code", "held"),
+    [
+        pytest.param(
+            STARTING_THRESHOLD_ANNOTATION, ReasonCode.START_THRESHOLD_INVALID, "4", id="start"
+        ),
+        pytest.param(PADDING_ANNOTATION, ReasonCode.PADDING_INVALID, "2", id="padding"),
+        pytest.param(
+            OVERLOAD_THRESHOLD_ANNOTATION,
+            ReasonCode.OVERLOAD_THRESHOLD_INVALID,
+            "0.25",
+            id="overload",
+        ),
+    ],
+)
+def test_a_limit_that_is_none_leaves_the_default(
+    key: str, code: ReasonCode, held: str, text: str
+) -> None:
+    """T5: the controller's limit holds, and a reason names the annotation and its value."""
+    options, (reason,) = read_limits({key: text}, SET)
+    assert options == SET
+    assert reason.code is code
+    assert reason.message.startswith(f"metadata.annotations[{key}]: {text!r} is not ")
+    assert reason.message.endswith(f"so {held} holds")
+    assert key in reason.fix
+
+
+@pytest.mark.parametrize("key", [STARTING_THRESHOLD_ANNOTATION, OVERLOAD_THRESHOLD_ANNOTATION])
+def test_nothing_is_no_threshold(key: str) -> None:
+    """Zero endpoints would divide nothing, and no overload can never be kept; padding may be 0."""
+    assert read_limits({key: "0"}, SET)[0] == SET
+    assert len(read_limits({key: "0"}, SET)[1]) == 1
+
+
+def test_half_an_endpoint_is_no_padding() -> None:
+    """Padding counts endpoints."""
+    assert read_limits({PADDING_ANNOTATION: "1.5"}, SET)[0] == SET

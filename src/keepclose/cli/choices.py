@@ -17,6 +17,14 @@ class DefaultSubsetting(StrEnum):
     REQUIRE = "Require"
 
 
+class SubsettingDefaults:
+    """The limits of subsetting where nothing else is said."""
+
+    STARTING_THRESHOLD = 3.0
+    PADDING = 3
+    OVERLOAD_THRESHOLD = 0.5
+
+
 class TopologyMode(StrEnum):
     """How much is found out about node-level Services."""
 

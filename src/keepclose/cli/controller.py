@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.choices import DefaultSubsetting, TopologyMode
+from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, TopologyMode
 from keepclose.cli.endings import fail
 from keepclose.cli.leanimports import import_lean
 from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
+from keepclose.cli.subsetting import (
+    OverloadThreshold,
+    Padding,
+    StartingThreshold,
+    read_subsets,
+)
 from keepclose.cli.webhook import read_webhook
 
 if TYPE_CHECKING:
     from keepclose.controller.settings import ControllerSettings
     from keepclose.controller.webhooksettings import WebhookSettings
+    from keepclose.routing.subsets import SubsetOptions
 
 
 class Mode(StrEnum):
@@ -71,6 +78,9 @@ def controller(
         DefaultSubsetting,
         typer.Option(help="Division among zones of Services that say nothing about it."),
     ] = DefaultSubsetting.RANDOM,
+    subsetting_starting_threshold: StartingThreshold = SubsettingDefaults.STARTING_THRESHOLD,
+    subsetting_padding: Padding = SubsettingDefaults.PADDING,
+    subsetting_overload_threshold: OverloadThreshold = SubsettingDefaults.OVERLOAD_THRESHOLD,
     node_level_topology_mode: Annotated[
         TopologyMode,
         typer.Option(help="Whether Services with one endpoint a node are found by themselves."),
@@ -154,7 +164,12 @@ def controller(
         mirroring_workers=mirroring_concurrent_service_endpoint_syncs,
         mirroring_max=mirroring_max_endpoints_per_subset,
         mirroring_batch_period=mirroring_endpointslice_updates_batch_period,
-        default_subsetting=default_subsetting.value,
+        subsets=read_subsets(
+            default_subsetting,
+            starting_threshold=subsetting_starting_threshold,
+            padding=subsetting_padding,
+            overload_threshold=subsetting_overload_threshold,
+        ),
         node_level_mode=node_level_topology_mode.value,
     )
     _run(
@@ -175,20 +190,19 @@ def _read_settings(
     mirroring_workers: int,
     mirroring_max: int,
     mirroring_batch_period: str,
-    default_subsetting: str,
+    subsets: SubsetOptions,
     node_level_mode: str,
 ) -> ControllerSettings:
     from keepclose.controller.settings import ControllerSettings, settings_flaws
     from keepclose.extensions import find_heuristics
     from keepclose.routing.nodelevel import NodeLevelMode
-    from keepclose.routing.subsets import Approach, SubsetOptions
     from keepclose.slices.settings import Settings
 
     gates = read_gates(feature_gates)
     plan = Settings(
         gates=gates,
         max_endpoints=max_endpoints,
-        subsets=SubsetOptions(default=Approach(default_subsetting)),
+        subsets=subsets,
         node_level_mode=NodeLevelMode(node_level_mode),
         heuristics=find_heuristics(gates),
     )

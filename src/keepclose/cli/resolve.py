@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.choices import DefaultSubsetting, TopologyMode
+from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, TopologyMode
 from keepclose.cli.endings import ExitCode, fail
 from keepclose.cli.optionvalues import read_gates
 from keepclose.cli.outputs import TableJsonOrYaml, echo_json
+from keepclose.cli.subsetting import (
+    OverloadThreshold,
+    Padding,
+    StartingThreshold,
+    read_subsets,
+)
 
 if TYPE_CHECKING:
     from keepclose.cli.manifests import Manifests
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
     from keepclose.model.meta import NamespacedName
     from keepclose.plan.inventory import Inventory
     from keepclose.plan.resolution import ResolvedService
+    from keepclose.routing.subsets import SubsetOptions
     from keepclose.slices.settings import Settings
 
 
@@ -45,6 +52,9 @@ def resolve(
     default_subsetting: Annotated[
         DefaultSubsetting, typer.Option(help="Subsetting of Services without the annotation.")
     ] = DefaultSubsetting.RANDOM,
+    subsetting_starting_threshold: StartingThreshold = SubsettingDefaults.STARTING_THRESHOLD,
+    subsetting_padding: Padding = SubsettingDefaults.PADDING,
+    subsetting_overload_threshold: OverloadThreshold = SubsettingDefaults.OVERLOAD_THRESHOLD,
     node_level_topology_mode: Annotated[
         TopologyMode, typer.Option(help="Detection of Services on every node.")
     ] = TopologyMode.MANUAL,
@@ -62,7 +72,13 @@ def resolve(
     from keepclose.cli.problems import render
     from keepclose.plan.resolution import resolve as resolve_inventory
 
-    settings = _settings(feature_gates, default_subsetting, node_level_topology_mode)
+    subsets = read_subsets(
+        default_subsetting,
+        starting_threshold=subsetting_starting_threshold,
+        padding=subsetting_padding,
+        overload_threshold=subsetting_overload_threshold,
+    )
+    settings = _settings(feature_gates, subsets, node_level_topology_mode)
     manifests = load_manifests(file)
     inventory, problems = _admit(manifests)
     for problem in (*manifests.problems, *problems):
@@ -79,16 +95,15 @@ def resolve(
     _show(answer, inventory, output)
 
 
-def _settings(gates: str, subsetting: DefaultSubsetting, detection: TopologyMode) -> Settings:
+def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> Settings:
     from keepclose.extensions import find_heuristics
     from keepclose.routing.nodelevel import NodeLevelMode
-    from keepclose.routing.subsets import Approach, SubsetOptions
     from keepclose.slices.settings import Settings
 
     chosen = read_gates(gates)
     return Settings(
         gates=chosen,
-        subsets=SubsetOptions(default=Approach(subsetting.value)),
+        subsets=subsets,
         node_level_mode=NodeLevelMode(detection.value),
         heuristics=find_heuristics(chosen),
     )

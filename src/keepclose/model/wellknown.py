@@ -33,6 +33,10 @@ NODE_TOPOLOGY_ANNOTATION: Final = "service.kubernetes.io/node-topology"
 TRAFFIC_DISTRIBUTION_ANNOTATION: Final = "keepclose.dev/traffic-distribution"
 INTERNAL_POLICY_ANNOTATION: Final = "keepclose.dev/internal-traffic-policy"
 EXTERNAL_POLICY_ANNOTATION: Final = "keepclose.dev/external-traffic-policy"
+# Limits of subsetting for one Service, where they differ from those of the controller.
+STARTING_THRESHOLD_ANNOTATION: Final = "keepclose.dev/subsetting-starting-threshold"
+PADDING_ANNOTATION: Final = "keepclose.dev/subsetting-padding"
+OVERLOAD_THRESHOLD_ANNOTATION: Final = "keepclose.dev/subsetting-overload-threshold"
 # Weights of the endpoints of a slice, in the order of its endpoints: a JSON list of integers.
 ENDPOINT_WEIGHTS_ANNOTATION: Final = "keepclose.dev/endpoint-weights"
 

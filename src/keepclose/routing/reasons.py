@@ -64,6 +64,7 @@ class ReasonCode(StrEnum):
     SHARE_BY_NODES = "ShareByNodeCount"
     START_THRESHOLD_INVALID = "StartingThresholdInvalid"
     OVERLOAD_THRESHOLD_INVALID = "OverloadThresholdInvalid"
+    PADDING_INVALID = "PaddingInvalid"
     SUBSETS_NOT_ASKED = "SubsetsNotAsked"
 
     # Node-level detection.
@@ -110,7 +111,14 @@ SEEN_IN_CHOICE: Final = frozenset(
 )
 """What whoever sees which endpoints a node uses need not be told in words."""
 
-WARNED_OF: Final = frozenset({ReasonCode.HEURISTIC_FAILED})
+WARNED_OF: Final = frozenset(
+    {
+        ReasonCode.HEURISTIC_FAILED,
+        ReasonCode.START_THRESHOLD_INVALID,
+        ReasonCode.OVERLOAD_THRESHOLD_INVALID,
+        ReasonCode.PADDING_INVALID,
+    }
+)
 """What the owner of a Service must repair; a controller announces it by a Warning Event."""
 
 

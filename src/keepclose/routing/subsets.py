@@ -16,12 +16,19 @@ from enum import StrEnum
 
 import msgspec
 
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.wellknown import (
+    OVERLOAD_THRESHOLD_ANNOTATION,
+    PADDING_ANNOTATION,
+    STARTING_THRESHOLD_ANNOTATION,
+    ZONE_LABEL,
+)
 from keepclose.routing.allocation.local import Outcome, local
 from keepclose.routing.reasons import Reason, ReasonCode
 
 DEFAULT_OVERLOAD_THRESHOLD = 0.5
 DEFAULT_START_PER_ZONE = 3
+LEAST_LIMIT = 1e-6
+MOST_LIMIT = 1e6
 UNKNOWN = ""
 """The location of endpoints that have no zone."""
 
@@ -82,6 +89,63 @@ _ANNOTATION_VALUES = {
 def parse_annotation(value: str | None) -> Approach:
     """Return the approach that the subsetting annotation asks for; absent or unknown is DEFAULT."""
     return _ANNOTATION_VALUES.get(value or "", Approach.DEFAULT)
+
+
+def read_limits(
+    annotations: Mapping[str, str], options: SubsetOptions
+) -> tuple[SubsetOptions, tuple[Reason, ...]]:
+    """Return the options with the limits that a Service sets, and what is wrong with these.
+
+    A value that is not valid leaves the option as it is, and comes with a reason.
+    """
+    reasons: list[Reason] = []
+
+    def read(key: str, code: ReasonCode, present: float, *, least: float) -> float:
+        text = annotations.get(key)
+        if text is None:
+            return present
+        number = parse_limit(text)
+        is_whole = key != PADDING_ANNOTATION or number == math.floor(number)
+        if number >= least and is_whole:
+            return number
+        wanted = "a whole number of at least 0" if least == 0 else "a number above 0"
+        reasons.append(
+            Reason(
+                code,
+                f"metadata.annotations[{key}]: {text[:40]!r} is not {wanted}, so {present:g} holds",
+                fix=f"set {key} to {wanted}",
+            )
+        )
+        return present
+
+    start = options.start_per_zone
+    given = parse_limit(start) if isinstance(start, str) else float(start)
+    replaced = read(
+        STARTING_THRESHOLD_ANNOTATION,
+        ReasonCode.START_THRESHOLD_INVALID,
+        given if given > 0 else DEFAULT_START_PER_ZONE,
+        least=LEAST_LIMIT,
+    )
+    return msgspec.structs.replace(
+        options,
+        start_per_zone=replaced if STARTING_THRESHOLD_ANNOTATION in annotations else start,
+        padding=int(read(PADDING_ANNOTATION, ReasonCode.PADDING_INVALID, options.padding, least=0)),
+        overload_threshold=read(
+            OVERLOAD_THRESHOLD_ANNOTATION,
+            ReasonCode.OVERLOAD_THRESHOLD_INVALID,
+            options.overload_threshold,
+            least=LEAST_LIMIT,
+        ),
+    ), tuple(reasons)
+
+
+def parse_limit(text: str) -> float:
+    """Return the number that a text is, -1 where it is none, or none that a limit can be."""
+    try:
+        number = float(text)
+    except ValueError:
+        return -1.0
+    return number if 0 <= number <= MOST_LIMIT else -1.0
 
 
 def overloads(shares: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:

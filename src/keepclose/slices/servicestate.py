@@ -26,6 +26,7 @@ from keepclose.routing.hints import SliceSet
 from keepclose.routing.nodelevel import NodeLevelDecision
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
+from keepclose.routing.subsets import read_limits
 from keepclose.slices.division import Division
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.families import address_types, slices_of_other_types
@@ -284,10 +285,11 @@ class ServiceState:
         if family.division is None:
             family.division = Division(family.placement)
         shares = self._cluster.shares
+        options, flaws = read_limits(self._service.metadata.annotations, self._settings.subsets)
         decision = family.division.divide(
-            approach=strategy.approach, shares=shares.by_zone, options=self._settings.subsets
+            approach=strategy.approach, shares=shares.by_zone, options=options
         )
-        return (*shares.reasons, *decision.reasons)
+        return (*shares.reasons, *flaws, *decision.reasons)
 
     def _hint(  # noqa: PLR0917 - one caller, which passes on what it has
         self,
