@@ -46,6 +46,7 @@ class _Example(NamedTuple):
     write_failed: str = ""
     dropped: tuple[str, ...] = ()
     heuristic_failed: str = ""
+    rival: str = ""
     acknowledgements: Acknowledgements | Obstacle | None = None
 
 
@@ -63,6 +64,12 @@ _EXAMPLES = (
         " the message names the field and the gate.",
         slices=_BARE,
         dropped=("endpoints[].hints",),
+    ),
+    _Example(
+        PROGRAMMED,
+        "Another controller, mostly the built-in one, keeps changing the slices; it is named, and"
+        " they are left to it for a growing time.",
+        rival="kube-controller-manager",
     ),
     _Example(PROGRAMMED, "No endpoint is ready.", slices=SliceSet()),
     _Example(PROGRAMMED, "Ready endpoints have no zone, or no node.", slices=_BARE),
@@ -148,6 +155,7 @@ def _condition(example: _Example) -> Condition:
         write_failed=example.write_failed,
         dropped=example.dropped,
         heuristic_failed=example.heuristic_failed,
+        rival=example.rival,
         acknowledgements=example.acknowledgements,
     )
     return next(one for one in found if one.type == example.type)

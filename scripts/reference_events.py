@@ -61,6 +61,10 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
         "Service",
         "Likewise the overload threshold of subsetting.",
     ),
+    (CONTROLLER, "EndpointSlicesContended"): (
+        "Service",
+        "Another controller keeps undoing what is written; it is named, with what to do.",
+    ),
     (MIRRORING_COMPONENT, "FailedToUpdateEndpointSlices"): (
         "Endpoints",
         "Mirrored slices could not be written; it is tried again for a while.",

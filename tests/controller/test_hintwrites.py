@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from keepclose.controller.guards import SliceGuard
-from keepclose.controller.hintwrites import HintWriter
+from keepclose.controller.hintwrites import HintWriter, try_hints
 from keepclose.controller.observation import Result
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.kube.cache import Cache
@@ -15,6 +17,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
 from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.meta import NamespacedName
 from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fakeclock import FakeClock
@@ -43,8 +46,12 @@ class Stand:
         self.cache.put(PRESENT)
         self.recorder = EventRecorder(client, component="test", clock=clock)
         self.metrics = WebhookMetrics()
+        self.freed: list[NamespacedName] = []
         self.guard = SliceGuard(
-            client, self.cache, managed_by=ENDPOINTSLICE_CONTROLLER, on_due=lambda _key: None
+            self.cache,
+            managed_by=ENDPOINTSLICE_CONTROLLER,
+            try_write=partial(try_hints, client),
+            on_due=self.freed.append,
         )
         self.writer = HintWriter(
             client, self.cache, self.recorder, self.guard, metrics=self.metrics
@@ -113,3 +120,17 @@ async def test_hints_that_the_server_drops_are_not_sent_again() -> None:
     wanted = version(replace(other, endpoints=(*WANTED.endpoints, *other.endpoints[1:])), 9)
     assert await stand.writer.write(service("web"), (wanted,)) is Result.SUCCESS
     assert len(stand.cluster.requests) == 2
+
+
+async def test_whether_hints_are_kept_is_asked_by_a_patch_that_changes_nothing() -> None:
+    """The right to patch is enough; a server that would keep the hints gets them again."""
+    stand = Stand(Answer(200, (msgspec.json.encode(version(PRESENT, 8)),)))
+    await stand.writer.write(service("web"), (WANTED,))
+    stand.cluster.answer_next(Answer(200, (msgspec.json.encode(version(PRESENT, 8)),)))
+    await stand.guard.ask_again()
+    assert (len(stand.guard), stand.freed) == (1, [])
+    stand.cluster.answer_next(Answer(200, (msgspec.json.encode(version(WANTED, 8)),)))
+    await stand.guard.ask_again()
+    assert (len(stand.guard), stand.freed) == (0, [WANTED.service_key])
+    asked = stand.cluster.requests[1:]
+    assert {(one.method, dict(one.query).get("dryRun")) for one in asked} == {("PATCH", "All")}

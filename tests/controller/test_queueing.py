@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.controller.caches import Caches
+from keepclose.controller.contention import Contention
 from keepclose.controller.nodes import NodeChange, NodeView, depends_on_shares, node_change
 from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import States
@@ -45,6 +46,7 @@ class Desk:
             states=States(self.caches, settings.plan),
             nodes=self.nodes,
             tracker=self.tracker,
+            contention=Contention(self.clock),
         )
         self.subscriptions.subscribe()
         self._version = 0

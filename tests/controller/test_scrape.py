@@ -72,6 +72,8 @@ WANT = {
     f"{MIRRORING}num_endpoint_slices": Family("gauge", NONE, NONE),
     f"{MIRRORING}desired_endpoint_slices": Family("gauge", NONE, NONE),
     f"{MIRRORING}changes": Family("counter", ("operation",), NONE),
+    "keepclose_contended_services": Family("gauge", NONE, NONE),
+    "keepclose_contended_syncs_total": Family("counter", NONE, NONE),
     "workqueue_depth": Family("gauge", ("name",), NONE),
     "workqueue_adds_total": Family("counter", ("name",), NONE),
     "workqueue_queue_duration_seconds": Family("histogram", ("name",), TENFOLD),

@@ -55,14 +55,16 @@ def repeated_errors(log: Path) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def controller_manager(kubeconfig: Path, log: Path, *flags: str) -> Iterator[Manager]:
+def controller_manager(
+    kubeconfig: Path, log: Path, *flags: str, controllers: tuple[str, ...] = CONTROLLERS
+) -> Iterator[Manager]:
     """Run the controllers for the time of the block, without leader election unless asked for."""
     port = free_port()
     url = f"https://127.0.0.1:{port}"
     arguments: list[str | Path] = [
         program("kube-controller-manager"),
         f"--kubeconfig={kubeconfig}",
-        f"--controllers={','.join(CONTROLLERS)}",
+        f"--controllers={','.join(controllers)}",
         "--leader-elect=false",
         "--use-service-account-credentials=false",
         "--bind-address=127.0.0.1",

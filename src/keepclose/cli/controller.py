@@ -74,6 +74,12 @@ def controller(
     leader_elect: Annotated[
         bool, typer.Option(help="Work only while holding the lease of the controller.")
     ] = True,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Start although another controller keeps the slices of the cluster."
+        ),
+    ] = False,
     default_subsetting: Annotated[
         DefaultSubsetting,
         typer.Option(help="Division among zones of Services that say nothing about it."),
@@ -137,7 +143,8 @@ def controller(
 ) -> None:
     """Keep EndpointSlices, with hints that keep traffic close.
 
-    Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input.
+    Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input, or another
+    controller keeps the slices.
     """
     import_lean()
     webhook = None
@@ -176,6 +183,7 @@ def controller(
         settings,
         kubeconfig=kubeconfig,
         leader_elect=leader_elect,
+        is_forced=force,
         address=read_address_or_none("--metrics-address", metrics_address),
         webhook=webhook,
     )
@@ -227,6 +235,7 @@ def _run(
     *,
     kubeconfig: Path | None,
     leader_elect: bool,
+    is_forced: bool,
     address: tuple[str, int] | None,
     webhook: WebhookSettings | None,
 ) -> None:
@@ -255,6 +264,7 @@ def _run(
             settings,
             connection,
             leader_elect=leader_elect,
+            is_forced=is_forced,
             listening=None if address is None else Listening(*address),
             on_ready=typer.echo,
         )

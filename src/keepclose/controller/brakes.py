@@ -20,8 +20,9 @@ PEACE_S: Final = 60.0
 class Brake:
     """The waits of all Services."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, longest_s: float = LONGEST_S) -> None:
         self._clock = clock
+        self._longest_s = longest_s
         self._waits: dict[NamespacedName, tuple[float, float]] = {}
 
     def note_loss(self, key: NamespacedName) -> float:
@@ -31,7 +32,7 @@ class Brake:
         if now < until:
             return until - now
         is_war = now - until < max(2 * wait, PEACE_S)
-        wait = min(2 * wait, LONGEST_S) if wait and is_war else FIRST_S
+        wait = min(2 * wait, self._longest_s) if wait and is_war else FIRST_S
         self._waits[key] = (wait, now + wait)
         return wait
 

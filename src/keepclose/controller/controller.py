@@ -7,8 +7,9 @@ runs them. Crash it at any point: whoever starts next reads everything anew and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,7 +19,8 @@ from keepclose.controller.acknowledgements import TICK_S, Honoring, Ledger
 from keepclose.controller.announcement import Announcer, EventAnnouncer
 from keepclose.controller.caches import Caches
 from keepclose.controller.conditions import ConditionWriter
-from keepclose.controller.guards import SliceGuard
+from keepclose.controller.contention import Contention, find_writer
+from keepclose.controller.guards import SliceGuard, try_update
 from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.mirroring import Mirroring
 from keepclose.controller.nodes import NodeView
@@ -45,6 +47,7 @@ from keepclose.slices.servicestate import ServicePlan
 from keepclose.slices.trackers import SliceTracker
 
 _log = structlog.get_logger(__name__)
+Prelude = Callable[[Caches], Awaitable[None]]
 
 
 class Controller:
@@ -64,10 +67,13 @@ class Controller:
         announcer: Announcer | None = None,
         mirroring_recorder: EventRecorder | None = None,
         random: Random | None = None,
+        prelude: Prelude | None = None,
     ) -> None:
+        """Take the parts; `prelude` is awaited between the caches and the first sync."""
         settings = defer_answers(settings)
         self._settings = settings
         self._clock = clock
+        self._prelude = prelude
         self._recorder = recorder
         self._mirroring_recorder = mirroring_recorder or EventRecorder(
             client, component=MIRRORING_COMPONENT, clock=clock
@@ -97,14 +103,16 @@ class Controller:
         )
         tracker = SliceTracker()
         self.guard = SliceGuard(
-            client,
             self.caches.slices,
             managed_by=settings.plan.managed_by,
+            try_write=partial(try_update, client),
             on_due=self.queue.add,
         )
         self._doubts = asyncio.Event()
         """Set when the server may be another by now, with other feature gates."""
         nodes = NodeView(self.caches.nodes)
+        self.contention = Contention(clock)
+        observer.watch_contention(self.contention)
         self.states = States(self.caches, settings.plan)
         self.subscriptions = Subscriptions(
             self.caches,
@@ -113,6 +121,7 @@ class Controller:
             states=self.states,
             nodes=nodes,
             tracker=tracker,
+            contention=self.contention,
             latencies=latencies,
         )
         self._conditions = ConditionWriter(
@@ -130,6 +139,9 @@ class Controller:
             subscriptions=self.subscriptions,
             tracker=tracker,
             guard=self.guard,
+            contention=self.contention,
+            find_writer=partial(find_writer, client),
+            come_back=self.queue.add_after,
             writer=SliceWriter(
                 client, self.caches.slices, tracker, self.guard, on_written=observer.written
             ),
@@ -217,6 +229,8 @@ class Controller:
     async def _begin(self) -> None:
         for reflector in self.reflectors:
             await reflector.synced.wait()
+        if self._prelude is not None:
+            await self._prelude(self.caches)
         for crew in self._crews:
             crew.start()
         self.synced.set()

@@ -8,7 +8,7 @@ fields by now is asked by a write that is not carried out (dry run), so that ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 from msgspec.structs import replace
@@ -27,23 +27,25 @@ from keepclose.slices.retention import retain_slices, withhold
 from keepclose.slices.servicestate import ServicePlan
 
 _log = structlog.get_logger(__name__)
+TryWrite = Callable[[EndpointSlice, EndpointSlice], Awaitable[EndpointSlice]]
 
 
 class SliceGuard:
     """What the server keeps of the slices of one controller.
 
-    `on_due` is called with a Service whose slices are to be looked at again.
+    `on_due` is called with a Service whose slices are to be looked at again. `try_write` asks the
+    server what it would store of a slice in place of the present one.
     """
 
     def __init__(
         self,
-        client: Client,
         cache: Cache[EndpointSlice],
         *,
         managed_by: str,
+        try_write: TryWrite,
         on_due: Callable[[NamespacedName], None],
     ) -> None:
-        self._client = client
+        self._try_write = try_write
         self._cache = cache
         self._managed_by = managed_by
         self._on_due = on_due
@@ -108,9 +110,7 @@ class SliceGuard:
                 self._retention.forget(key)
                 continue
             try:
-                stored = await self._client.update(
-                    ENDPOINT_SLICES, take_over(sent, present), dry_run=True
-                )
+                stored = await self._try_write(sent, present)
             except KubeError as error:
                 _log.info("cannot ask what the server keeps", slice=str(key), error=str(error))
                 continue
@@ -126,6 +126,11 @@ class SliceGuard:
             present = self._cache.get(key)
             if present is not None:
                 self._on_due(present.service_key)
+
+
+async def try_update(client: Client, sent: EndpointSlice, present: EndpointSlice) -> EndpointSlice:
+    """Return what the server would store if the whole slice were replaced."""
+    return await client.update(ENDPOINT_SLICES, take_over(sent, present), dry_run=True)
 
 
 def brings_hints(piece: EndpointSlice, before: EndpointSlice | None) -> bool:

@@ -8,6 +8,7 @@ under the version it has seen, and only what `rehinting` wants, which the webhoo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
@@ -18,7 +19,7 @@ from keepclose.controller.clientele import Clientele
 from keepclose.controller.conditions import ConditionWriter
 from keepclose.controller.guards import SliceGuard
 from keepclose.controller.hintview import HintView
-from keepclose.controller.hintwrites import HintWriter
+from keepclose.controller.hintwrites import HintWriter, try_hints
 from keepclose.controller.nodes import node_change
 from keepclose.controller.observation import Result
 from keepclose.controller.rehinting import Rehinting, rehint
@@ -72,9 +73,9 @@ class HintKeeper:
             client, view.caches.services, clock=clock, prefix=settings.plan.condition_prefix
         )
         self.guard = SliceGuard(
-            client,
             view.caches.slices,
             managed_by=settings.plan.managed_by,
+            try_write=partial(try_hints, client),
             on_due=lambda key: self._add(key, 0.0),
         )
         self._writer = HintWriter(client, view.caches.slices, recorder, self.guard, metrics=metrics)

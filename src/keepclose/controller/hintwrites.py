@@ -55,19 +55,8 @@ class HintWriter:
                 continue
             if self._guard.is_pointless(wanted, present):
                 continue
-            steps: list[dict[str, Any]] = [
-                {"op": "add", "path": "/metadata/resourceVersion", "value": meta.resource_version},
-                *hint_steps(present, wanted),
-            ]
             try:
-                stored = await self._client.patch(
-                    ENDPOINT_SLICES,
-                    meta.name,
-                    steps,
-                    namespace=meta.namespace,
-                    type=PatchType.JSON,
-                    field_manager=HINTS_MANAGER,
-                )
+                stored = await _patch(self._client, wanted, present)
             except (Conflict, NotFound):
                 result = Result.STALE
             except KubeError as error:
@@ -81,3 +70,27 @@ class HintWriter:
                 self._guard.note(wanted, stored)
                 self._cache.put(stored)
         return result
+
+
+async def try_hints(client: Client, sent: EndpointSlice, present: EndpointSlice) -> EndpointSlice:
+    """Return what the server would store if the present slice got the hints of another."""
+    return await _patch(client, sent, present, dry_run=True)
+
+
+async def _patch(
+    client: Client, wanted: EndpointSlice, present: EndpointSlice, *, dry_run: bool = False
+) -> EndpointSlice:
+    meta = present.metadata
+    steps: list[dict[str, Any]] = [
+        {"op": "add", "path": "/metadata/resourceVersion", "value": meta.resource_version},
+        *hint_steps(present, wanted),
+    ]
+    return await client.patch(
+        ENDPOINT_SLICES,
+        meta.name,
+        steps,
+        namespace=meta.namespace,
+        type=PatchType.JSON,
+        field_manager=HINTS_MANAGER,
+        dry_run=dry_run,
+    )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from keepclose.controller.contention import Contention
 from keepclose.controller.exposition import render_metrics
 from keepclose.controller.mirroringmetrics import DOUBLING, MIRRORING_PREFIX, MirroringMetrics
 from keepclose.controller.observation import Result
@@ -91,6 +92,26 @@ class Metrics:
             "Plans without hints because a custom heuristic failed, by its name and by cause.",
             ("heuristic", "cause"),
         )
+
+        self._contended = self._counter(
+            "keepclose_contended_syncs",
+            "Syncs that left slices alone because another controller undoes what is written.",
+            (),
+        )
+        self._contended_services = Gauge(
+            "keepclose_contended_services",
+            "Services whose slices another controller keeps changing.",
+            registry=self.registry,
+        )
+
+    def contended(self, key: NamespacedName) -> None:
+        """Note that writes of a Service are put off because another controller undoes them."""
+        del key
+        self._contended.inc()
+
+    def watch_contention(self, contention: Contention) -> None:
+        """Show how many Services are fought about."""
+        self._contended_services.set_function(lambda: contention.services)
 
     def planned(self, key: NamespacedName, plan: ServicePlan) -> None:
         """Note a plan, before it is written."""

@@ -6,13 +6,14 @@ queue and tracker, beside the one for Services with a selector.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from keepclose.controller.announcement import Announcer, object_reference
 from keepclose.controller.caches import Caches
-from keepclose.controller.guards import SliceGuard
+from keepclose.controller.guards import SliceGuard, try_update
 from keepclose.controller.observation import MirroringObserver, Result
 from keepclose.controller.setbacks import Setbacks
 from keepclose.controller.settings import ControllerSettings
@@ -57,7 +58,10 @@ class Mirroring:
             clock, first_delay_s=settings.retry_delay_s, cap_delay_s=_CAP_DELAY_S
         )
         self.guard = SliceGuard(
-            client, caches.slices, managed_by=MIRRORING_CONTROLLER, on_due=self.queue.add
+            caches.slices,
+            managed_by=MIRRORING_CONTROLLER,
+            try_write=partial(try_update, client),
+            on_due=self.queue.add,
         )
         self._writer = SliceWriter(
             client, caches.slices, self._tracker, self.guard, on_written=observer.written

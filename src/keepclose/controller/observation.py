@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+from keepclose.controller.contention import Contention
 from keepclose.kube.workqueue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.mirroring import Mirrored
@@ -59,6 +60,12 @@ class Observer(Protocol):
     def forgotten(self, key: NamespacedName) -> None:
         """Note that a Service is gone."""
 
+    def contended(self, key: NamespacedName) -> None:
+        """Note that writes of a Service are put off because another controller undoes them."""
+
+    def watch_contention(self, contention: Contention) -> None:
+        """Look from now on at the Services that another controller fights about."""
+
     def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:
         """Look at a queue from now on."""
 
@@ -94,6 +101,12 @@ class SilentObserver:
         """Do nothing."""
 
     def forgotten(self, key: NamespacedName) -> None:
+        """Do nothing."""
+
+    def contended(self, key: NamespacedName) -> None:
+        """Do nothing."""
+
+    def watch_contention(self, contention: Contention) -> None:
         """Do nothing."""
 
     def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:

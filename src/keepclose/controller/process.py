@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from keepclose.controller.controller import Controller
 from keepclose.controller.memory import settle_memory
 from keepclose.controller.metrics import Metrics
 from keepclose.controller.pages import Pages
+from keepclose.controller.rivals import refuse_rival
 from keepclose.controller.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
 from keepclose.eventloops import find_loop_factory, until_signal
 from keepclose.kube.client import Client
@@ -49,19 +51,22 @@ def run_controller(
     connection: ConnectionSettings,
     *,
     leader_elect: bool,
+    is_forced: bool = False,
     listening: Listening | None = None,
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
     """Run a controller until SIGTERM or SIGINT; `on_ready` is told once where its pages are.
 
-    Raise ConfigError when the cluster cannot be asked with these settings, LeadershipLost when
-    somebody else may lead by now, and OSError when the pages cannot be served.
+    Raise ConfigError when the cluster cannot be asked with these settings, or has another
+    controller that keeps the slices, LeadershipLost when somebody else may lead by now, and OSError
+    when the pages cannot be served.
     """
     with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
         work = serve(
             settings,
             connection,
             leader_elect=leader_elect,
+            is_forced=is_forced,
             clock=SystemClock(),
             listening=listening,
             on_ready=on_ready,
@@ -74,6 +79,7 @@ async def serve(
     connection: ConnectionSettings,
     *,
     leader_elect: bool,
+    is_forced: bool = False,
     clock: Clock,
     listening: Listening | None = None,
     on_ready: Callable[[str], None] = _ignore,
@@ -96,6 +102,9 @@ async def serve(
             recorder=recorder,
             mirroring_recorder=mirroring_recorder,
             observer=metrics,
+            prelude=None
+            if is_forced
+            else partial(refuse_rival, client, managed_by=settings.plan.managed_by, clock=clock),
         )
         pages = Pages(
             metrics=metrics.page, is_ready=controller.synced.is_set, explain=controller.explain

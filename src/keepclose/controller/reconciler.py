@@ -6,13 +6,19 @@ repeated key does no harm. Nothing is planned from a cache that lags behind our 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+import structlog
+
 from keepclose.controller.announcement import Announcer
 from keepclose.controller.caches import Caches
 from keepclose.controller.conditions import ConditionWriter
+from keepclose.controller.contention import Contention
 from keepclose.controller.guards import SliceGuard
 from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.nodes import NodeView, depends_on_shares
 from keepclose.controller.observation import Observer, Result
+from keepclose.controller.rivals import FIX
 from keepclose.controller.setbacks import Setbacks
 from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import Refreshed, States, is_same_wish
@@ -29,6 +35,8 @@ from keepclose.routing.hints import SliceSet
 from keepclose.slices.servicestate import ServicePlan, plan_service
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker
 
+_log = structlog.get_logger(__name__)
+
 
 class Reconciler:
     """Syncs Services one key at a time; never the same key twice at once."""
@@ -43,6 +51,9 @@ class Reconciler:
         subscriptions: Subscriptions,
         tracker: SliceTracker,
         guard: SliceGuard,
+        contention: Contention,
+        find_writer: Callable[[NamespacedName], Awaitable[str]],
+        come_back: Callable[[NamespacedName, float], None],
         writer: SliceWriter,
         conditions: ConditionWriter,
         announcer: Announcer,
@@ -57,6 +68,10 @@ class Reconciler:
         self._tracker = tracker
         self._triggers = TriggerTimeTracker()
         self._guard = guard
+        self._contention = contention
+        self._find_writer = find_writer
+        self._come_back = come_back
+        self._rivals: dict[NamespacedName, str] = {}
         self._writer = writer
         self._conditions = conditions
         self._announcer = announcer
@@ -110,7 +125,12 @@ class Reconciler:
         since = self._latencies.take(service.key)
         plan = await self._plan(service, present)
         outcome = Outcome()
+        if not self._contention.left(service.key):
+            self._rivals.pop(service.key, None)
+        if not plan.is_empty and (wait_s := self._contention.ask(service.key)) > 0:
+            return await self._give_way(service, plan, present, wait_s)
         if not plan.is_empty:
+            self._contention.note_written(service.key)
             self._subscriptions.news.begin_writes(service.key)
             try:
                 await self._write(service, plan, present, outcome)
@@ -139,6 +159,32 @@ class Reconciler:
             return Result.STALE
         # A heuristic that failed is asked again after a while; the endpoints are right meanwhile.
         return Result.SUCCESS if plan.failure is None else Result.ERROR
+
+    async def _give_way(
+        self, service: Service, plan: ServicePlan, present: list[EndpointSlice], wait_s: float
+    ) -> Result:
+        """Leave the slices to the controller that keeps changing them, for a while, and say so."""
+        key = service.key
+        self._observer.contended(key)
+        if key not in self._rivals:
+            names = [await self._find_writer(one.metadata.key) for one in present[:1]]
+            self._rivals[key] = next((name for name in names if name), "another controller")
+            message = f"{self._rivals[key]} keeps undoing what is written to the EndpointSlices"
+            _log.warning("slices are contended", service=str(key), rival=self._rivals[key], fix=FIX)
+            self._announcer.fail(service, "EndpointSlicesContended", f"{message}; {FIX}")
+        outcome = Outcome()
+        if self._settings.writes_conditions:
+            await self._write_conditions(service, plan, outcome)
+        self._come_back(key, wait_s)
+        return Result.SUCCESS if outcome.is_good else Result.STALE
+
+    def _find_rival(self, key: NamespacedName) -> str:
+        """Return the controller that fights about a Service; "" in peace."""
+        rival = self._rivals.get(key, "")
+        if rival:
+            # Peace is no event, so its time is looked at.
+            self._come_back(key, self._contention.left(key))
+        return rival
 
     async def _plan(self, service: Service, present: list[EndpointSlice]) -> ServicePlan:
         refreshed = self._states.refresh(service, self._nodes.cluster)
@@ -187,9 +233,10 @@ class Reconciler:
             # Its next sync stands in the queue already.
             return
         wanted = plan.conditions
+        rival = self._find_rival(service.key)
         stored = self._caches.slices_of(service.key, self._settings.plan.managed_by)
         dropped = self._guard.fields(stored)
-        if dropped or not outcome.is_good:
+        if rival or dropped or not outcome.is_good:
             failure = _join(outcome.errors) or "somebody else wrote the slices first"
             wanted = service_conditions(
                 plan.strategy,
@@ -198,6 +245,7 @@ class Reconciler:
                 write_failed="" if outcome.is_good else failure,
                 dropped=dropped,
                 heuristic_failed="" if plan.failure is None else plan.failure.message,
+                rival=rival,
             )
         await self._write_status(current, wanted, outcome)
 
@@ -232,6 +280,8 @@ class Reconciler:
         self._subscriptions.by_shares.discard(key)
         self._subscriptions.awaiting.discard(key)
         self._announcer.forget(key)
+        self._contention.forget(key)
+        self._rivals.pop(key, None)
         self._latencies.forget(key)
         self._observer.forgotten(key)
 

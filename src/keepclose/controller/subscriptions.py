@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import structlog
 
 from keepclose.controller.caches import Caches
+from keepclose.controller.contention import Contention
 from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.matching import Matching
 from keepclose.controller.nodes import NodeView, node_change
@@ -46,6 +47,7 @@ class Subscriptions:
         states: States,
         nodes: NodeView,
         tracker: SliceTracker,
+        contention: Contention,
         latencies: PodLatencies | None = None,
     ) -> None:
         self._caches = caches
@@ -54,6 +56,7 @@ class Subscriptions:
         self._queue = queue
         self._states = states
         self._nodes = nodes
+        self._contention = contention
         self._latencies = latencies
         self.news = SliceNews(caches.slices, tracker, managed_by=self._managed_by)
         self.matching = Matching()
@@ -138,11 +141,15 @@ class Subscriptions:
                 if key in self.awaiting:
                     self.awaiting.discard(key)
                     self._queue.add(key)
-        self._queue_all(self.news.services(old, new), self._settings.slice_batch_s)
+        keys = self.news.services(old, new)
+        for key in keys:
+            self._contention.note_foreign(key)
+        self._queue_all(keys, self._settings.slice_batch_s)
 
     def end_writes(self, key: NamespacedName) -> None:
         """Note that the writes of a Service are answered; queue it if others wrote meanwhile."""
         if self.news.end_writes(key):
+            self._contention.note_foreign(key)
             self._queue.add_after(key, self._settings.slice_batch_s)
 
     def _queue_all(self, keys: Iterable[NamespacedName], delay_s: float) -> None:

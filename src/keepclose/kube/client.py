@@ -95,8 +95,9 @@ class Client(Reader):
         type: PatchType = PatchType.MERGE,  # noqa: A002
         subresource: str = "",
         field_manager: str = "",
+        dry_run: bool = False,
     ) -> T:
-        """Change parts of an object and return it as stored.
+        """Change parts of an object and return it as stored, or in a dry run as it would be.
 
         A `metadata.resourceVersion` in the patch makes it fail with Conflict when the object has
         changed since.
@@ -109,6 +110,7 @@ class Client(Reader):
             media_type=type,
             subresource=subresource,
             field_manager=field_manager,
+            dry_run=dry_run,
         )
         return await self._fetch_object(kind, request)
 

@@ -135,10 +135,15 @@ def patch_request(
     subresource: str = "",
     field_manager: str = "",
     force: bool = False,
+    dry_run: bool = False,
 ) -> Request:
     """Return the request that changes parts of an object, or applies one."""
     path = _object_path(kind, namespace, name, subresource)
-    query = _query(("fieldManager", field_manager), ("force", "true" if force else ""))
+    query = _query(
+        ("fieldManager", field_manager),
+        ("force", "true" if force else ""),
+        ("dryRun", "All" if dry_run else ""),
+    )
     body = _encode(kind if media_type == APPLY else None, patch)
     return Request("PATCH", path, query, {"Content-Type": str(media_type)}, body)
 

@@ -18,6 +18,7 @@ class ConditionReason(StrEnum):
     NO_ENDPOINTS = "NoEndpoints"
     WRITE_FAILED = "WriteFailed"
     FIELD_DROPPED = "FieldDropped"
+    CONTENDED = "Contended"
     NOT_ALLOCATED = "NotAllocated"
     HEURISTIC_FAILED = "HeuristicFailed"
     ALL_NODES_ACKNOWLEDGED = "AllNodesAcknowledged"

@@ -32,13 +32,14 @@ def service_conditions(
     write_failed: str = "",
     dropped: tuple[str, ...] = (),
     heuristic_failed: str = "",
+    rival: str = "",
     acknowledgements: Acknowledgements | Obstacle | None = None,
     facts: FactsOf = slice_facts,
 ) -> tuple[Condition, ...]:
     """Return the conditions without times; none when no trafficDistribution was asked for.
 
     `slices` are those that are stored, or will be; `dropped` names fields of them that the API
-    server did not keep as they were written.
+    server did not keep as they were written, and `rival` a controller that undoes what is written.
 
     `prefix` is the domain of an implementation beside the EndpointSlice controller, as in
     "keepclose.dev/". `write_failed` and `heuristic_failed` say what went wrong, "" if nothing did.
@@ -54,6 +55,7 @@ def service_conditions(
         write_failed=write_failed,
         dropped=dropped,
         heuristic_failed=heuristic_failed,
+        rival=rival,
         facts=facts,
     )
     conditions = tuple(
@@ -137,6 +139,7 @@ def _programmed(
     write_failed: str,
     dropped: tuple[str, ...],
     heuristic_failed: str,
+    rival: str,
     facts: FactsOf,
 ) -> Condition:
     def false(reason: ConditionReason, message: str) -> Condition:
@@ -148,6 +151,10 @@ def _programmed(
         )
     if accepted.status == "False":
         return false(ConditionReason.NOT_ACCEPTED, "no hints are written for this value")
+    if rival:
+        return false(
+            ConditionReason.CONTENDED, f"{rival} keeps undoing what is written to the slices"
+        )
     if write_failed:
         return false(ConditionReason.WRITE_FAILED, write_failed)
     if heuristic_failed:

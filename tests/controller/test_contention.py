@@ -1,0 +1,140 @@
+"""Another controller that undoes what is written is noticed, told, and given way to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from keepclose.controller.contention import ROUNDS, Contention
+from keepclose.controller.metrics import Metrics
+from keepclose.kube.errors import Conflict, NotFound
+from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.meta import NamespacedName
+from keepclose.slices.settings import Settings
+from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.controllers import QUICK, World, world
+from keepclose.testing.fakeclock import FakeClock
+
+WEB = NamespacedName("default", "web")
+GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
+SETTINGS = replace(QUICK, plan=Settings(gates=GATES))
+
+
+async def test_changes_by_hand_are_corrected_at_once() -> None:
+    """Two in a row are no war, nor are many that are far apart."""
+    clock = FakeClock()
+    contention = Contention(clock)
+    contention.note_foreign(WEB)
+    assert contention.ask(WEB) == 0
+    for _ in range(10):
+        contention.note_written(WEB)
+        contention.note_foreign(WEB)
+        assert contention.ask(WEB) == 0
+        await clock.advance(20.0)
+    assert contention.services == 0
+
+
+async def test_a_war_is_noticed_and_each_round_takes_longer() -> None:
+    """The third undone write in a row waits, every further one twice as long, up to a minute."""
+    clock = FakeClock()
+    contention = Contention(clock)
+    waits = []
+    for _ in range(ROUNDS + 8):
+        contention.note_written(WEB)
+        contention.note_foreign(WEB)
+        wait_s = contention.ask(WEB)
+        waits.append(wait_s)
+        assert contention.ask(WEB) == wait_s
+        await clock.advance(max(wait_s, 1.0))
+    assert waits == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert contention.services == 1
+    await clock.advance(300.0)
+    assert contention.services == 0
+    contention.note_written(WEB)
+    assert contention.ask(WEB) == 0
+
+
+def test_what_is_written_without_a_rival_never_waits() -> None:
+    """Many writes of ours are no war, and a Service that is gone is forgotten."""
+    contention = Contention(FakeClock())
+    for _ in range(100):
+        contention.note_written(WEB)
+        assert contention.ask(WEB) == 0
+    for _ in range(ROUNDS):
+        contention.note_written(WEB)
+        contention.note_foreign(WEB)
+        contention.ask(WEB)
+    contention.forget(WEB)
+    assert (contention.ask(WEB), contention.services) == (0, 0)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[World]:
+    """Two zones with a pod in each, and a Service with hints."""
+    async with serving(tmp_path) as api, world(api) as found:
+        for number, zone in enumerate(("zone-a", "zone-b")):
+            await found.add_node(f"n{number}", zone)
+            await found.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
+        await found.add_service(trafficDistribution="PreferSameZone")
+        yield found
+
+
+async def undo(cluster: World) -> None:
+    """Remove hints whenever they are there, as a controller without our wishes does."""
+    while True:
+        for piece in await cluster.slices():
+            if any(one.hints is not None for one in piece.endpoints):
+                bare = tuple(replace(one, hints=None) for one in piece.endpoints)
+                try:
+                    await cluster.client.update(
+                        ENDPOINT_SLICES,
+                        replace(piece, endpoints=bare),
+                        field_manager="rival-controller",
+                    )
+                except (Conflict, NotFound):
+                    continue
+        await asyncio.sleep(0.01)
+
+
+def _is_one(metrics: Metrics, name: str) -> bool:
+    lines = metrics.page().decode().splitlines()
+    return [float(line.split()[1]) for line in lines if line.startswith(f"{name} ")] == [1.0]
+
+
+async def test_a_rival_is_told_and_given_way_to(cluster: World) -> None:
+    """Within seconds: an Event with the name and the fix, a metric, a condition, few writes."""
+    metrics = Metrics(max_endpoints=100)
+    async with cluster.controlled(SETTINGS, observer=metrics) as controller:
+        await cluster.settle(controller)
+        rival = asyncio.create_task(undo(cluster))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not _is_one(metrics, "keepclose_contended_services"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+                async def is_told() -> bool:
+                    conditions = {one.type: one for one in await cluster.conditions()}
+                    found = conditions["TrafficDistributionProgrammed"]
+                    events = [event for event in await cluster.events() if "Contended" in event[1]]
+                    return found.reason == "Contended" and len(events) == 1
+
+                while not await is_told():  # noqa: ASYNC110 - no event tells
+                    await asyncio.sleep(0.02)
+        finally:
+            rival.cancel()
+            await asyncio.wait((rival,))
+        [event] = [event for event in await cluster.events() if "Contended" in event[1]]
+        assert event[2].startswith("rival-controller keeps undoing what is written")
+        assert "--controllers=*,-endpointslice-controller" in event[2]
+        puts = cluster.wire.take().count("PUT endpointslices")
+        assert puts <= ROUNDS + 3
+        # Peace: the slices come right by themselves.
+        async with asyncio.timeout(2 * PATIENCE):
+            while (await cluster.conditions())[1].status != "True":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert all(one.hints for piece in await cluster.slices() for one in piece.endpoints)
