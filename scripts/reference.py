@@ -54,8 +54,8 @@ ANNOTATIONS = {
     " topology. Anything else: no topology mode.",
     wellknown.TOPOLOGY_HINTS_ANNOTATION: "The deprecated name of the same; it counts if present.",
     wellknown.SUBSETTING_ANNOTATION: "`Auto` or `Prefer`: slices by zone, balanced; `Require`:"
-    " slices by zone, never balanced; `Disabled` or `Random`: opted out of the controller's"
-    " default.",
+    " slices by zone, never balanced; `PreferRegion`, `RequireRegion`: the same by region;"
+    " `Disabled` or `Random`: opted out of the controller's default.",
     wellknown.STARTING_THRESHOLD_ANNOTATION: "Endpoints per zone at which `Prefer` divides this"
     " Service, a number above 0; instead of `--subsetting-starting-threshold`.",
     wellknown.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"

@@ -39,6 +39,8 @@ spec:
 """
 FOR_ZONE = "endpointslice.kubernetes.io/for-zone"
 ANNOTATION = "endpointslice.kubernetes.io/subsetting"
+FOR_REGION = "endpointslice.kubernetes.io/for-region"
+REGION = "topology.kubernetes.io/region"
 START = "keepclose.dev/subsetting-starting-threshold"
 PADDING = "keepclose.dev/subsetting-padding"
 OVERLOAD = "keepclose.dev/subsetting-overload-threshold"
@@ -180,3 +182,39 @@ def test_a_starting_threshold_of_its_own(lab: RunningLab) -> None:
     finally:
         limit(lab, f"{START}-", f"{PADDING}-", f"{OVERLOAD}-")
     until_divided(lab, UNDIVIDED, count=5)
+
+
+def by_region(lab: RunningLab) -> Groups:
+    """Return the pods in the slices for each region; those for all under ""."""
+    found: Groups = {}
+    for endpoint_slice in lab.slices("web"):
+        assert FOR_ZONE not in endpoint_slice["metadata"]["labels"]
+        region = endpoint_slice["metadata"]["labels"].get(FOR_REGION, "")
+        names = {one["targetRef"]["name"] for one in endpoint_slice.get("endpoints") or ()}
+        found[region] = found.get(region, set()) | names
+    return found
+
+
+def test_regions_have_slices_of_their_own(lab: RunningLab) -> None:
+    """A node uses the endpoints of its region, in whatever zone of it, and those of no other."""
+    scale(lab, 12)
+    region = f"{REGION}=elsewhere"
+    before = lab.get("node", "n3")["metadata"]["labels"][REGION]
+    lab.kubectl("label", "--overwrite", "node", "n3", region)
+    try:
+        approach(lab, "RequireRegion")
+        nodes = lab.pods("web")
+        far = {pod for pod, node in nodes.items() if node == "n3"}
+        near = set(nodes) - far
+        assert far
+        until(lambda: by_region(lab), lambda found: found == {before: near, "elsewhere": far})
+        want = {"n1": near, "n2": near, "n3": far}
+        lab.until_routed(want, "web", connections=600, by=pods_of_nodes)
+        lab.kubectl("label", "--overwrite", "node", "n3", f"{REGION}={before}")
+        until(lambda: by_region(lab), lambda found: found == {"": set(nodes)})
+        want = {node: set(nodes) for node in NODES}
+        lab.until_routed(want, "web", connections=900, by=pods_of_nodes)
+    finally:
+        lab.kubectl("label", "--overwrite", "node", "n3", f"{REGION}={before}")
+        approach(lab, "Prefer")
+    until_divided(lab, ZONES, count=12)

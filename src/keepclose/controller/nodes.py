@@ -41,9 +41,7 @@ class NodeChange(NamedTuple):
 
 def node_change(old: Node | None, new: Node | None) -> NodeChange:
     """Return what it means that a node came (old None), went (new None) or changed."""
-    return NodeChange(
-        moved=(old and old.zone) != (new and new.zone), shares=_weight(old) != _weight(new)
-    )
+    return NodeChange(moved=_place(old) != _place(new), shares=_weight(old) != _weight(new))
 
 
 def depends_on_shares(
@@ -78,8 +76,12 @@ class NodeView:
         return self._cluster
 
 
-def _weight(node: Node | None) -> tuple[str, object] | None:
+def _place(node: Node | None) -> tuple[str, str] | None:
+    return None if node is None else (node.zone, node.region)
+
+
+def _weight(node: Node | None) -> tuple[str, str, object] | None:
     """Return what a node adds to the shares; None for one that counts for nothing."""
     if node is None or not node.is_ready or node.is_excluded:
         return None
-    return node.zone, node.status.allocatable.get("cpu")
+    return node.zone, node.region, node.status.allocatable.get("cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta
-from keepclose.model.wellknown import EXCLUDED_NODE_LABELS, ZONE_LABEL
+from keepclose.model.wellknown import EXCLUDED_NODE_LABELS, REGION_LABEL, ZONE_LABEL
 
 
 class StatusCondition(Frozen, frozen=True):
@@ -66,6 +66,11 @@ class Node(Frozen, frozen=True, omit_defaults=False):
     def zone(self) -> str:
         """The zone that the node's label names, or "" when it names none."""
         return self.metadata.labels.get(ZONE_LABEL, "")
+
+    @property
+    def region(self) -> str:
+        """The region that the node's label names, or "" when it names none."""
+        return self.metadata.labels.get(REGION_LABEL, "")
 
     @property
     def is_ready(self) -> bool:

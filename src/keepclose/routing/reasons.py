@@ -83,6 +83,7 @@ class ReasonCode(StrEnum):
     ZONE_HINT_MISSING = "ZoneHintMissing"
     ZONE_NOT_HINTED = "ZoneNotHinted"
     NODE_WITHOUT_ZONE = "NodeWithoutZone"
+    NODE_WITHOUT_REGION = "NodeWithoutRegion"
     HINTS_IGNORED = "HintsIgnored"
     ALL_ENDPOINTS = "AllEndpoints"
     TERMINATING_FALLBACK = "TerminatingFallback"

@@ -8,12 +8,12 @@ zone and counts nodes instead of CPU. Neither ever guesses a zone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from keepclose.model.quantities import millis
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.wellknown import REGION_LABEL, ZONE_LABEL
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 
@@ -21,6 +21,7 @@ NAMED_NODES = 5
 """So many nodes are named one by one; of the others only the number is told."""
 
 _LABEL_NODE = f"kubectl label node {{node}} {ZONE_LABEL}=<zone>"
+_LABEL_NODE_WITH_REGION = f"kubectl label node {{node}} {REGION_LABEL}=<region>"
 _REPORT_CPU = "make the kubelet of {node} report allocatable CPU"
 
 
@@ -76,14 +77,25 @@ def traffic_shares(nodes: Iterable[Node]) -> Shares:
 
     CPU counts; once it is unknown for one node that has a zone, the number of nodes counts for all.
     """
+    return _share_traffic(nodes, lambda node: node.zone, ReasonCode.NODE_WITHOUT_ZONE, "zone")
+
+
+def region_shares(nodes: Iterable[Node]) -> Shares:
+    """Return the traffic shares for subsetting by region, by the same rules."""
+    return _share_traffic(nodes, lambda node: node.region, ReasonCode.NODE_WITHOUT_REGION, "region")
+
+
+def _share_traffic(
+    nodes: Iterable[Node], place_of: Callable[[Node], str], code: ReasonCode, level: str
+) -> Shares:
     considered = considered_nodes(nodes)
     reasons = _name_nodes(
-        [node for node in considered if not node.zone],
-        code=ReasonCode.NODE_WITHOUT_ZONE,
-        problem="has no zone label, so its traffic is not counted",
-        fix=_LABEL_NODE,
+        [node for node in considered if not place_of(node)],
+        code=code,
+        problem=f"has no {level} label, so its traffic is not counted",
+        fix=_LABEL_NODE if level == "zone" else _LABEL_NODE_WITH_REGION,
     )
-    placed = [(node, _cpu_of(node)) for node in considered if node.zone]
+    placed = [(node, _cpu_of(node)) for node in considered if place_of(node)]
     unknown = [node for node, cpu in placed if cpu is None]
     reasons += _name_nodes(
         unknown,
@@ -91,10 +103,11 @@ def traffic_shares(nodes: Iterable[Node]) -> Shares:
         problem="reports no allocatable CPU, so nodes are counted instead",
         fix=_REPORT_CPU,
     )
-    by_zone: dict[str, int] = {}
+    by_place: dict[str, int] = {}
     for node, cpu in placed:
-        by_zone[node.zone] = by_zone.get(node.zone, 0) + (1 if unknown else cpu or 0)
-    return Shares(_divide(by_zone), tuple(reasons))
+        place = place_of(node)
+        by_place[place] = by_place.get(place, 0) + (1 if unknown else cpu or 0)
+    return Shares(_divide(by_place), tuple(reasons))
 
 
 def considered_nodes(nodes: Iterable[Node]) -> list[Node]:

@@ -28,7 +28,7 @@ from keepclose.model.wellknown import (
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.subsets import Approach, parse_annotation
+from keepclose.routing.subsets import Approach, Level, parse_annotation, parse_level
 
 FIELD = "spec.trafficDistribution"
 CONTROLLER_DEFAULT = "controller default"
@@ -66,6 +66,8 @@ class Strategy(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...]
     distribution: Verdict
     approach: Approach = Approach.RANDOM
+    level: Level = Level.ZONE
+    """What subsetting divides by."""
 
     @property
     def label(self) -> str:
@@ -183,7 +185,9 @@ def _by_subsetting(service: Service, gates: FeatureGates, reasons: list[Reason])
         return None
     reasons.append(Reason(ReasonCode.SUBSETTING_GOVERNS, f"{source}: {value} governs"))
     return msgspec.structs.replace(
-        _chosen(StrategyName.SUBSETTING, source, value or ""), approach=approach
+        _chosen(StrategyName.SUBSETTING, source, value or ""),
+        approach=approach,
+        level=parse_level(value),
     )
 
 

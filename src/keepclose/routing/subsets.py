@@ -17,8 +17,11 @@ from enum import StrEnum
 import msgspec
 
 from keepclose.model.wellknown import (
+    FOR_REGION_LABEL,
+    FOR_ZONE_LABEL,
     OVERLOAD_THRESHOLD_ANNOTATION,
     PADDING_ANNOTATION,
+    REGION_LABEL,
     STARTING_THRESHOLD_ANNOTATION,
     ZONE_LABEL,
 )
@@ -27,6 +30,7 @@ from keepclose.routing.reasons import Reason, ReasonCode
 
 DEFAULT_OVERLOAD_THRESHOLD = 0.5
 DEFAULT_START_PER_ZONE = 3
+_REGION = "region/"
 LEAST_LIMIT = 1e-6
 MOST_LIMIT = 1e6
 UNKNOWN = ""
@@ -45,11 +49,21 @@ class Approach(StrEnum):
     DEFAULT = "Default"
 
 
+class Level(StrEnum):
+    """What the groups of a Service are for: a zone each, or a region each."""
+
+    ZONE = "zone"
+    REGION = "region"
+
+
 class SubsetMode(StrEnum):
     """Whether the endpoints are divided into groups."""
 
     RANDOM = "Random"
     SUBSETS = "Subsets"
+
+
+_NODE_LABELS = {Level.ZONE: ZONE_LABEL, Level.REGION: REGION_LABEL}
 
 
 class SubsetOptions(msgspec.Struct, frozen=True):
@@ -79,8 +93,10 @@ _ANNOTATION_VALUES = {
     "Auto": Approach.PREFER,
     "auto": Approach.PREFER,
     "Prefer": Approach.PREFER,
+    "PreferRegion": Approach.PREFER,
     "Require": Approach.REQUIRE,
     "RequireZone": Approach.REQUIRE,
+    "RequireRegion": Approach.REQUIRE,
     "Disabled": Approach.RANDOM,
     "Random": Approach.RANDOM,
 }
@@ -89,6 +105,35 @@ _ANNOTATION_VALUES = {
 def parse_annotation(value: str | None) -> Approach:
     """Return the approach that the subsetting annotation asks for; absent or unknown is DEFAULT."""
     return _ANNOTATION_VALUES.get(value or "", Approach.DEFAULT)
+
+
+def parse_level(value: str | None) -> Level:
+    """Return what the subsetting annotation divides by; zones where it says nothing of regions."""
+    return Level.REGION if (value or "").endswith("Region") else Level.ZONE
+
+
+def group_name(level: Level, place: str) -> str:
+    """Return the group of a zone or a region; "" for none.
+
+    A zone goes by its name. A region is told apart by a sign that no name of a zone can have, so
+    that a zone and a region of the same name are two groups.
+    """
+    return f"{_REGION}{place}" if level is Level.REGION and place else place
+
+
+def group_labels(group: str) -> dict[str, str]:
+    """Return the label of slices that a group consumes; none for the group of all."""
+    if not group:
+        return {}
+    if group.startswith(_REGION):
+        return {FOR_REGION_LABEL: group.removeprefix(_REGION)}
+    return {FOR_ZONE_LABEL: group}
+
+
+def group_of_labels(labels: Mapping[str, str]) -> str:
+    """Return the group that a slice with these labels is for; "" for all."""
+    zone = labels.get(FOR_ZONE_LABEL, "")
+    return zone or group_name(Level.REGION, labels.get(FOR_REGION_LABEL, ""))
 
 
 def read_limits(
@@ -173,12 +218,14 @@ def decide_subsets(
     placed: Mapping[str, Mapping[str, int]],
     active: bool,
     options: SubsetOptions = SubsetOptions(),  # noqa: B008 - frozen
+    level: Level = Level.ZONE,
 ) -> SubsetDecision:
     """Return which groups the ready endpoints form; no endpoints or fewer than two zones: none.
 
     `located` counts ready endpoints by zone, with "" for those without one. `placed` counts, by
     group and location, those of them that the slices hold in a group now (endpoints that are gone
-    must not be counted); `active` says whether the Service is divided now.
+    must not be counted); `active` says whether the Service is divided now. Where `level` is REGION,
+    regions stand in for zones, each by the name of its group.
     """
     wanted = options.default if approach is Approach.DEFAULT else approach
     endpoints = {zone: count for zone, count in sorted(located.items()) if count > 0}
@@ -192,10 +239,10 @@ def decide_subsets(
         # Nodes that count for no share, such as the control plane's, consume their zone's group.
         groups |= endpoints.keys() - {UNKNOWN}
     if len(groups) < 2:
-        return _random(_too_few_zones(groups))
+        return _random(_too_few_places(groups, level))
     if wanted is Approach.REQUIRE:
-        return _require(sorted(groups), traffic, endpoints, placed)
-    return _prefer(traffic, endpoints, placed, active=active, options=options)
+        return _require(sorted(groups), traffic, endpoints, placed, level)
+    return _prefer(traffic, endpoints, placed, active=active, options=options, level=level)
 
 
 def _require(
@@ -203,13 +250,14 @@ def _require(
     traffic: Mapping[str, float],
     endpoints: Mapping[str, int],
     placed: Mapping[str, Mapping[str, int]],
+    level: Level,
 ) -> SubsetDecision:
     homeless = {UNKNOWN: endpoints[UNKNOWN]} if UNKNOWN in endpoints else {}
     target = _keep(groups, homeless, placed)
     _fill(target, groups, traffic=traffic, endpoints=endpoints)
     sizes = _group_sizes(target)
-    text = f"every endpoint serves its own zone: {_render_sizes(sizes)}"
-    reasons = (Reason(ReasonCode.SUBSETS_BY_ZONE, text), *_stray_reasons(groups, endpoints))
+    text = f"every endpoint serves its own {level}: {_render_sizes(sizes)}"
+    reasons = (Reason(ReasonCode.SUBSETS_BY_ZONE, text), *_stray_reasons(groups, endpoints, level))
     overload = overloads(traffic, sizes)
     return SubsetDecision(SubsetMode.SUBSETS, target, False, overload, reasons)
 
@@ -221,6 +269,7 @@ def _prefer(
     *,
     active: bool,
     options: SubsetOptions,
+    level: Level,
 ) -> SubsetDecision:
     groups = list(traffic)
     threshold, start_per_zone, reasons = _valid_limits(options)
@@ -233,13 +282,13 @@ def _prefer(
     reasons += reason
     if not started:
         return _random(*reasons)
-    strays = _stray_reasons(groups, endpoints)
+    strays = _stray_reasons(groups, endpoints, level)
     if active:
         target = _keep(groups, endpoints, placed)
         _fill(target, groups, traffic=traffic, endpoints=endpoints)
         overload = overloads(traffic, _group_sizes(target))
         if max(overload.values()) < threshold:
-            text = f"the groups stay as they are, every zone is below {threshold:.0%} overload"
+            text = f"the groups stay as they are, every {level} is below {threshold:.0%} overload"
             reasons += (Reason(ReasonCode.SUBSETS_KEPT, text), *strays)
             return SubsetDecision(SubsetMode.SUBSETS, target, False, overload, tuple(reasons))
     target = {}
@@ -251,14 +300,14 @@ def _prefer(
     # too small to show beside 1, so the promise is checked here once more.
     if balanced is None or max(overload.values()) >= threshold:
         text = (
-            f"{sum(endpoints.values())} endpoints on {len(groups)} zones cannot keep every zone "
-            f"below {threshold:.0%} overload, so all zones use all endpoints"
+            f"{sum(endpoints.values())} endpoints on {len(groups)} {level}s cannot keep every "
+            f"{level} below {threshold:.0%} overload, so all {level}s use all endpoints"
         )
         return _random(*reasons, Reason(ReasonCode.DOWNGRADED, text, fix="run more pods"))
     crossing = sum(
         number for zone, row in balanced.items() for group, number in row.items() if zone != group
     )
-    text = f"the groups are balanced: {_render_sizes(sizes)} ({crossing} from another zone)"
+    text = f"the groups are balanced: {_render_sizes(sizes)} ({crossing} from another {level})"
     reasons += (Reason(ReasonCode.SUBSETS_BALANCED, text), *strays)
     return SubsetDecision(SubsetMode.SUBSETS, balanced, True, overload, tuple(reasons))
 
@@ -379,28 +428,36 @@ def _group_sizes(target: Target) -> dict[str, int]:
     return dict(sorted(sizes.items()))
 
 
-def _stray_reasons(groups: Sequence[str], endpoints: Mapping[str, int]) -> tuple[Reason, ...]:
+def _stray_reasons(
+    groups: Sequence[str], endpoints: Mapping[str, int], level: Level
+) -> tuple[Reason, ...]:
     reasons = []
     for location, count in endpoints.items():
         if location not in groups:
-            where = f"in zone {location}, which has no nodes" if location else "without a zone"
-            text = f"endpoints {where} ({count}) serve the zones that lack most"
+            where = f"without a {level}"
+            if location:
+                where = f"in {level} {_place(location)}, which has no nodes"
+            text = f"endpoints {where} ({count}) serve the {level}s that lack most"
             reasons.append(Reason(ReasonCode.PLACED_BY_NEED, text))
     return tuple(reasons)
 
 
 def _render_sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{zone} {size}" for zone, size in sizes.items())
+    return ", ".join(f"{_place(group)} {size}" for group, size in sizes.items())
 
 
-def _too_few_zones(zones: set[str]) -> Reason:
-    if not zones:
+def _place(group: str) -> str:
+    return group.removeprefix(_REGION)
+
+
+def _too_few_places(groups: set[str], level: Level) -> Reason:
+    if not groups:
         return Reason(
             ReasonCode.NO_ZONES,
-            "no node has a zone, so there is nothing to divide by",
-            fix=f"kubectl label node <node> {ZONE_LABEL}=<zone>",
+            f"no node has a {level}, so there is nothing to divide by",
+            fix=f"kubectl label node <node> {_NODE_LABELS[level]}=<{level}>",
         )
-    text = f"all nodes are in zone {min(zones)}, so there is nothing to divide"
+    text = f"all nodes are in {level} {_place(min(groups))}, so there is nothing to divide"
     return Reason(ReasonCode.NODES_IN_ONE_ZONE, text)
 
 

@@ -1,4 +1,4 @@
-"""Which endpoint belongs to which zone's group, kept up to date one endpoint at a time (KEP-2004).
+"""Which endpoint belongs to which group, kept up to date one endpoint at a time (KEP-2004).
 
 How many endpoints each group gets is decided on counts elsewhere; this keeps the counts and turns
 the decision into groups of concrete endpoints. The slices as written are the only memory: an
@@ -7,12 +7,14 @@ endpoint's present group is the zone label of the slice that holds it, so a rest
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from keepclose.model.endpointslice import Endpoint
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.assignment import assign
 from keepclose.routing.subsets import (
     Approach,
+    Level,
     SubsetDecision,
     SubsetMode,
     SubsetOptions,
@@ -27,8 +29,10 @@ Members = dict[str, dict[str, set[NamespacedName]]]
 class Division:
     """The groups of one Service and address type."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, locate: Callable[[Endpoint], str]) -> None:
+        """Take the endpoints and how the group is found that an endpoint is at home in."""
         self._placement = placement
+        self._locate = locate
         self._ready: Members = {}
         self._filed: dict[NamespacedName, tuple[str, str]] = {}
         self._idle: set[NamespacedName] = set()
@@ -46,7 +50,7 @@ class Division:
             if endpoint is None:
                 continue
             if endpoint.is_ready:
-                place = (endpoint.zone or "", self._placement.written_zone(source))
+                place = (self._locate(endpoint), self._placement.written_zone(source))
                 self._filed[source] = place
                 self._ready.setdefault(place[0], {}).setdefault(place[1], set()).add(source)
                 self._placement.regroup(source, place[1])
@@ -54,7 +58,12 @@ class Division:
                 self._idle.add(source)
 
     def divide(
-        self, *, approach: Approach, shares: Mapping[str, float], options: SubsetOptions
+        self,
+        *,
+        approach: Approach,
+        shares: Mapping[str, float],
+        options: SubsetOptions,
+        level: Level = Level.ZONE,
     ) -> SubsetDecision:
         """Put every endpoint into its group and return the decision that led there."""
         located = {zone: sum(map(len, groups.values())) for zone, groups in self._ready.items()}
@@ -70,6 +79,7 @@ class Division:
             placed=placed,
             active=self._placement.is_divided,
             options=options,
+            level=level,
         )
         if decision.mode is SubsetMode.RANDOM:
             self.undo()
@@ -95,7 +105,7 @@ class Division:
         # Endpoints that are not ready carry no traffic: they wait where they are, or at home.
         for source in self._idle:
             endpoint = self._placement.endpoint(source)
-            home = "" if endpoint is None else endpoint.zone or ""
+            home = "" if endpoint is None else self._locate(endpoint)
             written = self._placement.written_zone(source)
             choices = [zone for zone in (written, home, *groups) if zone in groups]
             self._placement.regroup(source, choices[0])

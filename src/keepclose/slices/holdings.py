@@ -1,8 +1,8 @@
 """The slices as they were last observed, and where in them each endpoint sits.
 
-A group is a set of ports together with the zone that its slices are meant for ("" for all zones,
-the usual case); an endpoint can only stay in a slice of its own group. Holdings record facts and
-answer who holds what; they decide nothing.
+A group is a set of ports together with the zone or region that its slices are meant for ("" for
+all, the usual case); an endpoint can only stay in a slice of its own group. Holdings record facts
+and answer who holds what; they decide nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keepclose.model.endpointslice import Endpoint, EndpointSlice
-from keepclose.model.wellknown import FOR_ZONE_LABEL
+from keepclose.routing.subsets import group_of_labels
 from keepclose.slices.endpoints import EndpointId, PortKey, endpoint_id, port_key
 
 
@@ -132,7 +132,7 @@ class Holdings:
         """Take a slice whose name is free; return the endpoints that now sit in several slices."""
         meta = piece.metadata
         name = meta.name
-        group = self._groups.get(port_key(piece.ports), meta.labels.get(FOR_ZONE_LABEL, ""))
+        group = self._groups.get(port_key(piece.ports), group_of_labels(meta.labels))
         held = self.by_name[name] = Held(piece, group, owned=owned)
         seats = self._seats
         shared: list[EndpointId] = []

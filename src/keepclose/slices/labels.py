@@ -1,8 +1,9 @@
 """Metadata of slices: labels, owner, name prefix, and the placeholder of a Service without pods.
 
 Follows the EndpointSlice controller. A slice carries the labels of its Service and three of the
-controller's own, which a Service can never set. One more key is kept from Services here: the zone
-for which a group of slices is meant (KEP-2004) is decided per slice, so a slice keeps its own.
+controller's own, which a Service can never set. Two more keys are kept from Services here: the zone
+or region for which a group of slices is meant (KEP-2004) is decided per slice, so a slice keeps its
+own.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from keepclose.model.service import Service
 from keepclose.model.strings import dns1123_subdomain, without_prefix_dash
 from keepclose.model.wellknown import (
     ENDPOINTSLICE_CONTROLLER,
+    FOR_REGION_LABEL,
     FOR_ZONE_LABEL,
     HEADLESS_LABEL,
     MANAGED_BY_LABEL,
     SERVICE_NAME_LABEL,
 )
 
-_RESERVED = frozenset({SERVICE_NAME_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL, FOR_ZONE_LABEL})
+_FOR_PLACES = (FOR_ZONE_LABEL, FOR_REGION_LABEL)
+_RESERVED = frozenset({SERVICE_NAME_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL, *_FOR_PLACES})
 _NO_LABELS: Mapping[str, str] = {}
 
 
@@ -43,8 +46,9 @@ def slice_labels(
     labels[MANAGED_BY_LABEL] = managed_by
     if service.spec.cluster_ip in ("", "None"):
         labels[HEADLESS_LABEL] = ""
-    if zone := existing_labels.get(FOR_ZONE_LABEL):
-        labels[FOR_ZONE_LABEL] = zone
+    for key in _FOR_PLACES:
+        if place := existing_labels.get(key):
+            labels[key] = place
     return labels, changed
 
 

@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice import Endpoint, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service import Service
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER, FOR_ZONE_LABEL
+from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
 from keepclose.routing.facts import with_hints
 from keepclose.routing.hints import SliceSet
+from keepclose.routing.subsets import group_labels
 from keepclose.slices.demand import Demand, Wanted
 from keepclose.slices.endpoints import Desired, EndpointId, endpoint_id, same_beyond_id
 from keepclose.slices.holdings import Group, GroupTable, Held, Holdings, Verdict
@@ -278,13 +279,12 @@ class Placement:
         return held.labels
 
     def _new_slice(self, wanted: Wanted, endpoints: tuple[Endpoint, ...]) -> EndpointSlice:
-        zone = wanted.group.zone
         return new_slice(
             self._service,
             address_type=self._address_type,
             ports=wanted.ports,
             endpoints=endpoints,
-            labels_extra={FOR_ZONE_LABEL: zone} if zone else {},
+            labels_extra=group_labels(wanted.group.zone),
             managed_by=self._managed_by,
         )
 

@@ -8,12 +8,12 @@ plan from nothing is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice import Endpoint, EndpointSlice
 from keepclose.model.gates import Gate
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service import Service
@@ -26,7 +26,7 @@ from keepclose.routing.hints import SliceSet
 from keepclose.routing.nodelevel import NodeLevelDecision
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
-from keepclose.routing.subsets import read_limits
+from keepclose.routing.subsets import Level, group_name, read_limits
 from keepclose.slices.division import Division
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.families import address_types, slices_of_other_types
@@ -129,7 +129,7 @@ class ServiceState:
         self._cluster = cluster
         for name, sources in list(self._by_node.items()):
             before, after = old.get(name), cluster.nodes.get(name)
-            if _zone(before) != _zone(after):
+            if _place(before) != _place(after):
                 for source in list(sources):
                     self.set_pod(self._pods[source])
 
@@ -283,13 +283,28 @@ class ServiceState:
         if strategy.name is not StrategyName.SUBSETTING:
             return ()
         if family.division is None:
-            family.division = Division(family.placement)
+            family.division = Division(family.placement, self._locator(strategy.level))
         shares = self._cluster.shares
+        by_group = shares.by_zone
+        if strategy.level is Level.REGION:
+            shares = self._cluster.regions
+            by_group = {group_name(Level.REGION, one): r for one, r in shares.by_zone.items()}
         options, flaws = read_limits(self._service.metadata.annotations, self._settings.subsets)
         decision = family.division.divide(
-            approach=strategy.approach, shares=shares.by_zone, options=options
+            approach=strategy.approach, shares=by_group, options=options, level=strategy.level
         )
         return (*shares.reasons, *flaws, *decision.reasons)
+
+    def _locator(self, level: Level) -> Callable[[Endpoint], str]:
+        """Return how the group is found that an endpoint is at home in."""
+        if level is Level.ZONE:
+            return lambda endpoint: endpoint.zone or ""
+
+        def locate(endpoint: Endpoint) -> str:
+            node = self._cluster.nodes.get(endpoint.node_name or "")
+            return "" if node is None else group_name(Level.REGION, node.region)
+
+        return locate
 
     def _hint(  # noqa: PLR0917 - one caller, which passes on what it has
         self,
@@ -356,8 +371,8 @@ def plan_service(
     return state.plan(trigger_time=trigger_time, answers=answers)
 
 
-def _zone(node: Node | None) -> str | None:
-    return None if node is None else node.zone
+def _place(node: Node | None) -> tuple[str, str] | None:
+    return None if node is None else (node.zone, node.region)
 
 
 def _pods_in(one: EndpointSlice) -> list[NamespacedName]:

@@ -14,7 +14,13 @@ from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
 from keepclose.model.workload import Node
 from keepclose.routing.heuristics import Registry
 from keepclose.routing.nodelevel import NodeLevelMode, NodeLevelOptions
-from keepclose.routing.shares import CpuRatios, Shares, cpu_ratios, traffic_shares
+from keepclose.routing.shares import (
+    CpuRatios,
+    Shares,
+    cpu_ratios,
+    region_shares,
+    traffic_shares,
+)
 from keepclose.routing.subsets import SubsetOptions
 
 
@@ -24,12 +30,19 @@ class Cluster(msgspec.Struct, frozen=True):
     nodes: dict[str, Node]
     ratios: CpuRatios
     shares: Shares
+    regions: Shares
+    """The shares by region, for Services that are divided by regions."""
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Cluster:
         """Return the cluster that these nodes make; none at all is a cluster too."""
         listed = tuple(nodes)
-        return cls({one.name: one for one in listed}, cpu_ratios(listed), traffic_shares(listed))
+        return cls(
+            {one.name: one for one in listed},
+            cpu_ratios(listed),
+            traffic_shares(listed),
+            region_shares(listed),
+        )
 
 
 class Settings(msgspec.Struct, frozen=True):
