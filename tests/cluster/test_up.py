@@ -218,6 +218,35 @@ def test_a_cluster_is_rolled_back_to_an_older_release(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param(
+            "apiVersion: v1\nkind: Service\nmetadata:\n  name: bad\nspec:\n  ports:\n"
+            "  - {name: first, port: 80}\n  - name: second\n    port: 99999\n",
+            "document 2, line 14",
+            id="a value",
+        ),
+        pytest.param(
+            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n",
+            "document 2, line 7",
+            id="a kind that is not served",
+        ),
+    ],
+)
+def test_what_the_server_refuses_is_shown_with_its_line(
+    tmp_path: Path, text: str, want: str
+) -> None:
+    """The message names the file, the document and the line of the field."""
+    file = tmp_path / "objects.yaml"
+    first = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: fine\n---\n"
+    file.write_text(first + text)
+    with ground_for(tmp_path / "home") as ground:
+        done = ground.run("up", "--detach", *SMALL, "--manifest", str(file))
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == f"       in {file}, {want}"
+
+
+@pytest.mark.parametrize(
     ("options", "text", "want"),
     [
         pytest.param(

@@ -19,6 +19,7 @@ from keepclose.cli.labcalls import name_program, quote
 from keepclose.cli.optionvalues import read_gates
 
 if TYPE_CHECKING:
+    from keepclose.cli.documents import Draft, Flaw
     from keepclose.cluster.home import ClusterState, Home
     from keepclose.cluster.layout import Layout
     from keepclose.cluster.supervisor import ClusterSettings, Step
@@ -80,7 +81,10 @@ def up(
     if flaws:
         fail("; ".join(flaws))
     gates = read_gates(feature_gates, emulated_version=emulated_version, defaults=LAB_GATES)
-    settings = _make_settings(_home(data_dir), layout, gates, port, _read_objects(manifest))
+    drafts = _read_drafts(manifest)
+    objects = tuple(draft.value for _, draft in drafts)
+    settings = _make_settings(_home(data_dir), layout, gates, port, objects)  # type: ignore[arg-type]
+    settings = replace(settings, locate=lambda index, field: _place(*drafts[index], field))
     if not manifest:
         # What people changed or deleted of the demo stays so.
         settings = replace(settings, only_into_empty=True)
@@ -236,8 +240,11 @@ def _write_errors_to(log: Path, *, output_too: bool) -> None:
     os.close(file)
 
 
-def _read_objects(paths: list[str] | None) -> tuple[JsonObject, ...]:
-    """Return the objects of manifests, or those of the demo; ends the command at the first flaw."""
+def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
+    """Return the objects of manifests with their files, or those of the demo.
+
+    Ends the command at the first flaw.
+    """
     from keepclose.cli.documents import Draft, read_documents
     from keepclose.cluster.applying import flaw_of
 
@@ -245,17 +252,25 @@ def _read_objects(paths: list[str] | None) -> tuple[JsonObject, ...]:
         texts = {"demo": files("keepclose.cluster").joinpath("demo.yaml").read_text("utf-8")}
     else:
         texts = {path: _read_text(path) for path in paths}
-    objects: list[JsonObject] = []
+    drafts: list[tuple[str, Draft]] = []
     for path, text in texts.items():
         for found in read_documents(text, is_json=path.endswith(".json")):
             flaw = flaw_of(found.value) if isinstance(found, Draft) else found.message
             if flaw or not isinstance(found, Draft):
-                where = f"in {path}, document {found.document}"
-                if found.line is not None:
-                    where += f", line {found.line}"
-                fail(f"{flaw}\n       {where}")
-            objects.append(found.value)  # type: ignore[arg-type]
-    return tuple(objects)
+                fail(f"{flaw}\n       {_place(path, found)}")
+            drafts.append((path, found))
+    return drafts
+
+
+def _place(path: str, found: Draft | Flaw, field: str = "") -> str:
+    """Return where an object stands in its file, or the given field of it."""
+    from keepclose.cli.documents import Draft, line_of
+
+    line = found.line
+    if isinstance(found, Draft) and found.source is not None and field:
+        line = line_of(found.source, field)
+    where = f"in {path}, document {found.document}"
+    return where if line is None else f"{where}, line {line}"
 
 
 def _read_text(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.kube.client import Client
-from keepclose.kube.errors import KubeError, NotFound
+from keepclose.kube.errors import ApiError, KubeError, NotFound
 from keepclose.kube.kinds import NAMESPACES, Kind
 
 MANAGER: Final = "keepclose-up"
@@ -18,7 +18,11 @@ JsonObject = dict[str, Any]
 
 
 class ApplyError(Exception):
-    """Why an object cannot be applied: which, and what the server says."""
+    """Why an object cannot be applied: which, what the server says, and of which field."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class _Served(msgspec.Struct):
@@ -54,7 +58,9 @@ class Applier:
                 kind, meta["name"], obj, namespace=namespace, field_manager=MANAGER, force=True
             )
         except KubeError as error:
-            raise ApplyError(f"{subject}: {error}") from error
+            causes = error.causes if isinstance(error, ApiError) else []
+            field = causes[0].field if causes else ""
+            raise ApplyError(f"{subject}: {error}", field=field) from error
 
     async def _find_kind(self, obj: JsonObject) -> Kind[dict[str, Any]]:
         api_version, kind = str(obj.get("apiVersion")), str(obj.get("kind"))
@@ -62,7 +68,8 @@ class Applier:
         served = await self._list_served(group, version)
         if kind not in served:
             raise ApplyError(
-                f"{name_object(obj)}: this cluster has no kind {kind} in {api_version}"
+                f"{name_object(obj)}: this cluster has no kind {kind} in {api_version}",
+                field="kind",
             )
         one = served[kind]
         return Kind(group, version, one.name, kind, one.namespaced, dict)

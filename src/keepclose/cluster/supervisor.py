@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from keepclose.cluster.applying import Applier
+from keepclose.cluster.applying import Applier, ApplyError
 from keepclose.cluster.components import Components
 from keepclose.cluster.control import ControlServer
 from keepclose.cluster.handlers import make_handlers
@@ -55,6 +55,8 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     port: int = 6443
     objects: tuple[dict[str, Any], ...] = ()
     """What to apply once it runs."""
+    locate: Callable[[int, str], str] | None = None
+    """Says where the object of that index, or a field of it, stands in the manifests."""
     only_into_empty: bool = False
     """Whether that is left alone where an earlier run of the cluster left Services."""
     no_packets: str = ""
@@ -182,8 +184,14 @@ class Supervisor:
             return
         began = time.monotonic()
         applier = Applier(admin)
-        for one in self._settings.objects:
-            await applier.apply(one)
+        for index, obj in enumerate(self._settings.objects):
+            try:
+                await applier.apply(obj)
+            except ApplyError as error:
+                if self._settings.locate is None:
+                    raise
+                where = self._settings.locate(index, error.field)
+                raise ApplyError(f"{error}\n       {where}", field=error.field) from error
         workloads = Workloads.of(self._settings.objects)
 
         def tell(name: str, said: str, is_well: bool | None) -> None:
