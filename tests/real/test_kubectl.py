@@ -387,3 +387,26 @@ def test_who_may_not_is_told_so(kubectl: Kubectl, server: Embedded, tmp_path: Pa
     code, _, err = Kubectl(kubectl.path, wrong, tmp_path).run("get", "namespaces")
     assert code == 1
     assert "Unauthorized" in err or "must be logged in" in err
+
+
+def test_what_needs_containers_says_what_to_use(kubectl: Kubectl) -> None:
+    """Logs, exec and port-forward end with words that a user of a lab can act on."""
+    kubectl("apply", "-f", "-", stdin=POD)
+    code, _, err = kubectl.run("logs", "web-1")
+    assert code == 1
+    assert "no containers run here" in err
+    assert "kubectl describe pod -n " in err
+    code, _, err = kubectl.run("exec", "web-1", "--", "ls")
+    assert code == 1
+    assert "use: keepclose lab exec web-1 -- COMMAND" in err
+
+
+def test_who_may_do_what_is_answered(kubectl: Kubectl, server: Embedded) -> None:
+    """`kubectl auth can-i` says what the roles of the server allow."""
+    assert kubectl("auth", "can-i", "delete", "pods") == "yes\n"
+    kubectl.kubeconfig = server.role("viewer")
+    code, out, _ = kubectl.run("auth", "can-i", "delete", "pods")
+    assert (code, out) == (1, "no\n")
+    assert kubectl("auth", "can-i", "watch", "services") == "yes\n"
+    if not kubectl.is_old:
+        assert "keepclose:viewer" in kubectl("auth", "whoami")

@@ -185,3 +185,63 @@ async def test_a_token_that_is_removed_counts_no_more(secured: Served) -> None:
         # NB: only the clock and the file system know; there is nothing to wait for.
         while (await secured.call("GET", CONFIGMAPS, token=token)).status != 401:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@pytest.mark.parametrize(
+    ("role", "attributes", "want"),
+    [
+        pytest.param("admin", {"verb": "delete", "resource": "pods"}, True, id="administrators"),
+        pytest.param("viewer", {"verb": "delete", "resource": "pods"}, False, id="viewers"),
+        pytest.param("viewer", {"verb": "list", "resource": "pods"}, True, id="viewers read"),
+        pytest.param(
+            "controller",
+            {"verb": "create", "resource": "endpointslices", "group": "discovery.k8s.io"},
+            True,
+            id="controllers",
+        ),
+        pytest.param("node-n1", {"verb": "patch", "resource": "nodes", "name": "n1"}, True, id="n"),
+        pytest.param(
+            "node-n1", {"verb": "patch", "resource": "nodes", "name": "n2"}, False, id="o"
+        ),
+    ],
+)
+async def test_a_review_says_what_a_request_would_meet(
+    secured: Served, role: str, attributes: JsonObject, want: bool
+) -> None:
+    """`kubectl auth can-i` asks the rules that requests go through."""
+    review = {"spec": {"resourceAttributes": attributes}}
+    reply = await secured.call("POST", REVIEWS, review, token=secured.token_of(role))
+    assert reply.status == 201
+    assert reply.json["status"]["allowed"] is want
+    assert reply.json["spec"] == review["spec"]
+
+
+async def test_reviews_that_cannot_be_answered(secured: Served) -> None:
+    """A review asks about a resource or a path, not both or neither, and strangers get none."""
+    assert (await secured.call("POST", REVIEWS, {"spec": {}})).status == 400
+    assert (await secured.call("POST", REVIEWS, {"spec": {}}, token="")).status == 403
+    assert (await secured.call("GET", REVIEWS)).status == 404
+    path = {"spec": {"nonResourceAttributes": {"verb": "get", "path": "/metrics"}}}
+    reply = await secured.call("POST", REVIEWS, path, token=secured.token_of("node-n1"))
+    assert reply.json["status"] == {"allowed": False}
+
+
+@pytest.mark.parametrize(
+    ("subresource", "want"),
+    [
+        pytest.param("log", "kubectl describe pod -n default web", id="logs"),
+        pytest.param("exec", "use: keepclose lab exec web -- COMMAND", id="exec"),
+        pytest.param("portforward", "keepclose lab exec outside -- COMMAND", id="port-forward"),
+    ],
+)
+async def test_requests_for_containers_name_what_to_use(
+    secured: Served, subresource: str, want: str
+) -> None:
+    """No containers run here, and the refusal says what does instead."""
+    reply = await secured.call("GET", f"/api/v1/namespaces/default/pods/web/{subresource}")
+    assert reply.status == 501
+    assert "no containers run here" in reply.message
+    assert want in reply.message

@@ -35,7 +35,34 @@ _MAGIC: Final = b"k8s\x00"
 _DELETE_OPTIONS: Final = "DeleteOptions"
 _MESSAGES: Final = {
     (one.api_version, one.kind): one.definition.removeprefix("io.k8s.api.") for one in SERVED
-} | {("autoscaling/v1", "Scale"): "autoscaling.v1.Scale"}
+} | {
+    ("autoscaling/v1", "Scale"): "autoscaling.v1.Scale",
+    ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): "review.SelfSubjectAccessReview",
+    ("authentication.k8s.io/v1", "SelfSubjectReview"): "review.SelfSubjectReview",
+}
+# Reviews are answered and never stored, so the data file of served types has none. Fields that no
+# rule goes by are passed over.
+_REVIEWS: Final[dict[str, tuple[str, ...]]] = {
+    "review.SelfSubjectReview": ("1 metadata meta.v1.ObjectMeta",),
+    "review.SelfSubjectAccessReview": (
+        "1 metadata meta.v1.ObjectMeta",
+        "2 spec review.SelfSubjectAccessReviewSpec",
+    ),
+    "review.SelfSubjectAccessReviewSpec": (
+        "1 resourceAttributes *review.ResourceAttributes",
+        "2 nonResourceAttributes *review.NonResourceAttributes",
+    ),
+    "review.ResourceAttributes": (
+        "1 namespace string",
+        "2 verb string",
+        "3 group string",
+        "4 version string",
+        "5 resource string",
+        "6 subresource string",
+        "7 name string",
+    ),
+    "review.NonResourceAttributes": ("1 path string", "2 verb string"),
+}
 _SCALARS: Final = {"bool": False, "int32": 0, "int64": 0, "string": ""}
 _NUMBERS: Final = frozenset({"bool", "int32", "int64"})
 _NOTHING: Final[list[Value]] = [b""]
@@ -90,6 +117,11 @@ def load_messages() -> dict[str, tuple[Field, ...]]:
     return {name: tuple(_read_field(text) for text in lines) for name, lines in texts.items()}
 
 
+@cache
+def _load_reviews() -> dict[str, tuple[Field, ...]]:
+    return {name: tuple(_read_field(text) for text in lines) for name, lines in _REVIEWS.items()}
+
+
 def _read_field(text: str) -> Field:
     number, name, shape, *marks = text.split(" ")
     return Field(
@@ -107,7 +139,7 @@ def _read_field(text: str) -> Field:
 @cache
 def _message_reader(name: str) -> Reader:
     """Return what reads a message: no message holds itself, so this ends."""
-    fields = load_messages()[name]
+    fields = _load_reviews()[name] if name in _REVIEWS else load_messages()[name]
     names = {field.number: field.name for field in fields}
     setters = {field.number: _setter(field) for field in fields}
     # What the object is where nothing was sent: structs are always there, with their own blanks.

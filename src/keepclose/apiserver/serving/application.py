@@ -24,6 +24,7 @@ from keepclose.apiserver.patching.merge import apply_merge_patch
 from keepclose.apiserver.patching.operations import apply_json_patch
 from keepclose.apiserver.patching.strategic import apply_strategic_patch
 from keepclose.apiserver.resources import BINDINGS
+from keepclose.apiserver.security.users import ANONYMOUS, User
 from keepclose.apiserver.serving import bodies
 from keepclose.apiserver.serving.answers import (
     answer_failure,
@@ -33,6 +34,7 @@ from keepclose.apiserver.serving.answers import (
     noting,
 )
 from keepclose.apiserver.serving.binding import SUCCESS, bind_pod
+from keepclose.apiserver.serving.container_requests import refuse_container_request
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
 from keepclose.apiserver.serving.forms import Form, encode, read_accept, render_entry, render_list
 from keepclose.apiserver.serving.identities import check_path_name, drop_duplicate_owners
@@ -46,6 +48,7 @@ from keepclose.apiserver.serving.options import (
     wants_watch,
 )
 from keepclose.apiserver.serving.reading import read_list, read_one
+from keepclose.apiserver.serving.reviews import answer_review, answers_review
 from keepclose.apiserver.serving.targets import Target, parse_path, verb_of
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.serving.writing import Writer, manager_name
@@ -62,6 +65,10 @@ class Guard(Protocol):
 
     def admit(self, request: Request, verb: str, target: Target | None) -> None:
         """Return when the request may go on."""
+        ...
+
+    def user_of(self, request: Request) -> User:
+        """Return who calls."""
         ...
 
 
@@ -161,7 +168,13 @@ class Application:
         return answer
 
     def _page(self, request: Request, query: Query) -> Answer:
+        if request.method == "POST" and answers_review(request.path):
+            user = self._guard.user_of(request)
+            if user is ANONYMOUS:
+                self._guard.admit(request, "create", None)
+            return answer_review(request, user)
         self._guard.admit(request, request.method.lower(), None)
+        refuse_container_request(request.path)
         path = request.path.rstrip("/") or "/"
         page = self._pages.get(path)
         if page is None:

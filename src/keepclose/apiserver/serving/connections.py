@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from keepclose.apiserver.failures import too_large
+from keepclose.apiserver.serving.container_requests import refusal_of
 from keepclose.apiserver.serving.messages import Answer, Handler, Request, Stream, encode_head
 
 log = structlog.get_logger(__name__)
@@ -123,7 +124,8 @@ class Connection(asyncio.Protocol):
         """Look at what is announced before reading it."""
         length = self._headers.get(b"content-length", b"")
         if self._parser.should_upgrade():
-            self._refuse(400, b"upgrades are not served")
+            path = self._url.partition(b"?")[0].decode(errors="replace")
+            self._refuse(400, (refusal_of(path) or "upgrades are not served").encode())
         elif length.isdigit() and int(length) > MAX_BODY_BYTES:
             self._refuse_large()
         elif self._headers.get(b"expect", b"").lower() == b"100-continue":
