@@ -149,6 +149,24 @@ async def test_an_api_server_that_is_gone_ends_every_command_alike(tmp_path: Pat
         await server.stop()
 
 
+async def test_a_server_whose_start_is_cancelled_listens_no_more(tmp_path: Path) -> None:
+    """Whenever the start is cancelled, stopping ends all that listens."""
+    for turns in range(1, 100):
+        server = ControlServer(tmp_path / f"{turns}.sock", {})
+        starting = asyncio.create_task(server.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_over = starting.done()
+        starting.cancel()
+        await asyncio.wait([starting])
+        await server.stop()
+        with pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+            await asyncio.open_unix_connection(tmp_path / f"{turns}.sock")
+        if is_over:
+            return
+    pytest.fail("the server never started")
+
+
 def test_where_no_cluster_runs(tmp_path: Path) -> None:
     """The message says how to start one."""
     with pytest.raises(

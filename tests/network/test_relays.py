@@ -258,3 +258,22 @@ async def test_no_server_behind(echo: Echo) -> None:
         assert await reader.read() == b""
         writer.transport.abort()
         await relay.cut()
+
+
+async def test_a_relay_whose_opening_is_cancelled_listens_no_more(echo: Echo) -> None:
+    """Whenever the opening is cancelled, a cut ends all that listens."""
+    namespace, port = echo
+    for turns in range(1, 100):
+        relay = Relay(namespace, port)
+        opening = asyncio.create_task(relay.open())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_over = opening.done()
+        opening.cancel()
+        await asyncio.wait([opening])
+        await relay.cut()
+        with pytest.raises(ConnectionRefusedError):
+            await _connect(echo)
+        if is_over:
+            return
+    pytest.fail("the relay never opened")
