@@ -282,7 +282,7 @@ def test_a_missing_field_is_told() -> None:
     """Troubleshooting: whether the field is present in the Service is the first thing told."""
     (reason,) = SCENE.plan(asking(None)).strategy.reasons
     assert reason.code is ReasonCode.NOTHING_ASKED
-    assert "trafficDistribution" in reason.fix
+    assert reason.message == "no mechanism was asked for, so every node uses all endpoints"
 
 
 def test_missing_slices_are_told() -> None:

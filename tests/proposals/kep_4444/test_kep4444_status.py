@@ -118,6 +118,7 @@ async def test_honored_confirms_what_the_data_plane_did(tmp_path: Path) -> None:
                 "acknowledges": True,
                 "acknowledge_every_s": 0.0,
                 "families": ("IPv4",),
+                "gates": REPORTING,
             }
             async with (
                 seen.proxied("n1", writer=RecordingWriter(), **tells),
