@@ -100,7 +100,7 @@ def test_bound_and_objective_can_be_chosen() -> None:
         ),
         pytest.param(
             SHARES,
-            {"a": 1, "b": 1},
+            {"a": 2},
             ReasonCode.TOO_FEW_ENDPOINTS,
             "2 ready endpoints are too few, or too close together, to be divided among 3 zones "
             "with traffic",
@@ -124,6 +124,14 @@ def test_refusals_say_why(
     assert isinstance(answer, Refusal)
     assert (answer.reason.code, answer.reason.message) == (want_code, want_message)
     assert answer.reason.fix
+
+
+def test_zones_without_endpoints_are_left_to_all() -> None:
+    """Two endpoints in two of three zones serve these; the clients of the third use both."""
+    demand = ZoneDemand(SHARES, {"a": 1, "b": 1}, {})
+    answer = BALANCED.allocate(demand)
+    matrix = answer.matrix if isinstance(answer, Allotment) else answer
+    assert matrix == {"a": {"a": 1}, "b": {"b": 1}}
 
 
 def test_slices_are_hinted_and_stay() -> None:
@@ -156,19 +164,23 @@ def test_too_few_endpoints_lose_their_hints() -> None:
 def test_every_endpoint_serves_one_zone_with_traffic(
     shares: dict[str, int], endpoints: dict[str, int], written: dict[str, dict[str, int]]
 ) -> None:
-    """Each zone's endpoints are used up, and each zone with traffic is served."""
+    """Each zone's endpoints are used up, and each zone with traffic that has some is served."""
     parts = {zone: count / sum(shares.values()) for zone, count in shares.items()}
     answer = BALANCED.allocate(ZoneDemand(parts, endpoints, written))
     total = sum(endpoints.values())
     # A minimum for each zone under the bound of 20 %, in whole numbers.
     least = sum(-(-total * count * 5 // (sum(shares.values()) * 6)) for count in shares.values())
-    if not shares or total < len(shares):
+    if not shares or (total < len(shares) and len(endpoints) < 2):
         assert isinstance(answer, Refusal)
     if not isinstance(answer, Refusal):
         matrix = answer.matrix if isinstance(answer, Allotment) else answer
-        assert isinstance(answer, Allotment) == (least > total)
         assert {zone: sum(row.values()) for zone, row in matrix.items()} == endpoints
-        assert {served for row in matrix.values() for served in row} == set(shares)
+        served = {served for row in matrix.values() for served in row}
+        if served == set(shares):
+            assert isinstance(answer, Allotment) == (least > total)
+        else:
+            # The clients of zones without endpoints use all of them then, and no hint is for them.
+            assert served == shares.keys() & endpoints.keys()
 
 
 def test_a_bound_that_cannot_be_kept_is_told() -> None:

@@ -1,9 +1,10 @@
 """The allocator "balanced": the best exclusive allocation for a stated objective.
 
 Every endpoint serves exactly one zone, and a zone is served by endpoints located in it before any
-others. How many serve each zone is chosen for the best objective under a bound on overload. Where
-every choice is worse than none, everybody uses all endpoints. There is an
-answer for every input, and a zone with traffic never goes without an endpoint. Hints that are
+others. How many serve each zone is chosen for the best objective under a bound on overload. Zones
+without endpoints may be left to all endpoints together, and where every choice is worse than none,
+all clients use all endpoints. So it is never worse than serving each zone by its own endpoints
+alone, unless that breaks the bound. There is an answer for every input. Hints that are
 written already are changed only when keeping them would cost more than a little of the objective
 or break the bound: each change is a write to a slice that all proxies read.
 """
@@ -18,13 +19,13 @@ from typing import Final
 import msgspec
 
 from keepclose.routing.allocation.settling import count_changes, settle
+from keepclose.routing.allocation.unhinted import SERVED, choose_served_sizes
 from keepclose.routing.allocation.zonesizes import (
     ALLOCATED,
     LOCALITY_OBJECTIVE,
     ROUNDING,
     SCORE_OBJECTIVE,
     SHARED,
-    choose_sizes,
 )
 
 OVERLOAD_BOUND: Final = 0.2
@@ -49,6 +50,8 @@ class Balance(msgspec.Struct, frozen=True):
     """The least overload bound that can be kept, where the one asked for cannot."""
     shared: bool
     """All clients use all endpoints; sizes and matrix are zeros."""
+    unhinted: tuple[int, ...] = ()
+    """The zones with traffic that no endpoint is hinted for: their clients use all endpoints."""
 
 
 def balance(
@@ -82,12 +85,19 @@ def balance(
     answer = allocate_balanced_from(
         zones, parts, counts, limit, code, written, matrix, [0] * (16 * zones + 16), floats
     )
+    # NB: without zones that are left to all this is the very number, free of rounding.
+    kept = floats[0] * (1.0 - floats[2])
     rows = tuple(tuple(matrix[row * zones : (row + 1) * zones]) for row in range(zones))
     return Balance(
         sizes=tuple(sum(row[zone] for row in rows) for zone in range(zones)),
         matrix=rows,
-        relaxed=floats[0] if answer == ALLOCATED and floats[0] > limit else None,
+        relaxed=kept if answer == ALLOCATED and kept > limit + ROUNDING else None,
         shared=answer == SHARED,
+        unhinted=tuple(
+            zone
+            for zone in range(zones)
+            if answer == ALLOCATED and parts[zone] > 0.0 and not floats[SERVED + zone] > 0.0
+        ),
     )
 
 
@@ -104,14 +114,16 @@ def allocate_balanced(  # noqa: PLR0917 - compiled code takes positions only
     """Fill the flat matrix (location times zones plus served zone); return ALLOCATED or SHARED.
 
     Shares add up to 1. A zone without share is served by nobody: its endpoints serve the others.
+    A zone without endpoints may be left without any as well: its clients then use all endpoints.
     SHARED, with a matrix of zeros, means that all clients use all endpoints, because there are
     fewer endpoints than zones with traffic, no traffic at all, or because the best division of
-    them is worse than none. `floats[0]` becomes the bound
-    that was kept: `bound`, or the least one possible. `ints` starts with the size of each zone.
+    them is worse than none. `ints` starts with the size of each zone, `floats` is filled as by
+    `choose_served_sizes`.
     """
     for cell in range(zones * zones):
         matrix[cell] = 0
-    if choose_sizes(zones, shares, endpoints, bound, objective, ints, floats) == SHARED:
+    code = choose_served_sizes(zones, shares, endpoints, bound, objective, 0, ints, floats)
+    if code == SHARED:
         return SHARED
     for zone in range(zones):
         matrix[zone * zones + zone] = min(endpoints[zone], ints[zone])
@@ -132,15 +144,19 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
 ) -> int:
     """Fill the matrix as `allocate_balanced` does, but with few changes against the previous one.
 
-    The result is at most HYSTERESIS points below the best objective, and keeps the same bound. It
-    is reached by re-hinting one endpoint at a time, each time the one that helps most, or by the
-    best sizes with the flows nearest to the previous ones, whichever re-hints fewer.
+    The result is at most HYSTERESIS points below the best objective, or REVERSAL points where a
+    zone without endpoints has others hinted for it, and keeps the same bound. It is reached by
+    re-hinting one endpoint at a time, each time the one that helps most, or by the best sizes with
+    the flows nearest to the previous ones, whichever re-hints fewer.
     """
     for cell in range(zones * zones):
         matrix[cell] = 0
-    if choose_sizes(zones, shares, endpoints, bound, objective, ints, floats) == SHARED:
+    lean = lean_of(zones, endpoints, previous)
+    code = choose_served_sizes(zones, shares, endpoints, bound, objective, lean, ints, floats)
+    if code == SHARED:
         return SHARED
-    settled = settle(zones, shares, endpoints, objective, previous, matrix, ints, floats)
+    served = floats[SERVED : SERVED + zones]
+    settled = settle(zones, served, endpoints, objective, previous, matrix, ints, floats)
     if settled == 0:
         return ALLOCATED
     for zone in range(zones):
@@ -159,8 +175,23 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
                 spare -= kept
     fill_flows(zones, endpoints, matrix, ints)
     if settled in range(1, count_changes(zones, previous, matrix)):
-        settle(zones, shares, endpoints, objective, previous, matrix, ints, floats)
+        settle(zones, served, endpoints, objective, previous, matrix, ints, floats)
     return ALLOCATED
+
+
+def lean_of(zones: int, endpoints: Sequence[int], previous: Sequence[int]) -> int:
+    """Return how the written hints have zones without endpoints: 1 left to all, -1 served.
+
+    0 means that nothing is written.
+    """
+    lean = 0
+    for location in range(zones):
+        for zone in range(zones):
+            if previous[location * zones + zone] > 0:
+                if endpoints[zone] == 0:
+                    return -1
+                lean = 1
+    return lean
 
 
 def fill_flows(

@@ -50,8 +50,11 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
 
     SHARED means that all clients should use all endpoints: there are too few to divide them, or
     dividing them would do more harm than good. `floats[0]` becomes the
-    bound that was kept, `floats[1]` the objective reached.
+    bound that was kept, `floats[1]` the objective that dividing them reaches, -inf where they are
+    too few.
     """
+    floats[0] = max(0.0, bound)
+    floats[1] = -math.inf
     total = 0
     busy = 0
     for zone in range(zones):
@@ -64,7 +67,6 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
     # Each start may end in a place from which no single exchange leads on. By load, the maximum is
     # least; by what is missing, the mean deviation; at home, nothing crosses zones. The last is far
     # from the best as a rule, and only tried when it is not.
-    floats[1] = -math.inf
     for start in range(3):
         least = floats[1] - HOME_ADVANCE if start == AT_HOME else -math.inf
         if place_endpoints(zones, shares, endpoints, total, start, ints):
