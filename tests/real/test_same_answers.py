@@ -27,6 +27,7 @@ PLACES = "topology.kubernetes.io"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 MAPS = "/api/v1/namespaces/default/configmaps"
+ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
@@ -704,6 +705,17 @@ CASES: dict[str, list[Ask]] = {
         ("POST", "/api/v1/bindings", bound("free")),
         ("GET", "/api/v1/bindings"),
         ("POST", f"{PODS}/free/status", pod("free")),
+    ],
+    "accounts": [
+        ("POST", ACCOUNTS, {"metadata": {"name": "robot"}, "secrets": [{"name": "s"}]}),
+        ("PATCH", f"{ACCOUNTS}/robot", {"automountServiceAccountToken": False}, MERGE),
+        ("PATCH", f"{ACCOUNTS}/robot", {"secrets": [{"name": "t"}]}, STRATEGIC),
+        ("PUT", f"{ACCOUNTS}/robot", {"metadata": {"name": "robot"}, "imagePullSecrets": [{}]}),
+        ("POST", ACCOUNTS, {"metadata": {"name": "Robot"}}),
+        ("POST", ACCOUNTS, {"metadata": {"name": "odd"}, "secrets": "x"}),
+        ("GET", f"{ACCOUNTS}/robot"),
+        ("DELETE", f"{ACCOUNTS}/robot"),
+        ("GET", f"{ACCOUNTS}/robot"),
     ],
     "names that are no names": [
         *(

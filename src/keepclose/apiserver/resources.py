@@ -166,6 +166,15 @@ RESOURCES: Final = (
         short_names=("cm",),
     ),
     Resource(
+        group="",
+        version="v1",
+        kind="ServiceAccount",
+        plural="serviceaccounts",
+        singular="serviceaccount",
+        definition=_CORE + "ServiceAccount",
+        short_names=("sa",),
+    ),
+    Resource(
         group="apps",
         version="v1",
         kind="Deployment",

@@ -179,7 +179,7 @@ def test_topology_keys_are_served_while_their_gate_is_on() -> None:
 
 def test_a_type_that_holds_itself_is_not_followed_for_ever() -> None:
     """At the second meeting it is a value that nobody looks into."""
-    builder = _Builder({"core.v1.ServicePort": {"owner": "core.v1.Service"}})
+    builder = _Builder({"core.v1.ServicePort": {"owner": "core.v1.Service"}}, frozenset())
     service = builder.object_type("core.v1.Service")
     ports = service.fields["spec"].fields["ports"].items
     assert ports is not None

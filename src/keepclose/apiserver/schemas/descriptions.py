@@ -20,6 +20,7 @@ _OWN: Final[dict[str, dict[str, str]]] = {
     "autoscaling.v1.Scale": {"": "How many replicas a workload asks for and has."},
     "coordination.v1.Lease": {"": "Who leads, and until when."},
     "core.v1.ConfigMap": {"": "Configuration as plain data."},
+    "core.v1.ServiceAccount": {"": "A name under which pods call the API server."},
     "core.v1.Endpoints": {
         "": "The addresses behind a Service in one object. EndpointSlices have taken its place."
     },

@@ -26,8 +26,8 @@ def review_access(user: User, review: JsonObject) -> JsonObject:
     A create that a rule allows for one name only is refused where the review names none.
     """
     spec: JsonObject = review.get("spec") or {}
-    wanted = spec.get("resourceAttributes")
-    path = spec.get("nonResourceAttributes")
+    wanted: JsonObject = spec.get("resourceAttributes") or {}
+    path: JsonObject = spec.get("nonResourceAttributes") or {}
     if bool(wanted) is bool(path):
         raise bad_request(
             "exactly one of nonResourceAttributes or resourceAttributes must be specified"

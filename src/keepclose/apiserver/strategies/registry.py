@@ -23,6 +23,7 @@ from keepclose.apiserver.strategies.namespaces import NamespaceStrategy
 from keepclose.apiserver.strategies.nodes import NodeStrategy
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.apiserver.strategies.pods import PodStrategy
+from keepclose.apiserver.strategies.serviceaccounts import ServiceAccountStrategy
 from keepclose.apiserver.strategies.servicecidrs import ServiceCIDRStrategy
 from keepclose.apiserver.strategies.services import ServiceStrategy
 from keepclose.apiserver.strategies.workloads import (
@@ -38,6 +39,7 @@ _PLAIN_KINDS: Final[dict[str, type[PlainStrategy]]] = {
     "Endpoints": EndpointsStrategy,
     "Event": EventStrategy,
     "ConfigMap": ConfigMapStrategy,
+    "ServiceAccount": ServiceAccountStrategy,
     "Deployment": DeploymentStrategy,
     "ReplicaSet": ReplicaSetStrategy,
     "DaemonSet": DaemonSetStrategy,

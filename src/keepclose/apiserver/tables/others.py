@@ -18,6 +18,10 @@ def _config_map_cells(item: JsonObject, now: float) -> Cells:
     return [name_of(item), entries, age(item, now)]
 
 
+def _service_account_cells(item: JsonObject, now: float) -> Cells:
+    return [name_of(item), age(item, now)]
+
+
 def _lease_cells(item: JsonObject, now: float) -> Cells:
     return [name_of(item), text_at(item, "spec", "holderIdentity"), age(item, now)]
 
@@ -42,6 +46,10 @@ NAMESPACE: Final = Printer(
 CONFIG_MAP: Final = Printer(
     columns=(NAME, Column("Data", "How many entries it has."), AGE),
     cells=_config_map_cells,
+)
+SERVICE_ACCOUNT: Final = Printer(
+    columns=(NAME, AGE),
+    cells=_service_account_cells,
 )
 LEASE: Final = Printer(
     columns=(NAME, Column("Holder", "Who holds the lease."), AGE),

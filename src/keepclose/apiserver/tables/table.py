@@ -19,6 +19,7 @@ from keepclose.apiserver.tables.others import (
     CONFIG_MAP,
     LEASE,
     NAMESPACE,
+    SERVICE_ACCOUNT,
     SERVICE_CIDR,
     UNKNOWN_KIND,
 )
@@ -38,6 +39,7 @@ _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = {
     ("", "Endpoints"): ENDPOINTS,
     ("", "Event"): EVENT,
     ("", "ConfigMap"): CONFIG_MAP,
+    ("", "ServiceAccount"): SERVICE_ACCOUNT,
     ("apps", "Deployment"): DEPLOYMENT,
     ("apps", "ReplicaSet"): REPLICA_SET,
     ("apps", "DaemonSet"): DAEMON_SET,
