@@ -74,7 +74,7 @@ def test_every_statement_says_what_it_tests() -> None:
     ("path", "want"),
     [
         pytest.param(FOLDER / "kep_4444" / "test_a.py", "kep_4444", id="a proposal's"),
-        pytest.param(FOLDER / "test_statements.py", None, id="about all"),
+        pytest.param(FOLDER / "test_proposal_statements.py", None, id="about all"),
         pytest.param(FOLDER.parent / "kep_4444" / "test_a.py", None, id="elsewhere"),
     ],
 )
