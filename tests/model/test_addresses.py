@@ -281,12 +281,9 @@ def test_names_as_addresses(text: str, want: list[str]) -> None:
         ),
         pytest.param(
             "::ffff:10.0.0.1/104",
-            [
-                "must not have an IPv4-mapped IPv6 address",
-                "must not have bits set beyond the prefix length",
-            ],
+            ["must not have an IPv4-mapped IPv6 address"],
             [],
-            id="mapped with stray bits",
+            id="mapped with stray bits, of which the first is told",
         ),
     ],
 )
@@ -316,7 +313,7 @@ def test_no_text_raises(text: str) -> None:
     assert (addresses.legacy_ip_causes("f", text, strict=False) == []) == is_address
     assert (addresses.strict_ip_causes("f", text) == []) == (addresses.canonical(text) == text)
     for strict in (True, False):
-        assert len(addresses.cidr_causes("f", text, strict=strict)) <= 2
+        assert len(addresses.cidr_causes("f", text, strict=strict)) <= 1
     assert len(addresses.endpoint_ip_causes("f", text)) <= 1
     assert len(addresses.fqdn_causes("f", text)) <= 1
 

@@ -154,11 +154,11 @@ def cidr_causes(
         return []
     if parsed.leading_zeros or length_text != str(length):
         return [invalid(field, value, _ZERO_PADDED_CIDR)]
-    causes = [invalid(field, value, _MAPPED_CIDR)] if parsed.mapped else []
-    number = int(parsed.address) + (0xFFFF << 32 if parsed.mapped else 0)
-    if number & ((1 << (width - length)) - 1):
-        causes.append(invalid(field, value, _STRAY_BITS_CIDR))
-    return causes
+    if parsed.mapped:
+        return [invalid(field, value, _MAPPED_CIDR)]
+    if int(parsed.address) & ((1 << (width - length)) - 1):
+        return [invalid(field, value, _STRAY_BITS_CIDR)]
+    return []
 
 
 @lru_cache(maxsize=_CACHED)
