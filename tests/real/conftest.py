@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from apis import Api, opened, serving
+from unit_tables import summary_lines
 
 from keepclose.kube.kinds import NAMESPACES
 
@@ -27,3 +28,12 @@ async def namespace(api: Api) -> str:
     async with opened(api.kubeconfig) as client:
         await client.create(NAMESPACES, {"metadata": {"name": name}})
     return name
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many cases of the unit tables of Kubernetes agree, if some were compared."""
+    lines = summary_lines()
+    if lines:
+        terminalreporter.section("unit tables of Kubernetes")
+    for line in lines:
+        terminalreporter.write_line(line)
