@@ -109,7 +109,7 @@ def texts(new: Service, old: Service, gates: FeatureGates = GATES) -> list[str]:
         pytest.param(
             with_ips(families=V4),
             with_ips(A, families=V4),
-            [f"{IPS}[0]: Invalid value: []: primary clusterIP can not be unset"],
+            [f"{IPS}[0]: Invalid value: null: primary clusterIP can not be unset"],
             id="address released",
         ),
         pytest.param(
@@ -121,7 +121,7 @@ def texts(new: Service, old: Service, gates: FeatureGates = GATES) -> list[str]:
         pytest.param(
             with_ips(families=()),
             with_ips(families=V4),
-            [f"{FAMILIES}[0]: Invalid value: []: primary ipFamily can not be unset"],
+            [f"{FAMILIES}[0]: Invalid value: null: primary ipFamily can not be unset"],
             id="family released without an address",
         ),
         pytest.param(

@@ -58,7 +58,7 @@ def _cluster_ip_causes(new: Service, old: Service) -> list[Cause]:
         ]
     causes: list[Cause] = []
     if not values:
-        causes.append(invalid(f"{field}[0]", values, "primary clusterIP can not be unset"))
+        causes.append(invalid(f"{field}[0]", None, "primary clusterIP can not be unset"))
     elif before and values[0] != before[0]:
         causes.append(invalid(f"{field}[0]", values, _MAY_NOT_CHANGE))
     if len(before) > len(values) == 1:
@@ -81,7 +81,8 @@ def _family_causes(new: Service, old: Service) -> list[Cause]:
         ]
     causes: list[Cause] = []
     if len(values) < len(before) and not new.spec.cluster_ips:
-        causes.append(invalid(field, values, "primary ipFamily can not be unset"))
+        # NB: a list that is not there is null in Kubernetes' words, not empty.
+        causes.append(invalid(field, values or None, "primary ipFamily can not be unset"))
     if values and before and values[0] != before[0]:
         # NB: here the addresses are shown, not the families.
         causes.append(invalid(field, new.spec.cluster_ips, _MAY_NOT_CHANGE))
