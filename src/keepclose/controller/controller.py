@@ -251,11 +251,13 @@ class Controller:
             patience_s = self._random.uniform(*self._settings.ask_again_s)
             with suppress(TimeoutError):
                 await self._clock.wait_for(self._doubts.wait(), patience_s)
+            was_away = self._doubts.is_set()
             self._doubts.clear()
             await self.guard.ask_again()
             if self._settings.mirrors:
                 await self.mirroring.guard.ask_again()
-            for key in self._conditions.release():
+            # NB: of conditions only a write can tell, and each Service costs one.
+            for key in self._conditions.release() if was_away else ():
                 self.queue.add(key)
 
     async def _tick(self) -> None:
@@ -268,6 +270,7 @@ class Controller:
         """Look at every Service again twice a day or so, whatever may have been missed."""
         while True:
             await self._clock.sleep(self._random.uniform(*self._settings.resync_s))
+            self._conditions.release()
             for key in self.caches.services:
                 self.queue.add(key)
 

@@ -123,8 +123,6 @@ class HintKeeper:
         while True:
             await self._clock.sleep(sum(self._settings.ask_again_s) / 2)
             await self.guard.ask_again()
-            for key in self._conditions.release():
-                self._add(key, 0.0)
 
     def hear_service(self, old: Service | None, new: Service | None) -> None:
         """Queue a Service that asks for something, or asked before and no longer does."""

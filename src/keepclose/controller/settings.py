@@ -40,7 +40,7 @@ class ControllerSettings(msgspec.Struct, frozen=True):
     grace_s: float = 3.0
     """How long syncs under way may take to end when the controller stops."""
     resync_s: tuple[float, float] = (12 * 3600.0, 24 * 3600.0)
-    ask_again_s: tuple[float, float] = (240.0, 360.0)
+    ask_again_s: tuple[float, float] = (45.0, 75.0)
     """After what time the server is asked whether it keeps by now what it did not keep."""
     mirrors: bool = True
     mirroring_workers: int = 5
