@@ -139,6 +139,49 @@ def test_conditions_come_with_their_gate() -> None:
     assert "TrafficDistributionProgrammed=False (OverriddenByAnnotation)" in table
 
 
+SUBSETS = EXAMPLE.parent / "subsets.yaml"
+SUBSET_GATES = "--feature-gates=TopologyAwareSubsetting=true,EndpointSliceSubsetting=true"
+
+
+def test_limits_of_subsetting_can_be_tried() -> None:
+    """With a lower start five pods are downgraded by the overload, and a higher limit divides."""
+    options = ["-f", str(SUBSETS), SUBSET_GATES, "--subsetting-starting-threshold=1"]
+    options.append("--subsetting-padding=0")
+    five = answer(*options)["default/five"]
+    assert "DowngradedToRandom" in json.dumps(five)
+    assert len(five["slices"]) == 1
+    five = answer(*options, "--subsetting-overload-threshold=0.7")["default/five"]
+    assert len(five["slices"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "want"),
+    [
+        pytest.param("--subsetting-starting-threshold=0", "must be a number above 0", id="start"),
+        pytest.param("--subsetting-overload-threshold=nan", "must be a number above 0", id="nan"),
+        pytest.param("--subsetting-padding=-1", "a whole number of at least 0", id="padding"),
+    ],
+)
+def test_limits_of_subsetting_that_cannot_be_are_refused(option: str, want: str) -> None:
+    """An option that is out of range ends the command with 2 and its name."""
+    result = run("-f", str(SUBSETS), option)
+    assert result.exit_code == 2
+    assert want in result.stderr
+    assert option.partition("=")[0] in result.stderr
+
+
+def test_regions_are_shown() -> None:
+    """By region, the nodes of two zones use the slices of both."""
+    text = SUBSETS.read_text().replace("subsetting: Auto", "subsetting: RequireRegion")
+    for zone, region in (("zone-a", "east"), ("zone-b", "east"), ("zone-c", "west")):
+        label = f"topology.kubernetes.io/zone: {zone}"
+        text = text.replace(label, f"{label}, topology.kubernetes.io/region: {region}")
+    result = run("-f", "-", SUBSET_GATES, "--service=twelve", stdin=text)
+    assert result.exit_code == 0
+    assert "every endpoint serves its own region: east 10, west 2" in result.stdout
+    assert "7 in zone-a, 3 in zone-b" in result.stdout
+
+
 def test_controller_defaults_can_be_tried() -> None:
     """Subsetting and detection by the controller are options, each behind its gate."""
     gates = "TopologyAwareSubsetting=true,NodeLevelTopology=true"

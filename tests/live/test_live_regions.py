@@ -74,7 +74,7 @@ async def used(cluster: World) -> dict[str, int]:
     found = {}
     for node in (await cluster.cluster()).nodes.values():
         selection = select(port, known[port.key], node=NodeView.of(node), gates=GATES)
-        found[node.name] = len(selection.cluster)
+        found[node.name] = len(selection.cluster or ())
     return dict(sorted(found.items()))
 
 
