@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from keepclose.routing.answers import Matrix, ZoneDemand
+
+HOLD_VARIABLE = "KEEPCLOSE_TEST_HOLD"
+"""Names the file that `waits` waits for to be removed."""
 
 
 class Made:
@@ -38,6 +43,15 @@ def _exit(_demand: ZoneDemand) -> Matrix:
     os._exit(3)
 
 
+def _wait(demand: ZoneDemand) -> Matrix:
+    hold = Path(os.environ[HOLD_VARIABLE])
+    if hold.exists():
+        hold.with_suffix(".asked").touch()
+    while hold.exists():
+        time.sleep(0.01)
+    return _stay(demand)
+
+
 def _abuse(demand: ZoneDemand) -> object:
     return {zone: {zone: float("nan")} for zone in demand.endpoints}
 
@@ -46,4 +60,5 @@ stay = Made(_stay)
 raises = Made(_raise)
 spins = Made(_spin)
 exits = Made(_exit)
+waits = Made(_wait)
 abuses = Made(_abuse)

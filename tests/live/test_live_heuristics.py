@@ -7,11 +7,14 @@ Services have their hints. The failure is announced once, by an Event, a conditi
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from faulty_heuristics import HOLD_VARIABLE
 from msgspec.structs import replace
 from sights import conditions, hints, quick
 
+from keepclose.controller.controller import Controller
 from keepclose.controller.metrics import Metrics
 from keepclose.heuristic_process import IsolatedHeuristic, Limits
 from keepclose.kube.kinds import PODS, SERVICES
@@ -82,7 +85,8 @@ async def test_a_failing_heuristic_leaves_the_endpoints_right(
 ) -> None:
     """A rollout reaches the slices without hints, and the failure is announced once."""
     cluster = five_pods
-    limits = Limits(allocate_s=0.5, first_pause_s=3600.0)
+    # NB: only the heuristic that hangs has to reach its limit, however busy the machine is.
+    limits = Limits(allocate_s=0.5 if cause == "TimedOut" else 60.0, first_pause_s=3600.0)
     heuristic = IsolatedHeuristic(NAME, value, limits=limits)
     settings = replace(quick(GATES, heuristics={NAME: heuristic}), most_retries=2)
     metrics = Metrics(max_endpoints=100)
@@ -154,3 +158,34 @@ async def test_a_hung_heuristic_does_not_stop_the_controller(five_pods: World) -
                 await asyncio.sleep(0.01)
         assert controller.queue.running
         assert await cluster.slices() == []
+
+
+async def test_a_controller_that_stops_keeps_the_hints_of_a_heuristic(
+    five_pods: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last sync waits for its answer: a heuristic that is asked has not failed."""
+    cluster = five_pods
+    hold = tmp_path / "hold"
+    monkeypatch.setenv(HOLD_VARIABLE, str(hold))
+    heuristic = IsolatedHeuristic(NAME, "faulty_heuristics:waits", limits=Limits(allocate_s=600.0))
+    settings = replace(quick(GATES, heuristics={NAME: heuristic}), grace_s=3 * PATIENCE)
+    await cluster.add_service(annotations=asking())
+
+    async def release_when_stopping(controller: Controller) -> None:
+        # No event tells that the workers are to stop.
+        while not controller.queue._is_shut_down:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        hold.unlink()
+
+    async with cluster.controlled(settings) as controller:
+        await cluster.settle(controller)
+        hold.touch()
+        await cluster.set_pod("old-0", ip="10.0.0.1", ready=False)
+        async with asyncio.timeout(3 * PATIENCE):
+            while not hold.with_suffix(".asked").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        releasing = asyncio.create_task(release_when_stopping(controller))
+    await releasing
+    zones = ["none", "zone-b", "zone-c", "zone-a", "zone-b"]
+    want = {f"10.0.0.{1 + number}": zone for number, zone in enumerate(zones)}
+    assert hints(await cluster.slices()) == want

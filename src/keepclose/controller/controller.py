@@ -216,12 +216,13 @@ class Controller:
         try:
             await _first_failure(tasks)
         finally:
-            close_heuristics(self._settings.plan.heuristics)
             try:
                 # NB: reflectors run on meanwhile, so that the last syncs see the present.
                 for crew in self._crews:
                     await crew.stop(self._settings.grace_s)
             finally:
+                # NB: after the syncs, which would take a closed heuristic for one that failed.
+                close_heuristics(self._settings.plan.heuristics)
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)

@@ -99,12 +99,15 @@ class WebhookProcess:
         try:
             await _first_failure(tasks)
         finally:
-            close_heuristics(self._heuristics)
-            # NB: the keeper first, while the webhook still answers to what its writes cause.
-            for task in reversed(tasks):
-                task.cancel()
-                await asyncio.wait((task,))
-            await self.webhook.stop()
+            try:
+                # NB: the keeper first, while the webhook still answers to what its writes cause.
+                for task in reversed(tasks):
+                    task.cancel()
+                    await asyncio.wait((task,))
+                await self.webhook.stop()
+            finally:
+                # NB: after the syncs, which would take a closed heuristic for one that failed.
+                close_heuristics(self._heuristics)
 
     async def _serve(self) -> None:
         pair = await self._find_pair()
