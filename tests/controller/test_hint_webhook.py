@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from faulty_heuristics import HOLD_VARIABLE
 from msgspec.structs import replace
 
 from keepclose.controller.admission import View
@@ -331,6 +332,39 @@ async def test_a_heuristic_that_fails_is_announced(tmp_path: Path, files: Webhoo
             labels = {"heuristic": value, "cause": "Raised"}
             name = "keepclose_heuristic_failures_total"
             assert process.metrics.registry.get_sample_value(name, labels)
+
+
+async def test_hints_stay_while_the_nodes_change_under_an_answer(
+    tmp_path: Path, files: WebhookSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer to a question that is outdated is fetched again; no hint is removed meanwhile."""
+    value = "example.dev/Waits"
+    hold = tmp_path / "hold"
+    monkeypatch.setenv(HOLD_VARIABLE, str(hold))
+    heuristic = IsolatedHeuristic(value, "faulty_heuristics:waits", limits=Limits(allocate_s=600.0))
+    settings = replace(SETTINGS, plan=replace(SETTINGS.plan, heuristics={value: heuristic}))
+    async with serving(tmp_path / "api", gates=parse_gates(GATES)) as api, world(api) as cluster:
+        await add_cluster(cluster, {DISTRIBUTION: value})
+        async with replica(tmp_path / "api", files, settings=settings) as process:
+            await expect_hints(cluster, [["zone-a", "zone-b"]])
+            await until(lambda: _is_idle(process))
+            hold.touch()
+            await cluster.add_node("n3", "zone-d")
+
+            async def is_asked() -> bool:
+                return hold.with_suffix(".asked").exists()
+
+            async def knows_both() -> bool:
+                return len(process.view.caches.nodes) == 5
+
+            await until(is_asked)
+            await cluster.add_node("n4", "zone-e")
+            await until(knows_both)
+            hold.unlink()
+            await until(lambda: _is_idle(process))
+            assert await hints(cluster) == [["zone-a", "zone-b"]]
+            written = process.metrics.registry.get_sample_value("keepclose_hint_writes_total")
+            assert written == 1
 
 
 async def test_large_slices_are_answered() -> None:

@@ -188,6 +188,9 @@ class HintKeeper:
             name = hinted.strategy.value
             self._answers[key] = await fetch_answers(heuristics, name, hinted.questions)
             hinted = self._rehint(service, claim)
+            if hinted is not None and hinted.questions:
+                # Slices or nodes changed meanwhile; without an answer the hints would be removed.
+                return Result.STALE
         result = (
             Result.SUCCESS if hinted is None else await self._writer.write(service, hinted.changed)
         )
