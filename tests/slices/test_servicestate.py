@@ -14,7 +14,7 @@ from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service import Service
-from keepclose.model.wellknown import FOR_ZONE_LABEL
+from keepclose.model.wellknown import FOR_REGION_LABEL, FOR_ZONE_LABEL, REGION_LABEL
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.heuristics import Matrix, ZoneDemand
 from keepclose.routing.nodelevel import NodeLevelMode
@@ -394,6 +394,23 @@ def test_dividing_a_service_moves_no_endpoint_that_stays_in_its_zone() -> None:
     world.change(service())
     plan = world.sync().plans["IPv4"]
     assert set(world.groups()) == {""}
+    assert (plan.added, plan.reallocated) == (12, 0)
+
+
+def test_dividing_a_service_by_region_moves_no_endpoint_that_stays_in_its_region() -> None:
+    """The home of an endpoint is the region of its node then, and not its zone."""
+    nodes = [
+        node("n1", "zone-a", labels={REGION_LABEL: "east"}),
+        node("n2", "zone-b", labels={REGION_LABEL: "east"}),
+        node("n3", "zone-c", labels={REGION_LABEL: "west"}),
+    ]
+    world = World(service(), nodes, Settings(gates=ALL))
+    world.add(*pods_on(n1=4, n2=4, n3=4))
+    world.sync()
+    world.change(service(annotations={SUBSETTING: "RequireRegion"}))
+    plan = world.sync().plans["IPv4"]
+    regions = {endpoint_slice.metadata.labels[FOR_REGION_LABEL] for endpoint_slice in world.slices}
+    assert regions == {"east", "west"}
     assert (plan.added, plan.reallocated) == (12, 0)
 
 

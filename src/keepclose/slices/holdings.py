@@ -7,6 +7,7 @@ and answer who holds what; they decide nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from keepclose.model.endpointslice import Endpoint, EndpointSlice
@@ -175,17 +176,19 @@ class Holdings:
         names = [name for name in self._seats.get(identity, ()) if self.by_name[name].owned]
         return self.by_name[min(names)].entries[identity] if names else None
 
-    def is_reallocated(self, identity: EndpointId, zone: str) -> bool:
+    def is_reallocated(
+        self, identity: EndpointId, zone: str, locate: Callable[[Endpoint], str]
+    ) -> bool:
         """Return whether the endpoint was another zone's and now becomes that of the given zone.
 
         A slice meant for all zones leaves an endpoint to the zone that it is in, so that dividing a
         Service moves only what goes to a foreign zone; a slice for all takes no endpoint away from
-        any zone.
+        any zone. `locate` finds the zone, or the region where a Service is divided by regions.
         """
         owned = [held for name in self.seats(identity) if (held := self.by_name[name]).owned]
         if not zone or not owned:
             return False
-        return all((held.group.zone or held.entries[identity].zone) != zone for held in owned)
+        return all((held.group.zone or locate(held.entries[identity])) != zone for held in owned)
 
     def zone_of(self, identity: EndpointId) -> str:
         """Return the zone that the slice holding the endpoint is meant for; "" if none holds it."""

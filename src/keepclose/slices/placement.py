@@ -12,7 +12,7 @@ alters nothing that was observed or wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -30,6 +30,11 @@ from keepclose.slices.labels import is_owned_by, new_slice, slice_labels
 from keepclose.slices.packing import SlicePlan, pack
 
 __all__ = ["Placement", "SlicePlan"]
+
+
+def locate_by_zone(endpoint: Endpoint) -> str:
+    """Return the group of an endpoint where groups are zones; "" without a zone."""
+    return endpoint.zone or ""
 
 
 class Placement:
@@ -126,10 +131,13 @@ class Placement:
         identity = self._demand.endpoint_id(source)
         return "" if identity is None else self._holdings.zone_of(identity)
 
-    def plan(self, *, max_endpoints: int = 100) -> SlicePlan:
+    def plan(
+        self, *, max_endpoints: int = 100, locate: Callable[[Endpoint], str] = locate_by_zone
+    ) -> SlicePlan:
         """Return the writes that put every wanted endpoint into exactly one slice.
 
         Without any wanted endpoint this deletes all slices; a placeholder is added elsewhere.
+        `locate` returns the group that an endpoint is at home in, for the count of reallocations.
         """
         delete: list[EndpointSlice] = []
         updating: dict[str, tuple[Endpoint, ...]] = {}
@@ -155,7 +163,10 @@ class Placement:
         for group, identities in self._leftovers():
             added += len(identities)
             reallocated += sum(
-                [self._holdings.is_reallocated(identity, group.zone) for identity in identities]
+                [
+                    self._holdings.is_reallocated(identity, group.zone, locate)
+                    for identity in identities
+                ]
             )
             start = 0
             for name, count in pack(

@@ -35,7 +35,7 @@ from keepclose.slices.hinting import Hinting, hint_slices
 from keepclose.slices.hosts import Hosts
 from keepclose.slices.nodeoverlay import decide_overlay, lay_over
 from keepclose.slices.packing import SlicePlan
-from keepclose.slices.placement import Placement
+from keepclose.slices.placement import Placement, locate_by_zone
 from keepclose.slices.settings import Cluster, Settings
 
 _SPARE_FACTS = 4
@@ -213,7 +213,9 @@ class ServiceState:
         for family in self._families:
             reasons.update(dict.fromkeys(self._divide(family, strategy)))
             plan = add_placeholder(
-                family.placement.plan(max_endpoints=settings.max_endpoints),
+                family.placement.plan(
+                    max_endpoints=settings.max_endpoints, locate=self._locator(strategy.level)
+                ),
                 self._service,
                 address_type=family.address_type,
                 managed_by=settings.managed_by,
@@ -298,7 +300,7 @@ class ServiceState:
     def _locator(self, level: Level) -> Callable[[Endpoint], str]:
         """Return how the group is found that an endpoint is at home in."""
         if level is Level.ZONE:
-            return lambda endpoint: endpoint.zone or ""
+            return locate_by_zone
 
         def locate(endpoint: Endpoint) -> str:
             node = self._cluster.nodes.get(endpoint.node_name or "")
