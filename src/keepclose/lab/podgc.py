@@ -48,6 +48,8 @@ class PodCollector:
             return left_s
         for pod in pods:
             await self._delete(pod)
+        # Another absence of the node counts from its own beginning.
+        del self._gone_since[node]
         return None
 
     async def _delete(self, pod: WorkloadPod) -> None:

@@ -1,0 +1,41 @@
+"""Pods of nodes that are gone: when they are deleted, by the clock alone."""
+
+from __future__ import annotations
+
+from labobjects import a_node, a_pod
+from msgspec.structs import replace
+
+from keepclose.kube.client import Client
+from keepclose.kube.retries import Retries
+from keepclose.lab.podgc import QUARANTINE_S, PodCollector
+from keepclose.lab.pods import PODS, PodStatus
+from keepclose.lab.workloadcaches import WorkloadCaches
+from keepclose.model.meta import NamespacedName
+from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fakecluster import FakeCluster
+
+N0 = NamespacedName("", "n0")
+
+
+async def test_a_node_that_goes_again_gives_its_pods_their_time_again() -> None:
+    """Each absence of a node counts from its own beginning."""
+    clock = FakeClock()
+    cluster = FakeCluster(clock)
+    caches = WorkloadCaches()
+    client = Client(cluster, clock=clock, retries=Retries(max_elapsed=0.0))
+    collector = PodCollector(client, caches, clock=clock)
+    # One that has ended is deleted without a report.
+    first = replace(a_pod("first", "n0"), status=PodStatus(phase="Failed"))
+    cluster.put(PODS, first)
+    caches.pods.put(first)
+    assert await collector.sync(N0) == QUARANTINE_S
+    await clock.advance(QUARANTINE_S)
+    assert await collector.sync(N0) is None
+    deleted = [request.path for request in cluster.requests if request.method == "DELETE"]
+    assert deleted == ["/api/v1/namespaces/default/pods/first"]
+    caches.pods.delete(first.key)
+    caches.nodes.put(a_node("n0"))
+    caches.pods.put(a_pod("second", "n0"))
+    await clock.advance(3600.0)
+    caches.nodes.delete(N0)
+    assert await collector.sync(N0) == QUARANTINE_S
