@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -58,12 +61,33 @@ def test_answers_come_from_one_process() -> None:
     assert children() - before == set()
 
 
+def test_answers_come_however_many_files_are_open() -> None:
+    """A process with more than 1,024 connections asks as any other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        heuristic = isolated("stay", SLOW)
+        assert heuristic.allocate(DEMAND) == STAYED
+        heuristic.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.parametrize(
     ("which", "cause", "message"),
     [
         pytest.param("spins", FailureCause.TIMED_OUT, "it did not answer within 0.3 s", id="hangs"),
         pytest.param(
             "exits", FailureCause.CRASHED, "its process ended with exit code 3", id="exits"
+        ),
+        pytest.param(
+            "kills",
+            FailureCause.CRASHED,
+            f"its process was ended by signal {signal.SIGRTMIN + 6}",
+            id="kills itself by a signal without a name",
         ),
         pytest.param(
             "absent",

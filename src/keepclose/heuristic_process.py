@@ -205,7 +205,7 @@ class _Process:
         deadline = time.monotonic() + limit_s
         while data:
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select((), (self._to,), (), left_s)[1]:
+            if not _wait_for(self._to, select.POLLOUT, left_s):
                 return
             try:
                 data = data[os.write(self._to, data) :]
@@ -219,7 +219,7 @@ class _Process:
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._received:
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select((self._from,), (), (), left_s)[0]:
+            if not _wait_for(self._from, select.POLLIN, left_s):
                 self.is_late = True
                 return None
             chunk = os.read(self._from, 1 << 16)
@@ -228,6 +228,16 @@ class _Process:
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
         return line
+
+
+def _wait_for(file: int, event: int, limit_s: float) -> bool:
+    """Return whether a file is ready, or at its end, within the time."""
+    if limit_s <= 0:
+        return False
+    # NB: select takes no file beyond the 1,024th.
+    poll = select.poll()
+    poll.register(file, event)
+    return bool(poll.poll(limit_s * 1000))
 
 
 def _end(popen: subprocess.Popen[bytes]) -> None:
@@ -241,5 +251,7 @@ def _end(popen: subprocess.Popen[bytes]) -> None:
 
 def _describe_end(code: int) -> str:
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
+        # NB: signals of real time have no names.
+        names = {one.value: one.name for one in signal.Signals}
+        return f"was ended by {names.get(-code, f'signal {-code}')}"
     return f"ended with exit code {code}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,11 @@ def _exit(_demand: ZoneDemand) -> Matrix:
     os._exit(3)
 
 
+def _kill(_demand: ZoneDemand) -> Matrix:
+    os.kill(os.getpid(), signal.SIGRTMIN + 6)
+    return {}
+
+
 def _wait(demand: ZoneDemand) -> Matrix:
     hold = Path(os.environ[HOLD_VARIABLE])
     if hold.exists():
@@ -60,5 +66,6 @@ stay = Made(_stay)
 raises = Made(_raise)
 spins = Made(_spin)
 exits = Made(_exit)
+kills = Made(_kill)
 waits = Made(_wait)
 abuses = Made(_abuse)
