@@ -15,8 +15,8 @@ from msgspec import UNSET
 from keepclose.kube.recorder import format_time
 from keepclose.lab.images import (
     INVALID_NAME,
+    NO_IMAGE,
     PULL_BACK_OFF,
-    PULL_FAILED,
     ImageFlaw,
     find_image_flaw,
 )
@@ -37,8 +37,7 @@ FIRST_BACK_OFF_S: Final = 1.0
 LAST_BACK_OFF_S: Final = 60.0
 CRASH_LOOP: Final = "CrashLoopBackOff"
 CREATING: Final = Waiting("ContainerCreating")
-_NO_IMAGE: Final = (INVALID_NAME, PULL_FAILED, PULL_BACK_OFF)
-_NEVER_STARTED: Final = (CREATING.reason, *_NO_IMAGE)
+_NEVER_STARTED: Final = (CREATING.reason, *NO_IMAGE)
 _LOST: Final = 255
 _MOST_DOUBLINGS: Final = 10
 
@@ -95,7 +94,7 @@ class ContainerLife:
     def image_state(self) -> Waiting | None:
         """Why the container has no image, None when it has one or was not tried to start."""
         waiting = self._state.waiting
-        if waiting is UNSET or waiting.reason not in _NO_IMAGE:
+        if waiting is UNSET or waiting.reason not in NO_IMAGE:
             return None
         return waiting
 

@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 INVALID_NAME: Final = "InvalidImageName"
 PULL_FAILED: Final = "ErrImagePull"
 PULL_BACK_OFF: Final = "ImagePullBackOff"
+NO_IMAGE: Final = (INVALID_NAME, PULL_FAILED, PULL_BACK_OFF)
+"""What a container waits with that has no image."""
 _LONGEST: Final = 255
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _HOST: Final = (

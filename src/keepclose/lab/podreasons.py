@@ -12,10 +12,9 @@ from typing import Final
 
 from msgspec import UNSET
 
-from keepclose.lab.images import INVALID_NAME, PULL_BACK_OFF, PULL_FAILED
+from keepclose.lab.images import NO_IMAGE
 from keepclose.lab.podspecs import ContainerStatus, KubeletPod
 
-_OF_IMAGES: Final = (INVALID_NAME, PULL_FAILED, PULL_BACK_OFF)
 _SHOWN: Final = 2
 
 
@@ -57,8 +56,8 @@ def explain_pod(pod: KubeletPod) -> str:
 def _explain_container(container: ContainerStatus) -> str:
     state = container.state
     if state.waiting is not UNSET:
-        detail = container.image if state.waiting.reason in _OF_IMAGES else container.name
-        kind = "image" if state.waiting.reason in _OF_IMAGES else "container"
+        detail = container.image if state.waiting.reason in NO_IMAGE else container.name
+        kind = "image" if state.waiting.reason in NO_IMAGE else "container"
         return f"{state.waiting.reason} ({kind} {detail})"
     if state.terminated is not UNSET:
         return f"{state.terminated.reason} (container {container.name})"
