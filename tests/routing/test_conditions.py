@@ -11,7 +11,12 @@ from keepclose.model.meta import Condition
 from keepclose.model.service import Service
 from keepclose.routing.conditions import merge_conditions, service_conditions
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.honoring import Acknowledgements, NodeSample, find_obstacle
+from keepclose.routing.honoring import (
+    Acknowledgements,
+    NodeSample,
+    find_obstacle,
+    hint_levels,
+)
 from keepclose.routing.strategy import choose_strategy
 from keepclose.routing.topology import followed_levels
 from keepclose.testing.builders import endpoint, endpoint_slice, service
@@ -222,6 +227,13 @@ def test_what_hints_do_not_govern_is_not_honoured(
 def test_gates_say_which_hints_a_node_goes_by(off: tuple[Gate, ...], want: set[HintLevel]) -> None:
     """The rule that selects endpoints is the one that a node states."""
     assert followed_levels(FeatureGates().without(*off)) == want
+
+
+def test_levels_of_hints_are_those_of_all_endpoints() -> None:
+    """An endpoint without a node has zone hints alone, beside others that have both."""
+    assert hint_levels([endpoint_slice(BARE)]) == set()
+    assert hint_levels([endpoint_slice(BARE, ZONE_ONLY)]) == {HintLevel.ZONES}
+    assert hint_levels([endpoint_slice(ZONE_ONLY, HINTED)]) == set(HintLevel)
 
 
 def test_nothing_is_honoured_where_nothing_is_programmed() -> None:

@@ -20,6 +20,7 @@ from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.fieldpaths import describe_fields
 from keepclose.model.meta import NamespacedName
+from keepclose.routing.honoring import hint_levels
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.finishing import take_over
 from keepclose.slices.packing import SlicePlan
@@ -133,20 +134,6 @@ async def try_update(client: Client, sent: EndpointSlice, present: EndpointSlice
     return await client.update(ENDPOINT_SLICES, take_over(sent, present), dry_run=True)
 
 
-def brings_hints(piece: EndpointSlice, before: EndpointSlice | None) -> bool:
+def brings_hints(endpoint_slice: EndpointSlice, before: EndpointSlice | None) -> bool:
     """Return whether a write brings a kind of hints that the slice did not have."""
-    return bool(_hint_kinds(piece) - (frozenset() if before is None else _hint_kinds(before)))
-
-
-def _hint_kinds(one: EndpointSlice) -> frozenset[str]:
-    kinds: set[str] = set()
-    for endpoint in one.endpoints:
-        hints = endpoint.hints
-        if hints is not None:
-            if hints.for_zones:
-                kinds.add("forZones")
-            if hints.for_nodes:
-                kinds.add("forNodes")
-            if len(kinds) == 2:
-                break
-    return frozenset(kinds)
+    return bool(hint_levels([endpoint_slice]) - hint_levels([] if before is None else [before]))

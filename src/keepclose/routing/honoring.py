@@ -103,14 +103,19 @@ def find_obstacle(service: Service, *, gates: FeatureGates) -> Obstacle | None:
 
 
 def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
-    """Return the kinds of hints that slices carry, judged by one hinted endpoint of each."""
+    """Return the kinds of hints that any endpoint of the slices carries."""
     levels: set[HintLevel] = set()
-    for one in slices:
-        hints = next((each.hints for each in one.endpoints if each.hints is not None), None)
-        if hints is not None and hints.for_zones:
-            levels.add(HintLevel.ZONES)
-        if hints is not None and hints.for_nodes:
-            levels.add(HintLevel.NODES)
+    for endpoint_slice in slices:
+        for endpoint in endpoint_slice.endpoints:
+            hints = endpoint.hints
+            if hints is None:
+                continue
+            if hints.for_zones:
+                levels.add(HintLevel.ZONES)
+            if hints.for_nodes:
+                levels.add(HintLevel.NODES)
+            if len(levels) == len(HintLevel):
+                return frozenset(levels)
     return frozenset(levels)
 
 
