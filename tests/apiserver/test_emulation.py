@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.model.gate_history import VersionError, parse_version
+from keepclose.model.gate_history import VersionError, parse_emulated_version
 from keepclose.model.gates import FeatureGates, Gate, GateError, gates_at, parse_gates
 from keepclose.testing.apiservers import Reply, Served, serving
 
@@ -119,12 +119,12 @@ def test_gates_that_a_release_can_set() -> None:
 def test_versions_that_cannot_be_emulated(text: str) -> None:
     """The refusal names the range."""
     with pytest.raises(VersionError, match=r"must be a version from 1\.29 to 1\.36"):
-        parse_version(text)
+        parse_emulated_version(text)
 
 
 def test_versions_are_written_as_for_kube_apiserver() -> None:
     """The name of the component may stand before the version."""
-    assert (parse_version("1.33"), parse_version("kube=1.34")) == (33, 34)
+    assert (parse_emulated_version("1.33"), parse_emulated_version("kube=1.34")) == (33, 34)
 
 
 async def test_traffic_distribution_over_upgrade_rollback_and_upgrade(tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ def read_gates(
 
     An emulated version brings its own defaults.
     """
-    from keepclose.model.gate_history import VersionError, parse_version
+    from keepclose.model.gate_history import VersionError, parse_emulated_version
     from keepclose.model.gates import DEFAULT_GATES, GateError, gates_at, parse_gates
 
     defaults = defaults or DEFAULT_GATES
     try:
         if emulated_version:
-            defaults = gates_at(parse_version(emulated_version))
+            defaults = gates_at(parse_emulated_version(emulated_version))
         return parse_gates(text, defaults=defaults)
     except VersionError as error:
         fail(f"--emulated-version: {error}")

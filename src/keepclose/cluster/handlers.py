@@ -12,7 +12,7 @@ from keepclose.lab.traffic import handle_traffic
 from keepclose.lab.troublehandlers import HANDLERS, TroubleHandler
 from keepclose.lab.troubles import Troubles
 from keepclose.lab.view import LabView
-from keepclose.model.gate_history import VersionError, parse_version
+from keepclose.model.gate_history import VersionError, parse_emulated_version
 from keepclose.model.gates import GateError, gates_at, parse_gates
 from keepclose.routing.nodelevel import NodeLevelMode
 
@@ -60,7 +60,7 @@ async def _change_gates(components: Components, params: JsonObject) -> JsonObjec
     started: list[str] = []
     try:
         node_level = NodeLevelMode(mode) if mode else None
-        emulated = gates_at(parse_version(version)) if version else None
+        emulated = gates_at(parse_emulated_version(version)) if version else None
         wanted = {
             role: parse_gates(text, defaults=emulated or components.gates[role]) for role in roles
         }

@@ -53,7 +53,7 @@ class VersionError(ValueError):
     """A version that cannot be emulated; says what would do."""
 
 
-def parse_version(text: str) -> int:
+def parse_emulated_version(text: str) -> int:
     """Return NN of a version such as 1.NN or kube=1.NN; raises VersionError."""
     match = _is_version(text.strip())
     minor = int(match[1]) if match else -1
