@@ -112,7 +112,7 @@ _EXAMPLES = (
     ),
     _Example(
         HONORED,
-        "The Service is headless, so that no proxy leads its traffic.",
+        "The Service is headless, so that no proxy routes its traffic.",
         acknowledgements=find_obstacle(service(cluster_ip="None"), gates=DEFAULT_GATES),
     ),
     _Example(

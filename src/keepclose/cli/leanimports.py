@@ -5,7 +5,7 @@ reads all certificate authorities of the machine for a context that our client n
 one with the authorities of its kubeconfig. Together that is a quarter of the time in which a
 command starts.
 
-Only for processes of our own commands: whoever uses keepclose as a library gets both as they are.
+Only for processes of our own commands: a program that uses keepclose as a library gets both whole.
 """
 
 from __future__ import annotations

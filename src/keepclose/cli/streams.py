@@ -44,7 +44,7 @@ def adapt_streams() -> None:
     """Have standard output and error take every sign; call it before anything is printed."""
     codecs.register_error(_ERRORS, _replace)
     for stream in (sys.stdout, sys.stderr):
-        # NB: whoever calls from within Python may have put anything in their place.
+        # NB: a Python program that calls the command may have put anything in their place.
         if isinstance(stream, io.TextIOWrapper):
             _adapt(stream)
 

@@ -64,7 +64,7 @@ class Workloads(NamedTuple):
         """Tell of each by name, with a line and whether it is well, when its pods are ready.
 
         Of those that are not after a few seconds it is told what they wait for, with None for not
-        yet, and at the limit why they are not ready; nobody waits for them then.
+        yet, and at the limit why they are not ready; they are waited for no longer then.
         """
 
         async def follow(kind: str, namespace: str, name: str) -> None:

@@ -206,7 +206,7 @@ class Ledger:
         return 0 if answer is None else answer.version
 
     def _name_awaited(self, service: NamespacedName, version: int) -> NodeSample:
-        """Return the nodes to name: silent ones, or after some time whoever is behind."""
+        """Return the nodes to name: silent ones, or after some time those that lag behind."""
         if len(self._silent):
             return self._silent.sample
         if self._tick - self._since.get(service, self._tick) < _PATIENCE:
@@ -215,7 +215,7 @@ class Ledger:
         return NodeSample(len(behind), tuple(heapq.nsmallest(MOST_NAMED, behind)))
 
     def _regroup(self, node: str) -> None:
-        """File a node anew, and find the Services whose status or message that may change."""
+        """Put a node into its groups, and find the Services whose condition that may change."""
         answer = self._answers.get(node)
         is_ready = node in self._ready
         has_spoken = answer is not None and bool(answer.version or answer.honors)
@@ -312,8 +312,8 @@ class Honoring:
             return conditions
         obstacle = find_obstacle(service, gates=self._gates)
         if obstacle is not None:
-            found = obstacle if self._ledger.follow(key) else None
-            return add_honored(conditions, found, prefix=self._prefix)
+            is_answered = self._ledger.follow(key)
+            return add_honored(conditions, obstacle if is_answered else None, prefix=self._prefix)
         slices = list(self._slices_of(key))
         acknowledgements = self._ledger.judge(key, newest_version(slices), hint_levels(slices))
         return add_honored(conditions, acknowledgements, prefix=self._prefix)

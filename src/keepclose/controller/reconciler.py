@@ -179,10 +179,10 @@ class Reconciler:
         return Result.SUCCESS if outcome.is_good else Result.STALE
 
     def _find_rival(self, key: NamespacedName) -> str:
-        """Return the controller that fights about a Service; "" in peace."""
+        """Return the controller that keeps undoing our writes of a Service; "" for none."""
         rival = self._rivals.get(key, "")
         if rival:
-            # Peace is no event, so its time is looked at.
+            # No event says that the other controller has stopped, so the Service is synced then.
             self._come_back(key, self._contention.left(key))
         return rival
 
@@ -237,7 +237,7 @@ class Reconciler:
         stored = self._caches.slices_of(service.key, self._settings.plan.managed_by)
         dropped = self._guard.fields(stored)
         if rival or dropped or not outcome.is_good:
-            failure = _join(outcome.errors) or "somebody else wrote the slices first"
+            failure = _join(outcome.errors) or "another client wrote the slices first"
             wanted = service_conditions(
                 plan.strategy,
                 SliceSet(unchanged=tuple(stored) if dropped else plan.slices),

@@ -101,7 +101,7 @@ async def _is_kept(
             resource_version=meta.resource_version,
         )
     except KubeError as error:
-        # Whoever keeps the slices, and that is us now, removes it with the next sync.
+        # The first sync of the Service removes it, as a slice that has no endpoints.
         _log.info("the slice that was made to find out stays", error=str(error))
     return False
 
@@ -134,7 +134,7 @@ def _choose_service(caches: Caches) -> Service | None:
 
 
 def _is_dead(lease: Lease, *, now: float) -> bool:
-    """Return whether nobody can hold the lease, however wrong clocks may be."""
+    """Return whether no process can hold the lease, even where clocks differ."""
     renewed = instant(lease.spec.renew_time)
     if not lease.spec.holder_identity or renewed is None:
         return True

@@ -3,8 +3,8 @@
 Slices are replaced whole under their resource version: the struct holds every field that a slice
 may have but the managed fields, which the server keeps. Deletes name uid and version, so that a
 newer slice of the same name is left alone, and so is one that somebody filled meanwhile. Answers
-hold metadata alone, but where a write brings hints that the slice did not have; should somebody on
-the server have altered a slice, the guard learns that from the answer or from the watch.
+hold metadata alone, but where a write brings hints that the slice did not have; where the server
+stores something else, the guard learns that from the answer or from the watch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Nodes that may not have a pod fall away first. Of the others, the one wins that the pod's own wishes
 favour, then the one whose zone and then itself has the fewest pods of the same controller, then the
 fewest pods at all, and last the one whose name comes first: the same input gives the same places.
-Nobody is thrown out to make room.
+No pod is evicted to make room.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def sum_up(
         fair = answered / (len(ready) or len(pods))
         busiest = Busiest(goal.pod, goal.node, goal.zone, count / fair)
         if compares_shares:
-            # Connections that failed were drawn too, and nobody knows for which endpoint.
+            # Connections that failed were drawn too, but for which endpoint is not known.
             loads = find_loads((_count_answers(one), one.expected.shares) for one in seen)
             busiest = replace(
                 busiest,

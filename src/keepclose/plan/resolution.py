@@ -189,12 +189,13 @@ def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:
     Without any Pod at all the Pods were not asked for. Among other Pods, those of this Service may
     just be gone, so the slices are taken for old ones; the reason leaves no doubt about it.
     """
-    told = f"{count} endpoint" + ("" if count == 1 else "s")
+    counted = f"{count} endpoint" + ("" if count == 1 else "s")
     if not inventory.pods:
-        message = f"the input has no Pods, so {told} were taken from the EndpointSlices"
+        were = "was" if count == 1 else "were"
+        message = f"the input has no Pods, so {counted} {were} taken from the EndpointSlices"
     else:
         message = (
-            f"the EndpointSlices have {told} and the input has none of their Pods, "
+            f"the EndpointSlices have {counted} and the input has none of their Pods, "
             "so they are taken for gone"
         )
     return Reason(

@@ -122,7 +122,7 @@ def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
 def judge_honored(acks: Acknowledgements | Obstacle) -> Condition:
     """Return the condition, without a time.
 
-    Nodes that do not go by such hints at all decide at once: no answer of another can mend that.
+    Nodes that do not go by such hints at all decide at once: answers of others change nothing then.
     """
     if isinstance(acks, Obstacle):
         status, reason, message = acks

@@ -122,7 +122,7 @@ def own_overload(zones: int, shares: Sequence[float], endpoints: Sequence[int]) 
 def own_value(zones: int, shares: Sequence[float], endpoints: Sequence[int], bound: float) -> float:
     """Return the score when every endpoint serves its own zone; -inf beyond the bound.
 
-    Endpoints of zones without traffic serve nobody then.
+    Endpoints of zones without traffic get no connections then.
     """
     maximum = own_overload(zones, shares, endpoints)
     if maximum > bound + ROUNDING or maximum == math.inf:
