@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,14 @@ from keepclose.heuristic_process import (
     defer_heuristics,
     fetch_answers,
 )
-from keepclose.routing.answers import Allotment, Failure, FailureCause, Postponed, ZoneDemand
+from keepclose.routing.answers import (
+    LONGEST_MESSAGE,
+    Allotment,
+    Failure,
+    FailureCause,
+    Postponed,
+    ZoneDemand,
+)
 from keepclose.routing.balanced import BALANCED
 
 NAME = "example.dev/Tried"
@@ -112,6 +121,110 @@ def test_a_process_that_failed_is_left_alone_for_a_while(
     assert children() == before
 
 
+CRASHED, RAISED = FailureCause.CRASHED, FailureCause.RAISED
+PATIENT = Limits(allocate_s=60.0, first_pause_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("which", "failure"),
+    [
+        pytest.param(
+            "leaves", Failure(CRASHED, "its process ended with exit code 4"), id="sys.exit"
+        ),
+        pytest.param(
+            "signals",
+            Failure(CRASHED, f"its process was ended by signal {signal.SIGRTMIN + 6}"),
+            id="real-time signal",
+        ),
+        pytest.param(
+            "closes", Failure(CRASHED, "its process ended with exit code 1"), id="closes all files"
+        ),
+        pytest.param(
+            "nests",
+            Failure(CRASHED, "its process sent something that is no answer"),
+            id="writes what is nested too deep",
+        ),
+        pytest.param(
+            "hoards", Failure(RAISED, "allocate raised MemoryError"), id="takes too much memory"
+        ),
+        pytest.param(
+            "mumbles",
+            Failure(RAISED, "allocate raised ValueError: is no letter"),
+            id="raises what has no bytes",
+        ),
+    ],
+)
+def test_whatever_a_heuristic_does_is_told_as_a_failure(which: str, failure: Failure) -> None:
+    """The caller gets a Failure with the true cause, and loses no file or process each time."""
+    heuristic = isolated(which, PATIENT)
+    assert heuristic.allocate(DEMAND) == failure
+    files, before = len(list(Path("/proc/self/fd").iterdir())), children()
+    assert heuristic.allocate(DEMAND) == failure
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    assert len(children()) == len(before)
+
+
+def test_a_failure_that_a_heuristic_words_itself_is_short_and_plain() -> None:
+    """What becomes an Event and a condition has one line that an API server takes."""
+    failure = isolated("rambles", PATIENT).allocate(DEMAND)
+    assert isinstance(failure, Failure)
+    assert len(failure.message) <= LONGEST_MESSAGE
+    assert failure.message.startswith("[2Jno idea [2Jno idea")
+    assert failure.message.isprintable()
+
+
+@pytest.mark.parametrize("which", ["forks", "forks_and_spins"])
+def test_processes_that_a_heuristic_starts_end_with_it(which: str) -> None:
+    """Neither closing nor a limit on time leaves a process behind."""
+    heuristic = isolated(which)
+    heuristic.allocate(DEMAND)
+    heuristic.close()
+    deadline = time.monotonic() + 60.0
+    while found := _workers_of(f"faulty_heuristics:{which}"):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+
+
+def _workers_of(value: str) -> list[str]:
+    """Return the processes that run the heuristic, or were forked by one that does."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and _runs(process):
+            with suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if value.encode() in words and str(json.dumps(sys.path)).encode() in words:
+                    found.append(process.name)
+    return found
+
+
+@pytest.mark.parametrize("which", ["returns_twice", "answers_first"])
+def test_an_answer_too_many_is_none_to_the_next_question(which: str) -> None:
+    """Each question gets the answer that was given to it, or none."""
+    heuristic = isolated(which, PATIENT)
+    demands = [ZoneDemand({"a": 1.0}, {"a": number}, {}) for number in range(1, 7)]
+    for number, demand in enumerate(demands, start=1):
+        answer = heuristic.allocate(demand)
+        if number > 1:
+            is_failure = isinstance(answer, Failure) and answer.cause is CRASHED
+            assert is_failure or answer == Allotment({"a": {"a": number}})
+
+
+def test_files_of_any_number_are_waited_for() -> None:
+    """A process that holds more than a thousand files asks heuristics like any other."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this machine lets no process open so many files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert isolated("stay", PATIENT).allocate(DEMAND) == STAYED
+    finally:
+        for one in opened:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 def test_after_the_pause_a_heuristic_is_asked_again(tmp_path: Path) -> None:
     """One that was repaired meanwhile answers, and its failures are forgotten."""
     marker = tmp_path / "repaired"
@@ -170,7 +283,7 @@ def test_a_hung_heuristic_ends_without_its_parent() -> None:
         "limits = Limits(allocate_s=1.0)\n"
         "worker = _Process('example.dev/X', 'faulty_heuristics:spins', limits)\n"
         "assert worker.read_line(60.0) == b'ready'\n"
-        "worker.write(msgspec.json.encode(DEMAND) + b'\\n', 60.0)\n"
+        "worker.write(b'1 ' + msgspec.json.encode(DEMAND) + b'\\n', 60.0)\n"
         "print(worker._popen.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )

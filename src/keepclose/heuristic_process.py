@@ -2,8 +2,10 @@
 
 Nothing of a third party is imported here: a heuristic that cannot be imported, hangs, crashes or
 takes all memory fails alone, and is told as a Failure. There is at most one process for each
-heuristic, started when it is first asked. After a failure of the process the heuristic is not asked
-for a pause that doubles each time; meanwhile the same Failure is the answer.
+heuristic, started when it is first asked; processes that it starts itself end with it. Questions
+and answers are numbered, so that an answer too many is never taken for that of the next question.
+After a failure of the process the heuristic is not asked for a pause that doubles each time;
+meanwhile the same Failure is the answer.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -36,19 +39,20 @@ _PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from keepclose.heuristic_worker import run_worker; "
     "run_worker(sys.argv[2], sys.argv[3], start_s=float(sys.argv[4]), "
-    "allocate_s=float(sys.argv[5]))"
+    "allocate_s=float(sys.argv[5]), memory_bytes=int(sys.argv[6]))"
 )
 _ANSWERS: Final = msgspec.json.Decoder(Answer)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How long a heuristic may take, and how long it is left alone after a failure; in seconds."""
+    """What a heuristic may take, and for how many seconds it is left alone after a failure."""
 
     start_s: float = 20.0
     allocate_s: float = 2.0
     first_pause_s: float = 5.0
     longest_pause_s: float = 300.0
+    memory_bytes: int = 1 << 30
 
 
 class IsolatedHeuristic:
@@ -61,6 +65,7 @@ class IsolatedHeuristic:
         self._limits = limits
         self._lock = threading.Lock()
         self._process: _Process | None = None
+        self._asked = 0
         self._failures = 0
         self._pause_ends = 0.0
         self._failure: Failure | None = None
@@ -96,20 +101,28 @@ class IsolatedHeuristic:
             line = self._process.read_line(limits.start_s + _MARGIN_S)
             if line != READY:
                 return self._judge(line, "was not loaded", limits.start_s)
-        self._process.write(_ENCODER.encode(demand) + b"\n", limits.allocate_s + _MARGIN_S)
+        self._asked += 1
+        number = str(self._asked).encode()
+        question = number + b" " + _ENCODER.encode(demand) + b"\n"
+        self._process.write(question, limits.allocate_s + _MARGIN_S)
         line = self._process.read_line(limits.allocate_s + _MARGIN_S)
+        if line is not None:
+            answered, _, line = line.partition(b" ")
+            line = line if answered == number else b""
         return self._judge(line, "did not answer", limits.allocate_s)
 
     def _judge(self, line: bytes | None, what: str, limit_s: float) -> Answer:
         process = self._process
         if line is None and process is not None:
+            if not process.is_late:
+                process.await_end(_MARGIN_S)
             code = process.kill()
             if process.is_late or code == -signal.SIGALRM:
                 return Failure(FailureCause.TIMED_OUT, f"it {what} within {limit_s:g} s")
             return Failure(FailureCause.CRASHED, f"its process {_describe_end(code)}")
         try:
             answer: Answer = _ANSWERS.decode(line or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Failure(FailureCause.CRASHED, "its process sent something that is no answer")
         if isinstance(answer, Failure) and answer.cause is FailureCause.NOT_LOADED:
             # The name of the heuristic stands before every message already.
@@ -170,12 +183,13 @@ class _Process:
     """A running worker and what it has sent so far."""
 
     def __init__(self, name: str, value: str, limits: Limits) -> None:
-        arguments = (json.dumps(sys.path), name, value, str(limits.start_s), str(limits.allocate_s))
+        numbers = (limits.start_s, limits.allocate_s, limits.memory_bytes)
+        arguments = (json.dumps(sys.path), name, value, *map(str, numbers))
         self._popen = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-c", _PROGRAM, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Ctrl-C in a terminal is for the parent, which ends this one.
+            # Ctrl-C in a terminal is for the parent, which ends this one with all it started.
             start_new_session=True,
         )
         assert self._popen.stdin is not None  # noqa: S101 - asked for above
@@ -185,6 +199,7 @@ class _Process:
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
         self._received = b""
+        self._ending = threading.Lock()
         self.is_late = False
         """Whether this side had to give up waiting."""
         self._end = weakref.finalize(self, _end, self._popen)
@@ -192,13 +207,18 @@ class _Process:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self._popen.poll() is None
+        return not _has_ended(self._popen)
+
+    def await_end(self, limit_s: float) -> None:
+        """Wait for a process that ends by itself, so that its own exit code is told."""
+        deadline = time.monotonic() + limit_s
+        while self.is_running and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def kill(self) -> int:
-        """End the process if it still runs, and return its exit code, negative for a signal."""
-        if self._popen.poll() is None:
-            self._popen.kill()
-        return self._popen.wait()
+        """End the process and what it started; return its exit code, negative for a signal."""
+        with self._ending:
+            return _kill_group(self._popen)
 
     def write(self, data: bytes, limit_s: float) -> None:
         """Send bytes; what cannot be sent in time shows as an answer that does not come."""
@@ -240,10 +260,26 @@ def _wait_for(file: int, event: int, limit_s: float) -> bool:
     return bool(poll.poll(limit_s * 1000))
 
 
+def _has_ended(popen: subprocess.Popen[bytes]) -> bool:
+    """Return whether a process has ended, and leave it to be waited for."""
+    if popen.returncode is not None:
+        return True
+    try:
+        return os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _kill_group(popen: subprocess.Popen[bytes]) -> int:
+    # NB: until it is waited for, no other process can have its number, not even once it has ended.
+    if popen.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(popen.pid, signal.SIGKILL)
+    return popen.wait()
+
+
 def _end(popen: subprocess.Popen[bytes]) -> None:
-    if popen.poll() is None:
-        popen.kill()
-    popen.wait()
+    _kill_group(popen)
     for stream in (popen.stdin, popen.stdout):
         if stream is not None:
             stream.close()

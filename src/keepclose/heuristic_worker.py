@@ -2,16 +2,20 @@
 
 It has the heuristic to itself, so that whatever the heuristic does to a process, it does to this
 one. The kernel ends the process where loading or one answer takes longer than its limit, even if
-the parent is gone by then, so a heuristic that hangs never runs on unattended. What the heuristic
-prints goes to standard error.
+the parent is gone by then, so a heuristic that hangs never runs on unattended. Memory beyond its
+limit is refused to the process, and where the machine has none left the process is the first to be
+ended. What the heuristic prints goes to standard error.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
+from contextlib import suppress
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import msgspec
 
@@ -23,11 +27,16 @@ _ENCODER = msgspec.json.Encoder()
 _DEMANDS = msgspec.json.Decoder(ZoneDemand)
 
 
-def run_worker(name: str, value: str, *, start_s: float, allocate_s: float) -> None:
+def run_worker(
+    name: str, value: str, *, start_s: float, allocate_s: float, memory_bytes: int
+) -> None:
     """Answer questions until standard input ends.
 
     The first line out says READY, or holds the Failure to load the heuristic, which ends it all.
+    Each question begins with its number, and so does its answer.
     """
+    own = os.getpid()
+    _limit_memory(memory_bytes)
     requests, replies = _take_streams()
     # NB: the default action ends the process without asking the interpreter, which may be stuck.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -41,15 +50,29 @@ def run_worker(name: str, value: str, *, start_s: float, allocate_s: float) -> N
     os.write(replies, READY)
     with os.fdopen(requests, "rb") as lines, os.fdopen(replies, "wb") as out:
         for line in lines:
-            demand = _DEMANDS.decode(line)
+            number, _, question = line.partition(b" ")
+            demand = _DEMANDS.decode(question)
             signal.setitimer(signal.ITIMER_REAL, allocate_s)
             answer = ask_heuristic(heuristic.allocate, demand)
             signal.setitimer(signal.ITIMER_REAL, 0)
+            if os.getpid() != own:
+                # A copy that the heuristic made of this process and let return here.
+                os._exit(0)
             if not isinstance(answer, Answer):
                 text = "allocate returned an object of the type Postponed"
                 answer = Failure(FailureCause.INVALID_ANSWER, text)
-            out.write(_encode(answer))
+            out.write(number + b" " + _encode(answer))
             out.flush()
+
+
+def _limit_memory(most_bytes: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        most_bytes = min(most_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, hard))
+    # Only Linux has this file, and some sandboxes do not let it be written.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _take_streams() -> tuple[int, int]:

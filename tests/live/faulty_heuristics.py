@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keepclose.routing.answers import Matrix, ZoneDemand
+from keepclose.routing.answers import Failure, FailureCause, Matrix, ZoneDemand
 
 HOLD_VARIABLE = "KEEPCLOSE_TEST_HOLD"
 """Names the file that `waits` waits for to be removed."""
@@ -62,7 +63,81 @@ def _abuse(demand: ZoneDemand) -> object:
     return {zone: {zone: float("nan")} for zone in demand.endpoints}
 
 
+def _leave(_demand: ZoneDemand) -> Matrix:
+    sys.exit(4)
+
+
+def _signal(_demand: ZoneDemand) -> Matrix:
+    os.kill(os.getpid(), signal.SIGRTMIN + 6)
+    return {}
+
+
+def _fork(demand: ZoneDemand) -> Matrix:
+    if os.fork() == 0:
+        signal.pause()
+    return _stay(demand)
+
+
+def _fork_and_spin(demand: ZoneDemand) -> Matrix:
+    _fork(demand)
+    return _spin(demand)
+
+
+def _return_twice(demand: ZoneDemand) -> Matrix:
+    os.fork()
+    return _stay(demand)
+
+
+def _find_replies() -> int:
+    """Return the descriptor of the pipe that answers go to."""
+    return max(
+        number
+        for number in range(3, 64)
+        if os.path.exists(f"/proc/self/fd/{number}")  # noqa: PTH110 - quick
+        and os.readlink(f"/proc/self/fd/{number}").startswith("pipe:")  # noqa: PTH115
+    )
+
+
+def _answer_first(demand: ZoneDemand) -> Matrix:
+    os.write(_find_replies(), b'1 {"type":"Refusal","reason":{"code":"Allocated","message":""}}\n')
+    return _stay(demand)
+
+
+def _nest(demand: ZoneDemand) -> Matrix:
+    os.write(_find_replies(), b'1 {"type":"Allotment","x":' + b"[" * 50_000 + b"\n")
+    return _stay(demand)
+
+
+def _close(demand: ZoneDemand) -> Matrix:
+    os.closerange(0, 64)
+    return _stay(demand)
+
+
+def _hoard(demand: ZoneDemand) -> Matrix:
+    bytearray(3 << 30)
+    return _stay(demand)
+
+
+def _ramble(_demand: ZoneDemand) -> object:
+    return Failure(FailureCause.RAISED, "\x1b[2Jno\nidea " * 50_000)
+
+
+def _mumble(_demand: ZoneDemand) -> object:
+    raise ValueError("\ud800 is no letter")
+
+
 stay = Made(_stay)
+leaves = Made(_leave)
+signals = Made(_signal)
+forks = Made(_fork)
+forks_and_spins = Made(_fork_and_spin)
+returns_twice = Made(_return_twice)
+answers_first = Made(_answer_first)
+nests = Made(_nest)
+closes = Made(_close)
+hoards = Made(_hoard)
+rambles = Made(_ramble)
+mumbles = Made(_mumble)
 raises = Made(_raise)
 spins = Made(_spin)
 exits = Made(_exit)

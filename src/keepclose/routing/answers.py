@@ -101,19 +101,26 @@ def check_answer(answer: object, demand: ZoneDemand) -> Answer:
 def describe_error(error: BaseException) -> str:
     """Return the type and message of an exception on one line, cut to a length that events take."""
     try:
-        text = " ".join(str(error).split())
+        text = plain_text(str(error))
     except Exception:  # noqa: BLE001 - its __str__ is code of third parties
         text = ""
     kind = type(error).__name__
-    return (f"{kind}: {text}" if text else kind)[:LONGEST_MESSAGE]
+    return plain_text(f"{kind}: {text}" if text else kind)
+
+
+def plain_text(text: str) -> str:
+    """Return a text on one line, without what terminals and logs would act on, cut to a length."""
+    begin = text[: 4 * LONGEST_MESSAGE]
+    shown = "".join([letter if letter.isprintable() else " " for letter in begin])
+    return " ".join(shown.split())[:LONGEST_MESSAGE]
 
 
 def _check(answer: object, demand: ZoneDemand) -> Answer:
     if isinstance(answer, Failure):
-        return answer
+        return Failure(FailureCause(answer.cause), plain_text(answer.message))
     if isinstance(answer, Refusal):
         flaw = _find_flaw_in_reasons((answer.reason,))
-        return _invalid(flaw) if flaw else answer
+        return _invalid(flaw) if flaw else Refusal(_plain_reason(answer.reason))
     matrix: object = answer
     reasons: tuple[Reason, ...] = ()
     if isinstance(answer, Allotment):
@@ -127,7 +134,9 @@ def _check(answer: object, demand: ZoneDemand) -> Answer:
             "Refusal"
         )
     checked = _check_matrix(matrix, demand)
-    return _invalid(checked) if isinstance(checked, str) else Allotment(checked, tuple(reasons))
+    if isinstance(checked, str):
+        return _invalid(checked)
+    return Allotment(checked, tuple([_plain_reason(reason) for reason in reasons]))
 
 
 def _check_matrix(
@@ -179,8 +188,17 @@ def _find_flaw_in_reasons(reasons: object) -> str:
     return ""
 
 
+def _plain_reason(reason: Reason) -> Reason:
+    return Reason(
+        reason.code,
+        plain_text(reason.message),
+        subject=plain_text(reason.subject),
+        fix=plain_text(reason.fix),
+    )
+
+
 def _invalid(message: str) -> Failure:
-    return Failure(FailureCause.INVALID_ANSWER, message)
+    return Failure(FailureCause.INVALID_ANSWER, plain_text(message))
 
 
 def _kind(value: object) -> str:
