@@ -43,6 +43,16 @@ def written(**data: str) -> ConfigMap:
             id="exceptions, with blanks",
         ),
         pytest.param(
+            {**FORM, "programmed": "7", "exceptions": "shop/web \x1b[2JNo\tZone" + "!" * 500_000},
+            NodeAcknowledgement("n1", 7, {WEB: "[2JNo Zone" + "!" * 53}),
+            id="a reason that no condition would take",
+        ),
+        pytest.param(
+            {**FORM, "programmed": "7", "exceptions": "shop/web \x1b"},
+            NodeAcknowledgement("n1"),
+            id="a reason of which nothing can be shown",
+        ),
+        pytest.param(
             {**FORM, "programmed": "7", "honors": "forNodes forZones later"},
             NodeAcknowledgement("n1", 7, honors=frozenset(HintLevel)),
             id="kinds of hints, one of them unknown",

@@ -21,6 +21,7 @@ import msgspec
 
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.meta import NamespacedName, ObjectMeta, OwnerReference
+from keepclose.model.strings import plain_line
 
 ACKNOWLEDGEMENT_NAMESPACE: Final = "kube-system"
 ACKNOWLEDGEMENT_LABEL: Final = "keepclose.dev/acknowledgement"
@@ -33,6 +34,8 @@ _HONORS: Final = "honors"
 _EXCEPTIONS: Final = "exceptions"
 OUTDATED_KEYS: Final = ("version",)
 """What the first form had; a proxy that writes over it takes this away."""
+# A node may write anything; what it gives as a reason stands in conditions of Services.
+_LONGEST_REASON: Final = 63
 # Versions are numbers of 64 bits.
 _MOST_DIGITS: Final = 20
 
@@ -116,14 +119,18 @@ def parse_version(text: str) -> int | None:
 
 
 def _parse_exceptions(text: str) -> dict[NamespacedName, str] | None:
-    """Return the Services and reasons; None when a line is not of the form `a/b reason`."""
+    """Return the Services and reasons; None when a line is not of the form `a/b reason`.
+
+    A reason is cut to what a word needs.
+    """
     found: dict[NamespacedName, str] = {}
     for line in text.splitlines():
         if not line.strip():
             continue
         service, _, reason = line.strip().partition(" ")
         namespace, slash, name = service.partition("/")
-        if not (namespace and slash and name) or "/" in name or not reason.strip():
+        plain = plain_line(reason, longest=_LONGEST_REASON)
+        if not (namespace and slash and name) or "/" in name or not plain:
             return None
-        found[NamespacedName(namespace, name)] = reason.strip()
+        found[NamespacedName(namespace, name)] = plain
     return found

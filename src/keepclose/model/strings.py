@@ -204,3 +204,12 @@ def path_segment(value: str) -> list[str]:
     if value in (".", ".."):
         return [f"may not be '{value}'"]
     return [f"may not contain '{sign}'" for sign in "/%" if sign in value]
+
+
+def plain_line(text: str, *, longest: int) -> str:
+    """Return a text of others on one line, cut, without what terminals and logs would act on."""
+    if len(text) <= longest and text.isprintable():
+        return " ".join(text.split())
+    begin = text[: 4 * longest]
+    shown = "".join([letter if letter.isprintable() else " " for letter in begin])
+    return " ".join(shown.split())[:longest]

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from keepclose.model.strings import plain_line
 from keepclose.routing.reasons import Reason, ReasonCode
 
 Matrix = Mapping[str, Mapping[str, int]]
@@ -101,23 +102,16 @@ def check_answer(answer: object, demand: ZoneDemand) -> Answer:
 def describe_error(error: BaseException) -> str:
     """Return the type and message of an exception on one line, cut to a length that events take."""
     try:
-        text = plain_text(str(error))
+        text = _plain(str(error))
     except Exception:  # noqa: BLE001 - its __str__ is code of third parties
         text = ""
     kind = type(error).__name__
-    return plain_text(f"{kind}: {text}" if text else kind)
-
-
-def plain_text(text: str) -> str:
-    """Return a text on one line, without what terminals and logs would act on, cut to a length."""
-    begin = text[: 4 * LONGEST_MESSAGE]
-    shown = "".join([letter if letter.isprintable() else " " for letter in begin])
-    return " ".join(shown.split())[:LONGEST_MESSAGE]
+    return _plain(f"{kind}: {text}" if text else kind)
 
 
 def _check(answer: object, demand: ZoneDemand) -> Answer:
     if isinstance(answer, Failure):
-        return Failure(FailureCause(answer.cause), plain_text(answer.message))
+        return Failure(FailureCause(answer.cause), _plain(answer.message))
     if isinstance(answer, Refusal):
         flaw = _find_flaw_in_reasons((answer.reason,))
         return _invalid(flaw) if flaw else Refusal(_plain_reason(answer.reason))
@@ -188,17 +182,21 @@ def _find_flaw_in_reasons(reasons: object) -> str:
     return ""
 
 
+def _plain(text: str) -> str:
+    return plain_line(text, longest=LONGEST_MESSAGE)
+
+
 def _plain_reason(reason: Reason) -> Reason:
     return Reason(
         reason.code,
-        plain_text(reason.message),
-        subject=plain_text(reason.subject),
-        fix=plain_text(reason.fix),
+        _plain(reason.message),
+        subject=_plain(reason.subject),
+        fix=_plain(reason.fix),
     )
 
 
 def _invalid(message: str) -> Failure:
-    return Failure(FailureCause.INVALID_ANSWER, plain_text(message))
+    return Failure(FailureCause.INVALID_ANSWER, _plain(message))
 
 
 def _kind(value: object) -> str:
