@@ -11,11 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.controller.controller import Controller
+from keepclose.controller.guards import SliceGuard
+from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINTS, SERVICES
+from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.builders import endpoint_slice
 from keepclose.testing.controllers import QUICK, World, world
 
 PROGRAMMED = "TrafficDistributionProgrammed"
@@ -166,3 +170,18 @@ async def test_conditions_that_the_server_alters_are_sent_once(cluster: World) -
         await cluster.settle(controller)
         await sync_often(cluster, controller)
         assert cluster.wire.take() == ["PUT endpointslices", "PATCH services/status"]
+
+
+def test_labels_of_ever_other_names_fill_no_memory() -> None:
+    """A webhook that marks each write with another label is told of, and then forgotten."""
+
+    async def keep(sent: EndpointSlice, _present: EndpointSlice) -> EndpointSlice:
+        return sent
+
+    guard = SliceGuard(Cache(), managed_by="keepclose", try_write=keep, on_due=lambda _key: None)
+    sent = endpoint_slice()
+    for number in range(2000):
+        labels = {**sent.metadata.labels, f"mark-{number}": "x"}
+        guard.note(sent, replace(sent, metadata=replace(sent.metadata, labels=labels)))
+    assert len(guard) == 1
+    assert len(guard._told) <= 100

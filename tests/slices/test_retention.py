@@ -121,4 +121,9 @@ def test_fields_are_named_once_with_their_gate() -> None:
     )
     assert describe_fields(("ports",)) == "the API server does not keep ports as written"
     assert differing_fields(wish, hinted(2)) == ("endpoints",)
+    labels = tuple(f"metadata.labels.x{number}" for number in range(1000))
+    assert describe_fields(labels) == (
+        "the API server does not keep metadata.labels.x0, metadata.labels.x1, metadata.labels.x2, "
+        "metadata.labels.x3, metadata.labels.x4 and 995 more as written"
+    )
     assert len(SLICE_GATES) == 5

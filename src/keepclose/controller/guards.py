@@ -9,6 +9,7 @@ fields by now is asked by a write that is not carried out (dry run), so that ask
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 import structlog
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ from keepclose.slices.retention import retain_slices, withhold
 from keepclose.slices.servicestate import ServicePlan
 
 _log = structlog.get_logger(__name__)
+# Sets of fields that are told of once each.
+_MOST_TOLD: Final = 100
 TryWrite = Callable[[EndpointSlice, EndpointSlice], Awaitable[EndpointSlice]]
 
 
@@ -62,6 +65,9 @@ class SliceGuard:
         self._free(self._retention.note(key, sent, stored))
         fields = self._retention.fields(key)
         if fields and fields not in self._told:
+            if len(self._told) >= _MOST_TOLD:
+                # NB: a webhook that sets labels of ever other names would fill memory and the log.
+                self._told.clear()
             self._told.add(fields)
             _log.warning(describe_fields(fields), slice=str(key))
 

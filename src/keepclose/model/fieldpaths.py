@@ -21,6 +21,8 @@ SLICE_GATES: Final[dict[str, Gate]] = {
     "endpoints[].conditions.terminating": Gate.ENDPOINT_SLICE_TERMINATING_CONDITION,
 }
 """The gates of API servers without which a field of a slice is dropped."""
+MOST_NAMED: Final = 5
+"""So many fields are named one by one: a webhook may set any number of labels."""
 
 
 def differing_fields(sent: object, stored: object) -> tuple[str, ...]:
@@ -35,7 +37,10 @@ def differing_fields(sent: object, stored: object) -> tuple[str, ...]:
 def describe_fields(fields: tuple[str, ...]) -> str:
     """Return a sentence that names the fields an API server dropped, and the likely gates."""
     gates = sorted({gate.value for field in fields if (gate := SLICE_GATES.get(field))})
-    text = f"the API server does not keep {', '.join(fields)} as written"
+    named = ", ".join(fields[:MOST_NAMED])
+    others = len(fields) - MOST_NAMED
+    text = f"the API server does not keep {named}{f' and {others} more' if others > 0 else ''}"
+    text = f"{text} as written"
     if not gates:
         return text
     verb = "is" if len(gates) == 1 else "are"
