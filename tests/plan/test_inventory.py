@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoints
+from keepclose.model.endpointslice import Endpoint, Endpoints
 from keepclose.model.event import Event
-from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.workload import NodeAddress, NodeSpec
-from keepclose.plan.inventory import Inventory, adopt
+from keepclose.plan.inventory import Inventory, adopt, pods_in_slices
 from keepclose.slices.labels import is_owned_by
 from keepclose.testing.builders import endpoint_slice, node, pod, service
 
@@ -114,3 +114,14 @@ def test_without_uids_the_label_must_do() -> None:
     """A manifest has no uid, so whatever owner a slice names is taken for it."""
     manifest = replace(service(), metadata=replace(service().metadata, uid=""))
     assert is_owned_by(adopt(endpoint_slice(owner_uid="older"), manifest), manifest)
+
+
+def test_a_pod_that_many_endpoints_name_has_each_address_once() -> None:
+    """Neither a Pod in many slices nor one with many addresses costs more than its endpoints."""
+    reference = ObjectReference(kind="Pod", name="p", namespace="default")
+    repeated = Endpoint(addresses=("10.0.0.1",), target_ref=reference)
+    [known] = pods_in_slices(service(), [endpoint_slice(repeated, repeated), endpoint_slice()])
+    assert [one.ip for one in known.status.pod_ips] == ["10.0.0.1"]
+    other = replace(repeated, addresses=("10.0.0.2",))
+    [known] = pods_in_slices(service(), [endpoint_slice(repeated, other, repeated)])
+    assert [one.ip for one in known.status.pod_ips] == ["10.0.0.1", "10.0.0.2"]

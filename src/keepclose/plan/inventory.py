@@ -120,7 +120,8 @@ def pods_in_slices(service: Service, slices: Iterable[EndpointSlice]) -> list[Po
     They have the address, node, readiness and ports by which their endpoints are planned again. Of
     owners nothing is known. Endpoints without a Pod give none.
     """
-    pods: dict[NamespacedName, Pod] = {}
+    addresses: dict[NamespacedName, dict[str, None]] = {}
+    latest: dict[NamespacedName, tuple[Endpoint, tuple[Container, ...]]] = {}
     for endpoint_slice in slices:
         containers = (_container_of(service, endpoint_slice),)
         for endpoint in endpoint_slice.endpoints:
@@ -128,10 +129,12 @@ def pods_in_slices(service: Service, slices: Iterable[EndpointSlice]) -> list[Po
             if target is None or target.kind != "Pod":
                 continue
             key = NamespacedName(target.namespace or service.metadata.namespace, target.name)
-            known = pods.get(key)
-            addresses = () if known is None else known.status.pod_ips
-            pods[key] = _pod_of(endpoint, key, service, containers, addresses)
-    return list(pods.values())
+            addresses.setdefault(key, {}).update(dict.fromkeys(endpoint.addresses))
+            latest[key] = (endpoint, containers)
+    return [
+        _pod_of(endpoint, key, service, containers, addresses[key])
+        for key, (endpoint, containers) in latest.items()
+    ]
 
 
 def _container_of(service: Service, endpoint_slice: EndpointSlice) -> Container:
@@ -151,7 +154,7 @@ def _pod_of(
     key: NamespacedName,
     service: Service,
     containers: tuple[Container, ...],
-    addresses: tuple[PodIP, ...],
+    addresses: Iterable[str],
 ) -> Pod:
     conditions, target = endpoint.conditions, endpoint.target_ref
     # NB: an endpoint may be ready although its Pod is not (publishNotReadyAddresses), and
@@ -175,7 +178,7 @@ def _pod_of(
         ),
         status=PodStatus(
             phase="Running",
-            pod_ips=(*addresses, *(PodIP(address) for address in endpoint.addresses)),
+            pod_ips=tuple(PodIP(address) for address in addresses),
             conditions=(StatusCondition("Ready", "True" if is_ready else "False"),),
         ),
     )
