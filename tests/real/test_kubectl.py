@@ -410,3 +410,12 @@ def test_who_may_do_what_is_answered(kubectl: Kubectl, server: Embedded) -> None
     assert kubectl("auth", "can-i", "watch", "services") == "yes\n"
     if not kubectl.is_old:
         assert "keepclose:viewer" in kubectl("auth", "whoami")
+
+
+def test_a_user_can_be_impersonated(kubectl: Kubectl) -> None:
+    """`kubectl --as` has the rights of that user and its groups, not those of the caller."""
+    question = ("auth", "can-i", "list", "pods", "--as=jane")
+    code, out, _ = kubectl.run(*question)
+    assert (code, out) == (1, "no\n")
+    groups = ("--as-group=builders", "--as-group=keepclose:viewers")
+    assert kubectl(*question, *groups) == "yes\n"

@@ -245,3 +245,75 @@ async def test_requests_for_containers_name_what_to_use(
     assert reply.status == 501
     assert "no containers run here" in reply.message
     assert want in reply.message
+
+
+def acting_as(name: str, group: str = "") -> dict[str, str]:
+    """Return the headers of `kubectl --as NAME --as-group GROUP`."""
+    return {"Impersonate-User": name} | ({"Impersonate-Group": group} if group else {})
+
+
+@pytest.mark.parametrize(
+    ("headers", "want"),
+    [
+        pytest.param(acting_as("jane"), False, id="a user without groups"),
+        pytest.param(acting_as("jane", "keepclose:viewers"), False, id="a viewer"),
+        pytest.param(acting_as("jane", "system:masters"), True, id="an administrator"),
+        pytest.param(acting_as("system:serviceaccount:default:build"), False, id="a pod"),
+    ],
+)
+async def test_an_impersonated_user_has_its_own_rights(
+    secured: Served, headers: dict[str, str], want: bool
+) -> None:
+    """`kubectl auth can-i --as` and the request itself go by the user that is impersonated."""
+    review = {"spec": {"resourceAttributes": {"verb": "create", "resource": "configmaps"}}}
+    reply = await secured.call("POST", REVIEWS, review, headers=headers)
+    assert (reply.status, reply.json["status"]["allowed"]) == (201, want)
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}
+    reply = await secured.call("POST", CONFIGMAPS, body, headers=headers)
+    assert reply.status == (201 if want else 403)
+    if not want:
+        assert f'User "{headers["Impersonate-User"]}" cannot create' in reply.message
+
+
+async def test_all_groups_of_an_impersonated_user_count(secured: Served) -> None:
+    """A group header may be repeated, and the groups of a ServiceAccount are known by its name."""
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    headers = [
+        ("Authorization", f"Bearer {secured.token_of('admin')}"),
+        ("Impersonate-User", "jane"),
+        ("Impersonate-Group", "keepclose:viewers"),
+        ("Impersonate-Group", "builders"),
+    ]
+    async with secured.session.post(secured.url + path, json={}, headers=headers) as response:
+        info = (await response.json())["status"]["userInfo"]
+    groups = ["builders", "keepclose:viewers", "system:authenticated"]
+    assert info == {"username": "jane", "groups": groups}
+    build = acting_as("system:serviceaccount:default:build")
+    reply = await secured.call("POST", path, {}, headers=build)
+    assert reply.json["status"]["userInfo"]["groups"] == [
+        "system:authenticated",
+        "system:serviceaccounts",
+        "system:serviceaccounts:default",
+    ]
+
+
+async def test_only_administrators_impersonate(secured: Served) -> None:
+    """Other roles are refused in the words of kube-apiserver, groups without a user for all."""
+    viewer = secured.token_of("viewer")
+    reply = await secured.call("GET", CONFIGMAPS, token=viewer, headers=acting_as("jane"))
+    assert (reply.status, reply.message) == (
+        403,
+        (
+            'users "jane" is forbidden: User "keepclose:viewer" cannot impersonate resource '
+            '"users" in API group "" at the cluster scope'
+        ),
+    )
+    assert (await secured.call("GET", "/healthz", token="", headers=acting_as("a"))).status == 403
+    reply = await secured.call("GET", CONFIGMAPS, headers={"Impersonate-Group": "builders"})
+    assert (reply.status, reply.message) == (
+        400,
+        "requested [{Group  builders    }] without impersonating a user",
+    )
+    anonymous = acting_as("system:anonymous")
+    assert (await secured.call("POST", REVIEWS, {"spec": {}}, headers=anonymous)).status == 403
+    assert (await secured.call("GET", "/healthz", headers=anonymous)).status == 200

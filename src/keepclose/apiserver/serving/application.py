@@ -24,7 +24,7 @@ from keepclose.apiserver.patching.merge import apply_merge_patch
 from keepclose.apiserver.patching.operations import apply_json_patch
 from keepclose.apiserver.patching.strategic import apply_strategic_patch
 from keepclose.apiserver.resources import BINDINGS
-from keepclose.apiserver.security.users import ANONYMOUS, User
+from keepclose.apiserver.security.users import AUTHENTICATED, User
 from keepclose.apiserver.serving import bodies
 from keepclose.apiserver.serving.answers import (
     answer_failure,
@@ -170,7 +170,7 @@ class Application:
     def _page(self, request: Request, query: Query) -> Answer:
         if request.method == "POST" and answers_review(request.path):
             user = self._guard.user_of(request)
-            if user is ANONYMOUS:
+            if AUTHENTICATED not in user.groups:
                 self._guard.admit(request, "create", None)
             return answer_review(request, user)
         self._guard.admit(request, request.method.lower(), None)

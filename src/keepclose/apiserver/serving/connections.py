@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from keepclose.apiserver.failures import too_large
+from keepclose.apiserver.security.impersonation import GROUP_HEADER, GROUP_SEPARATOR
 from keepclose.apiserver.serving.container_requests import refusal_of
 from keepclose.apiserver.serving.messages import Answer, Handler, Request, Stream, encode_head
 
@@ -116,9 +117,12 @@ class Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note a header; of repeated ones the last."""
+        """Note a header; of repeated ones the last, but all groups to impersonate."""
         self._count_head(len(name) + len(value))
-        self._headers[name.lower()] = value
+        name = name.lower()
+        if name == GROUP_HEADER and name in self._headers:
+            value = self._headers[name] + GROUP_SEPARATOR + value
+        self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         """Look at what is announced before reading it."""

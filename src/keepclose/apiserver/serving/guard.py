@@ -9,6 +9,7 @@ import msgspec
 
 from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.security.authentication import TokenSource, authenticate
+from keepclose.apiserver.security.impersonation import impersonate, read_impersonation
 from keepclose.apiserver.security.roles import Action, allowed, refusal
 from keepclose.apiserver.security.users import ANONYMOUS, MASTERS, User
 from keepclose.apiserver.serving.messages import Request
@@ -35,7 +36,12 @@ class Guard:
             raise refusal(user, action)
 
     def user_of(self, request: Request) -> User:
-        """Return who calls."""
+        """Return whose rights the request has: who calls, or whom it is allowed to impersonate."""
+        caller = self._caller_of(request)
+        wanted = read_impersonation(request.headers)
+        return caller if wanted is None else impersonate(caller, wanted)
+
+    def _caller_of(self, request: Request) -> User:
         authorization = request.headers.get(b"authorization")
         if authorization is None and request.peer is None:
             return ANONYMOUS
