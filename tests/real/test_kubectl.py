@@ -412,6 +412,15 @@ def test_who_may_do_what_is_answered(kubectl: Kubectl, server: Embedded) -> None
         assert "keepclose:viewer" in kubectl("auth", "whoami")
 
 
+def test_all_that_may_be_done_is_listed(kubectl: Kubectl, server: Embedded) -> None:
+    """`kubectl auth can-i --list` shows the rules of a role."""
+    assert "*.*" in kubectl("auth", "can-i", "--list")
+    kubectl.kubeconfig = server.role("controller")
+    lines = kubectl("auth", "can-i", "--list").splitlines()
+    (slices,) = [line for line in lines if line.startswith("endpointslices.discovery.k8s.io")]
+    assert "[create delete patch update]" in slices
+
+
 def test_a_user_can_be_impersonated(kubectl: Kubectl) -> None:
     """`kubectl --as` has the rights of that user and its groups, not those of the caller."""
     question = ("auth", "can-i", "list", "pods", "--as=jane")

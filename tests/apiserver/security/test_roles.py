@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from keepclose.apiserver.security.roles import Action, allowed, refusal
+from keepclose.apiserver.security.roles import Action, Rule, allowed, list_rules, refusal
 from keepclose.apiserver.security.users import (
     ANONYMOUS,
     Role,
@@ -242,3 +242,62 @@ def test_a_refusal_reads_as_that_of_kubernetes(
     failure = refusal(user, action)
     assert (failure.code, failure.reason) == (403, "Forbidden")
     assert (failure.message, failure.details) == (want_message, want_details)
+
+
+VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete", "impersonate")
+RESOURCES: Final = (
+    ("", "pods"),
+    ("", "pods/status"),
+    ("", "pods/binding"),
+    ("", "bindings"),
+    ("", "services"),
+    ("", "services/status"),
+    ("", "endpoints"),
+    ("", "nodes"),
+    ("", "nodes/status"),
+    ("", "configmaps"),
+    ("", "events"),
+    ("", "users"),
+    ("apps", "deployments"),
+    ("apps", "daemonsets/status"),
+    ("apps", "replicasets"),
+    ("events.k8s.io", "events"),
+    (DISCOVERY, "endpointslices"),
+    (LEASES, "leases"),
+    ("networking.k8s.io", "servicecidrs"),
+)
+PATHS: Final = ("/healthz", "/healthz/ping", "/healthzz", "/api", "/apis/apps/v1", "/metrics", "/")
+
+
+def covers(rule: Rule, action: Action) -> bool:
+    """Return whether a rule allows an action, as a reader of `kubectl auth can-i --list` would."""
+    if "*" not in rule.verbs and action.verb not in rule.verbs:
+        return False
+    if not action.resource:
+        ends = [path.removesuffix("*") for path in rule.paths if path.endswith("*")]
+        return action.path in rule.paths or any(map(action.path.startswith, ends))
+    resource = f"{action.resource}/{action.subresource}".removesuffix("/")
+    return (
+        rule.group in ("*", action.group)
+        and rule.resource in ("*", resource)
+        and rule.name in ("", action.name)
+    )
+
+
+@pytest.mark.parametrize("user", USERS.values(), ids=list(USERS))
+@pytest.mark.parametrize("namespace", ["default", "kube-system", "kube-node-lease"])
+def test_listed_rules_allow_what_is_allowed_and_nothing_else(user: User, namespace: str) -> None:
+    """`kubectl auth can-i --list` shows for every role exactly what its requests meet."""
+    rules = list_rules(user, namespace)
+    cluster_scoped = ("nodes", "nodes/status", "servicecidrs", "users")
+    actions = [at(path, verb) for path in PATHS for verb in ("get", "head", "post")]
+    actions += [
+        on(verb, resource, group=group, namespace=where, name=name)
+        for verb in VERBS
+        for group, resource in RESOURCES
+        for where in ["" if resource in cluster_scoped else namespace]
+        for name in ("n1", "n2", ACK)
+    ]
+    for action in actions:
+        want = allowed(user, action, named(action.name)).allowed
+        assert any(covers(rule, action) for rule in rules) is want, action

@@ -224,6 +224,9 @@ async def test_reviews_that_cannot_be_answered(secured: Served) -> None:
     assert (await secured.call("POST", REVIEWS, {"spec": {}})).status == 400
     assert (await secured.call("POST", REVIEWS, {"spec": {}}, token="")).status == 403
     assert (await secured.call("GET", REVIEWS)).status == 404
+    rules = REVIEWS.replace("access", "rules")
+    reply = await secured.call("POST", rules, {"spec": {}})
+    assert (reply.status, reply.message) == (400, "no namespace on request")
     path = {"spec": {"nonResourceAttributes": {"verb": "get", "path": "/metrics"}}}
     reply = await secured.call("POST", REVIEWS, path, token=secured.token_of("node-n1"))
     assert reply.json["status"] == {"allowed": False}

@@ -38,6 +38,7 @@ _MESSAGES: Final = {
 } | {
     ("autoscaling/v1", "Scale"): "autoscaling.v1.Scale",
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): "review.SelfSubjectAccessReview",
+    ("authorization.k8s.io/v1", "SelfSubjectRulesReview"): "review.SelfSubjectRulesReview",
     ("authentication.k8s.io/v1", "SelfSubjectReview"): "review.SelfSubjectReview",
 }
 # Reviews are answered and never stored, so the data file of served types has none. Fields that no
@@ -52,6 +53,11 @@ _REVIEWS: Final[dict[str, tuple[str, ...]]] = {
         "1 resourceAttributes *review.ResourceAttributes",
         "2 nonResourceAttributes *review.NonResourceAttributes",
     ),
+    "review.SelfSubjectRulesReview": (
+        "1 metadata meta.v1.ObjectMeta",
+        "2 spec review.SelfSubjectRulesReviewSpec",
+    ),
+    "review.SelfSubjectRulesReviewSpec": ("1 namespace string",),
     "review.ResourceAttributes": (
         "1 namespace string",
         "2 verb string",

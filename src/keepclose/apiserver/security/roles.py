@@ -11,7 +11,7 @@ kube-apiserver.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -33,8 +33,11 @@ _READ: Final = frozenset(("get", "list", "watch"))
 _CHANGE: Final = frozenset(("create", "update", "patch"))
 _CHANGE_OWN: Final = _CHANGE | {"get"}
 _TEND: Final = frozenset(("update", "patch"))
+_NODE_EVENTS: Final = frozenset(("create", "patch"))
 _PATH_READ: Final = frozenset(("get", "head"))
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
+# A path allows what is below it too.
+_ENDS: Final = ("", "/*")
 _DISCOVERY: Final = ("/api", "/apis", "/openapi", "/version")
 
 _DISCOVERY_GROUP: Final = "discovery.k8s.io"
@@ -77,6 +80,14 @@ _NODE_READS: Final = frozenset(
         ("networking.k8s.io", "servicecidrs", ""),
     )
 )
+
+
+class _OwnObject(NamedTuple):
+    """What a node may do with one object that is about it."""
+
+    verbs: frozenset[str]
+    namespace: str
+    name: str
 
 
 class Action(msgspec.Struct, frozen=True):
@@ -140,6 +151,52 @@ def refusal(user: User, action: Action) -> Failure:
     return forbidden(action.resource, action.group, action.name, _harmless(f"{who} {what} {where}"))
 
 
+class Rule(msgspec.Struct, frozen=True):
+    """Verbs that are allowed on a resource, or on paths where no resource is named."""
+
+    verbs: tuple[str, ...]
+    group: str = ""
+    resource: str = ""
+    name: str = ""
+    paths: tuple[str, ...] = ()
+
+
+def list_rules(user: User, namespace: str) -> list[Rule]:
+    """Return what the user may do in a namespace and at the cluster scope, as rules.
+
+    They say what `allowed` decides: each allows nothing that it would refuse, and none is missing.
+    """
+    if MASTERS in user.groups:
+        return [Rule(("*",), "*", "*"), Rule(("*",), paths=("*",))]
+    rules: list[Rule] = []
+    if _reads_everything(user):
+        rules += [Rule(tuple(sorted(_READ)), "*", "*"), _path_rule("*")]
+    writes = [(CONTROLLERS, _CONTROLLER_WRITES), (LABS, _LAB_WRITES)]
+    for group, tables in writes:
+        if group in user.groups:
+            rules += [_resource_rule(target, verbs) for target, verbs in tables.items()]
+    if user.node:
+        rules += [_resource_rule(target, _READ) for target in sorted(_NODE_READS)]
+        rules += [_resource_rule(target, _NODE_EVENTS) for target in _EVENTS]
+        rules += [
+            _resource_rule(target, own.verbs, own.name)
+            for target, own in _own_objects(user.node).items()
+            if own.namespace in ("", namespace)
+        ]
+    known = _DISCOVERY if AUTHENTICATED in user.groups else ()
+    return [*rules, _path_rule(*(f"{place}{end}" for place in (*_HEALTH, *known) for end in _ENDS))]
+
+
+def _resource_rule(target: tuple[str, str, str], verbs: frozenset[str], name: str = "") -> Rule:
+    group, resource, subresource = target
+    full = f"{resource}/{subresource}" if subresource else resource
+    return Rule(tuple(sorted(verbs)), group, full, name)
+
+
+def _path_rule(*paths: str) -> Rule:
+    return Rule(tuple(sorted(_PATH_READ)), paths=paths)
+
+
 def _allowed_path(user: User, action: Action) -> Decision:
     if action.verb not in _PATH_READ:
         return REFUSED
@@ -160,26 +217,25 @@ def _allowed_node(node_name: str, action: Action, body: Mapping[str, Any]) -> De
     verb, target = action.verb, action.target
     if verb in _READ and target in _NODE_READS:
         return Decision(True, "nodes may read what routing needs")
-    if verb in ("create", "patch") and target in _EVENTS:
+    if verb in _NODE_EVENTS and target in _EVENTS:
         return Decision(True, "nodes may report events")
-    own = (action.namespace, _object_name(action, body))
-    match target:
-        case ("", "configmaps", ""):
-            verbs, wanted = (
-                _CHANGE_OWN,
-                (ACKNOWLEDGEMENT_NAMESPACE, acknowledgement_name(node_name)),
-            )
-        case ("coordination.k8s.io", "leases", ""):
-            verbs, wanted = _CHANGE_OWN, (NODE_LEASE_NAMESPACE, node_name)
-        case ("", "nodes", ""):
-            verbs, wanted = _CHANGE, ("", node_name)
-        case ("", "nodes", "status"):
-            verbs, wanted = frozenset(("get", "update", "patch")), ("", node_name)
-        case _:
-            return REFUSED
-    if verb in verbs and own == wanted:
+    own = _own_objects(node_name).get(target)
+    if own is None or verb not in own.verbs:
+        return REFUSED
+    if (action.namespace, _object_name(action, body)) == (own.namespace, own.name):
         return Decision(True, "nodes may write about themselves")
     return REFUSED
+
+
+def _own_objects(node_name: str) -> dict[tuple[str, str, str], _OwnObject]:
+    """Return the objects that are about a node, by group, resource and subresource."""
+    acknowledgement = acknowledgement_name(node_name)
+    return {
+        ("", "configmaps", ""): _OwnObject(_CHANGE_OWN, ACKNOWLEDGEMENT_NAMESPACE, acknowledgement),
+        _LEASE: _OwnObject(_CHANGE_OWN, NODE_LEASE_NAMESPACE, node_name),
+        ("", "nodes", ""): _OwnObject(_CHANGE, "", node_name),
+        ("", "nodes", "status"): _OwnObject(_TEND | {"get"}, "", node_name),
+    }
 
 
 def _object_name(action: Action, body: Mapping[str, Any]) -> str:

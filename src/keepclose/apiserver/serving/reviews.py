@@ -1,4 +1,4 @@
-"""Questions about the caller: `kubectl auth can-i` and `kubectl auth whoami`.
+"""Questions about the caller: `kubectl auth can-i`, its `--list`, and `kubectl auth whoami`.
 
 A review is posted, answered and not stored. What it says is decided by the rules that requests go
 through, so it holds for the request that follows.
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.apiserver.failures import bad_request
-from keepclose.apiserver.security.roles import Action, allowed
+from keepclose.apiserver.security.roles import Action, allowed, list_rules
 from keepclose.apiserver.security.users import User
 from keepclose.apiserver.serving.bodies import media_type_of, read_values
 from keepclose.apiserver.serving.messages import Answer, Request
@@ -50,6 +50,28 @@ def review_access(user: User, review: JsonObject) -> JsonObject:
     return {"spec": spec, "status": status}
 
 
+def review_rules(user: User, review: JsonObject) -> JsonObject:
+    """Return what the user may do in the namespace that a SelfSubjectRulesReview names."""
+    spec: JsonObject = review.get("spec") or {}
+    namespace = str(spec.get("namespace") or "")
+    if not namespace:
+        raise bad_request("no namespace on request")
+    rules = list_rules(user, namespace)
+    status = {
+        "resourceRules": [
+            {"verbs": rule.verbs, "apiGroups": [rule.group], "resources": [rule.resource]}
+            | ({"resourceNames": [rule.name]} if rule.name else {})
+            for rule in rules
+            if rule.resource
+        ],
+        "nonResourceRules": [
+            {"verbs": rule.verbs, "nonResourceURLs": rule.paths} for rule in rules if rule.paths
+        ],
+        "incomplete": False,
+    }
+    return {"spec": {}, "status": status}
+
+
 def review_user(user: User, review: JsonObject) -> JsonObject:
     """Return what the server knows of the user."""
     del review
@@ -62,6 +84,11 @@ _REVIEWS: Final[dict[str, tuple[str, str, _Reviewer]]] = {
         "authorization.k8s.io/v1",
         "SelfSubjectAccessReview",
         review_access,
+    ),
+    "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews": (
+        "authorization.k8s.io/v1",
+        "SelfSubjectRulesReview",
+        review_rules,
     ),
     "/apis/authentication.k8s.io/v1/selfsubjectreviews": (
         "authentication.k8s.io/v1",
