@@ -10,7 +10,6 @@ meanwhile the same Failure is the answer.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import select
@@ -22,11 +21,13 @@ import time
 import weakref
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from keepclose.network.workerthreads import open_in_thread
 from keepclose.routing.answers import Answer, Failure, FailureCause, Postponed, ZoneDemand
 from keepclose.routing.heuristics import Registry
 
@@ -169,7 +170,16 @@ async def fetch_answers(
     heuristic = heuristics.get(name)
     if not isinstance(heuristic, DeferredHeuristic):
         return []
-    return [(one, await asyncio.to_thread(heuristic.fetch, one)) for one in questions]
+    answers: list[tuple[ZoneDemand, Answer]] = []
+    for question in questions:
+        fetch = partial(heuristic.fetch, question)
+        # A cancelled caller does not wait; the thread ends with the answer or with `close`.
+        answers.append((question, await open_in_thread(fetch, _drop)))
+    return answers
+
+
+def _drop(_answer: Answer) -> None:
+    """Release nothing: an answer holds no resources."""
 
 
 def close_heuristics(heuristics: Registry) -> None:
