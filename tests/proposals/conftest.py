@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from proposalapis import ProposalApi
+from proposalworlds import add_two_zones
 from statements import TITLES, proposal_of
 
 from keepclose.kube.kinds import NAMESPACES
@@ -38,6 +39,13 @@ async def cluster(proposal_server: Embedded) -> AsyncIterator[World]:
             yield world
         finally:
             await world.clear()
+
+
+@pytest.fixture
+async def two_zones(cluster: World) -> World:
+    """Two zones of one node and one pod each."""
+    await add_two_zones(cluster)
+    return cluster
 
 
 @pytest.fixture

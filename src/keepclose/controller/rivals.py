@@ -101,7 +101,7 @@ async def _is_kept(
             resource_version=meta.resource_version,
         )
     except KubeError as error:
-        # The first sync of the Service removes it, as a slice that has no endpoints.
+        # The first sync of the Service finds it, as any slice that is not wanted.
         _log.info("the slice that was made to find out stays", error=str(error))
     return False
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from planned_services import select_on
+from proposalworlds import add_three_zones
 from sights import groups, quick
 from subset_services import SUBSETTING, A, B, C, subsetted
 
@@ -36,11 +37,7 @@ APPROACHES = ("Auto", "Require", "Random", None)
 async def cluster(tmp_path: Path) -> AsyncIterator[World]:
     """Three zones of a node with four pods each, behind a server in this process."""
     async with serving(tmp_path) as api, world(api) as found:
-        for letter in "abc":
-            await found.add_node(f"n-{letter}", f"zone-{letter}")
-        for number in range(12):
-            ip = f"10.0.0.{number + 1}"
-            await found.add_pod(f"p{number}", f"n-{'abc'[number % 3]}", ip=ip)
+        await add_three_zones(found)
         yield found
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from proposalapis import ProposalApi
 from proposaldocs import read_page
 from proposalscenes import GATES, NO_FIELD, THREE_ZONES, UNEVEN, Scene, asking, own_zones
+from proposalworlds import add_two_zones
 from sights import POST, PUT, hints, quick
 
 from keepclose.controller.metrics import Metrics
@@ -26,20 +27,6 @@ from keepclose.testing.controllers import QUICK, World, world
 OFF = parse_gates("ServiceTrafficDistribution=false")
 SCENE = Scene(THREE_ZONES, UNEVEN)
 SYNCS = "endpoint_slice_controller_syncs_total"
-
-
-@pytest.fixture
-async def two_zones(cluster: World) -> World:
-    """Two zones of one node and one pod each."""
-    await build(cluster)
-    return cluster
-
-
-async def build(cluster: World) -> None:
-    """Add two nodes in two zones, with a pod on each."""
-    for number, zone in enumerate(("zone-a", "zone-b"), start=1):
-        await cluster.add_node(f"n{number}", zone)
-        await cluster.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number}")
 
 
 def test_the_name_of_the_gate() -> None:
@@ -137,7 +124,7 @@ async def test_enabling_again_is_like_enabling_first(two_zones: World) -> None:
 async def test_the_switch_of_the_gate_itself(tmp_path: Path) -> None:
     """Objects that were written with the field survive the switch of the gate, off and on."""
     async with serving(tmp_path) as plain, world(plain) as cluster:
-        await build(cluster)
+        await add_two_zones(cluster)
         await cluster.add_service(trafficDistribution="PreferClose")
     for gates, want in ((GATES, "zone-a"), (OFF, "none"), (GATES, "zone-a")):
         async with serving(tmp_path, gates=gates) as plain, world(plain) as cluster:

@@ -11,7 +11,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from proposalapis import PROTOBUF, ProposalApi
 from proposalscenes import GATES, NO_FIELD, THREE_ZONES, UNEVEN, Scene, asking, named, own_zones
@@ -37,15 +36,6 @@ WEB = NamespacedName("default", "web")
 FEW_RETRIES = replace(QUICK, most_retries=2)
 SCENE = Scene(THREE_ZONES, UNEVEN)
 LARGE = Scene({"n1": "zone-a", "n2": "zone-b"}, {"n1": 130, "n2": 120})
-
-
-@pytest.fixture
-async def two_zones(cluster: World) -> World:
-    """Two zones of one node and one pod each."""
-    for number, zone in enumerate(("zone-a", "zone-b"), start=1):
-        await cluster.add_node(f"n{number}", zone)
-        await cluster.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number}")
-    return cluster
 
 
 async def route(cluster: ProxyCluster) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from proposalapis import ProposalApi
 from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking
+from proposalworlds import add_two_zones
 from sights import STATUS, conditions, hints, quick
 
 from keepclose.kube.kinds import SERVICES
@@ -28,20 +29,6 @@ REPORTING = GATES.with_gates(
     Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS, Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS
 )
 HEURISTICS = {"keepclose.dev/Balanced": BALANCED}
-
-
-@pytest.fixture
-async def two_zones(cluster: World) -> World:
-    """Two zones of one node and one pod each."""
-    await build(cluster)
-    return cluster
-
-
-async def build(cluster: World) -> None:
-    """Add two nodes in two zones, with a pod on each."""
-    for number, zone in enumerate(("zone-a", "zone-b"), start=1):
-        await cluster.add_node(f"n{number}", zone)
-        await cluster.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number}")
 
 
 def statuses(found: Iterable[Condition]) -> dict[str, str]:
@@ -111,7 +98,7 @@ async def test_no_acknowledgement_no_condition(two_zones: World) -> None:
 async def test_honored_confirms_what_the_data_plane_did(tmp_path: Path) -> None:
     """Honored confirms that the data plane received the hints and configured itself so."""
     async with serving(tmp_path, nodes=("n1", "n2")) as api, world(api) as cluster:
-        await build(cluster)
+        await add_two_zones(cluster)
         await cluster.add_service(trafficDistribution="PreferClose")
         async with cluster_of(api) as seen, cluster.controlled(quick(REPORTING)):
             tells: dict[str, Any] = {
@@ -179,7 +166,7 @@ async def test_the_heuristic_that_is_set_is_applied(tmp_path: Path) -> None:
     """Story: setting <domain>/<heuristicName> has the implementation apply that heuristic."""
     gates = parse_gates("TrafficDistributionCustomHeuristics=true")
     async with serving(tmp_path, gates=gates) as plain, world(plain) as cluster:
-        await build(cluster)
+        await add_two_zones(cluster)
         for number in (3, 4, 5):
             await cluster.add_pod(f"p{number}", "n2", ip=f"10.0.0.{number}")
         await cluster.add_service(trafficDistribution="PreferClose")
