@@ -77,15 +77,6 @@ def encode_batch(transaction: Transaction) -> bytes:
     return b"".join(parts)
 
 
-def encode_key(key: ElementKey, ip: str) -> bytes:
-    """Return the key of an element as the kernel holds it; raises NoBinaryFormError.
-
-    An address comes first, or two of them, then a protocol and a port, then the number of an
-    endpoint; what a key does not have is left out.
-    """
-    return _key(key, _ADDRESSES[ip])
-
-
 def _kind(command: ElementCommand) -> tuple[bool, str]:
     if isinstance(command, AddElement):
         return True, command.element.container
@@ -139,6 +130,11 @@ def _verdict(code: int, chain: str) -> bytes:
 
 
 def _key(key: ElementKey, family: int) -> bytes:
+    """Return the key of an element as the kernel holds it; raises NoBinaryFormError.
+
+    An address comes first, or two of them, then a protocol and a port, then the number of an
+    endpoint; what a key does not have is left out.
+    """
     match key:
         case (address, protocol, port, number) if protocol in _PROTOCOLS:
             return _address(address, family) + _PROTOCOLS[protocol] + _port(port) + _number(number)
