@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.controller.acknowledgements import Ledger, newest_version
+from keepclose.controller.acknowledgements import Ledger, NodeGroup, newest_version
 from keepclose.controller.controller import Controller
-from keepclose.controller.nodegroups import NodeGroup
 from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import CONFIG_MAPS, NODES, SERVICES

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from keepclose.controller.caches import Caches
-from keepclose.controller.nodegroups import NodeGroup
 from keepclose.model.acknowledgements import (
     HintLevel,
     NodeAcknowledgement,
@@ -50,6 +49,48 @@ _MOST_A_TICK: Final = 50
 # No node ever answers for a version that cannot be compared.
 _NEVER: Final = 2**70
 _SPARE: Final = 64
+
+
+class NodeGroup:
+    """Nodes of one sort, and the few of them that messages name.
+
+    A name that was given stays as long as its node belongs to the group, so that a message does not
+    change with every node that joins. The sample is worked out when it is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._members: set[str] = set()
+        self._sample: NodeSample | None = NodeSample()
+        self._named: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._members
+
+    def put(self, node: str, *, belongs: bool) -> bool:
+        """Let a node belong to the group or not; return whether that changed anything."""
+        if (node in self._members) == belongs:
+            return False
+        if belongs:
+            self._members.add(node)
+        else:
+            self._members.discard(node)
+        self._sample = None
+        return True
+
+    @property
+    def sample(self) -> NodeSample:
+        """How many there are, and the names of a few."""
+        if self._sample is None:
+            named = [name for name in self._named if name in self._members]
+            if len(named) < MOST_NAMED and len(named) < len(self._members):
+                others = (name for name in self._members if name not in named)
+                named += heapq.nsmallest(MOST_NAMED - len(named), others)
+            self._named = tuple(named)
+            self._sample = NodeSample(len(self._members), self._named)
+        return self._sample
 
 
 class Ledger:
