@@ -101,6 +101,11 @@ def test_a_cause_renders(cause: Cause, want_type: str, want_text: str) -> None:
         pytest.param(1.5, "1.5", id="floats are bare"),
         pytest.param(CauseType.INTERNAL, '"InternalError"', id="enums are quoted"),
         pytest.param((ForZone("a"), ForZone("b")), '[{"name":"a"},{"name":"b"}]', id="json"),
+        pytest.param(
+            '\x1b[2J\x7f\x9b \u200b\u2028\n"\\\U000e0001\ud800\u00e9',
+            r'"\x1b[2J\x7f\u009b \u200b\u2028\n\"\\\U000e0001\ufffd' + '\u00e9"',
+            id="what terminals act on",
+        ),
     ],
 )
 def test_a_value_renders(value: object, want: str) -> None:

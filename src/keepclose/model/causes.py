@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -71,9 +71,45 @@ class Cause(msgspec.Struct, frozen=True):
         return ": ".join(parts)
 
 
+_ESCAPES: Final = {
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+    '"': '\\"',
+    "\\": "\\\\",
+}
+
+
 def render_value(value: Any) -> str:
-    """Return a bad value as the API shows it: strings quoted, the rest as compact JSON."""
+    """Return a bad value as the API shows it: strings quoted, the rest as compact JSON.
+
+    Strings are quoted as Go does it, so that nothing in them can act on a terminal or a log.
+    """
+    if isinstance(value, str):
+        return f'"{"".join(map(_quote_letter, value))}"' if _needs_quoting(value) else f'"{value}"'
     return msgspec.json.encode(value).decode()
+
+
+def _needs_quoting(text: str) -> bool:
+    return not text.isprintable() or '"' in text or "\\" in text
+
+
+def _quote_letter(letter: str) -> str:
+    if letter in _ESCAPES:
+        return _ESCAPES[letter]
+    if letter.isprintable():
+        return letter
+    number = ord(letter)
+    if number < 0x20 or number == 0x7F:
+        return f"\\x{number:02x}"
+    if 0xD800 <= number < 0xE000:
+        # Half a letter, which Go does not know.
+        return "\\ufffd"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def required(field: str, detail: str = "") -> Cause:
