@@ -320,3 +320,51 @@ async def test_only_administrators_impersonate(secured: Served) -> None:
     anonymous = acting_as("system:anonymous")
     assert (await secured.call("POST", REVIEWS, {"spec": {}}, headers=anonymous)).status == 403
     assert (await secured.call("GET", "/healthz", headers=anonymous)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        pytest.param(
+            "x",
+            "string into Go struct field SelfSubjectAccessReview.spec of type "
+            "v1.SelfSubjectAccessReviewSpec",
+            id="spec",
+        ),
+        pytest.param(
+            {"resourceAttributes": [1]},
+            "array into Go struct field SelfSubjectAccessReviewSpec.spec.resourceAttributes of "
+            "type v1.ResourceAttributes",
+            id="attributes",
+        ),
+        pytest.param(
+            {"resourceAttributes": {"verb": {"a": 1}}},
+            "object into Go struct field ResourceAttributes.spec.resourceAttributes.verb of type "
+            "string",
+            id="verb",
+        ),
+        pytest.param(
+            {"nonResourceAttributes": {"path": 5}},
+            "number into Go struct field NonResourceAttributes.spec.nonResourceAttributes.path of "
+            "type string",
+            id="path",
+        ),
+    ],
+)
+async def test_a_review_of_the_wrong_shape_is_a_bad_request(
+    secured: Served, spec: object, why: str
+) -> None:
+    """What is no review is refused in the words of Go's decoder, and is no error of the server."""
+    reply = await secured.call("POST", REVIEWS, {"spec": spec})
+    kind = "SelfSubjectAccessReview"
+    refusal = f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal {why}'
+    assert (reply.status, reply.message) == (400, refusal)
+
+
+async def test_a_review_of_rules_of_the_wrong_shape_is_a_bad_request(secured: Served) -> None:
+    """The list of rights is asked for in a namespace that is a text, in an object."""
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    for spec in ("x", {"namespace": 5}, {"namespace": ["default"]}):
+        reply = await secured.call("POST", path, {"spec": spec})
+        assert (reply.status, reply.json["reason"]) == (400, "BadRequest")
+        assert "SelfSubjectRulesReview" in reply.message

@@ -6,18 +6,22 @@ through, so it holds for the request that follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.failures import bad_request
+from keepclose.apiserver.failures import Failure, bad_request
+from keepclose.apiserver.schemas.findings import word_of
 from keepclose.apiserver.security.roles import Action, allowed, list_rules
 from keepclose.apiserver.security.users import User
 from keepclose.apiserver.serving.bodies import media_type_of, read_values
 from keepclose.apiserver.serving.messages import Answer, Request
 
 JsonObject = dict[str, Any]
+_ACCESS_REVIEW: Final = "SelfSubjectAccessReview"
+_RULES_REVIEW: Final = "SelfSubjectRulesReview"
+_RESOURCE_TEXTS: Final = ("verb", "group", "resource", "subresource", "namespace", "name")
 
 
 def review_access(user: User, review: JsonObject) -> JsonObject:
@@ -25,23 +29,26 @@ def review_access(user: User, review: JsonObject) -> JsonObject:
 
     A create that a rule allows for one name only is refused where the review names none.
     """
-    spec: JsonObject = review.get("spec") or {}
-    wanted: JsonObject = spec.get("resourceAttributes") or {}
-    path: JsonObject = spec.get("nonResourceAttributes") or {}
+    place = f"{_ACCESS_REVIEW}Spec"
+    spec = _read_part(review, _ACCESS_REVIEW, ("spec",), place)
+    wanted = _read_part(spec, place, ("spec", "resourceAttributes"), "ResourceAttributes")
+    path = _read_part(spec, place, ("spec", "nonResourceAttributes"), "NonResourceAttributes")
+    _check_texts(wanted, "resourceAttributes", _RESOURCE_TEXTS)
+    _check_texts(path, "nonResourceAttributes", ("verb", "path"))
     if bool(wanted) is bool(path):
         raise bad_request(
             "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         )
     if path:
-        action = Action(str(path.get("verb", "")), path=str(path.get("path", "")))
+        action = Action(path.get("verb") or "", path=path.get("path") or "")
     else:
         action = Action(
-            str(wanted.get("verb", "")),
-            group=str(wanted.get("group", "")),
-            resource=str(wanted.get("resource", "")),
-            subresource=str(wanted.get("subresource", "")),
-            namespace=str(wanted.get("namespace", "")),
-            name=str(wanted.get("name", "")),
+            wanted.get("verb") or "",
+            group=wanted.get("group") or "",
+            resource=wanted.get("resource") or "",
+            subresource=wanted.get("subresource") or "",
+            namespace=wanted.get("namespace") or "",
+            name=wanted.get("name") or "",
         )
     decision = allowed(user, action, {"metadata": {"name": action.name}})
     status: JsonObject = {"allowed": decision.allowed}
@@ -52,8 +59,10 @@ def review_access(user: User, review: JsonObject) -> JsonObject:
 
 def review_rules(user: User, review: JsonObject) -> JsonObject:
     """Return what the user may do in the namespace that a SelfSubjectRulesReview names."""
-    spec: JsonObject = review.get("spec") or {}
-    namespace = str(spec.get("namespace") or "")
+    spec = _read_part(review, _RULES_REVIEW, ("spec",), f"{_RULES_REVIEW}Spec")
+    namespace = spec.get("namespace") or ""
+    if not isinstance(namespace, str):
+        raise _wrong_type(namespace, f"{_RULES_REVIEW}Spec", ("spec", "namespace"), "string")
     if not namespace:
         raise bad_request("no namespace on request")
     rules = list_rules(user, namespace)
@@ -72,6 +81,29 @@ def review_rules(user: User, review: JsonObject) -> JsonObject:
     return {"spec": {}, "status": status}
 
 
+def _read_part(value: JsonObject, struct: str, path: tuple[str, ...], kind: str) -> JsonObject:
+    """Return the object at the last name of a path; {} where there is none."""
+    found = value.get(path[-1])
+    if not isinstance(found, dict | None):
+        raise _wrong_type(found, struct, path, f"v1.{kind}")
+    return found or {}
+
+
+def _check_texts(attributes: JsonObject, field: str, names: Iterable[str]) -> None:
+    for name in names:
+        if not isinstance(attributes.get(name), str | None):
+            struct = field[0].upper() + field[1:]
+            raise _wrong_type(attributes[name], struct, ("spec", field, name), "string")
+
+
+def _wrong_type(value: object, struct: str, path: tuple[str, ...], wanted: str) -> Failure:
+    kind = _RULES_REVIEW if struct.startswith(_RULES_REVIEW) else _ACCESS_REVIEW
+    return bad_request(
+        f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal '
+        f"{word_of(value)} into Go struct field {struct}.{'.'.join(path)} of type {wanted}"
+    )
+
+
 def review_user(user: User, review: JsonObject) -> JsonObject:
     """Return what the server knows of the user."""
     del review
@@ -82,12 +114,12 @@ _Reviewer = Callable[[User, JsonObject], JsonObject]
 _REVIEWS: Final[dict[str, tuple[str, str, _Reviewer]]] = {
     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": (
         "authorization.k8s.io/v1",
-        "SelfSubjectAccessReview",
+        _ACCESS_REVIEW,
         review_access,
     ),
     "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews": (
         "authorization.k8s.io/v1",
-        "SelfSubjectRulesReview",
+        _RULES_REVIEW,
         review_rules,
     ),
     "/apis/authentication.k8s.io/v1/selfsubjectreviews": (
