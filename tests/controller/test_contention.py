@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.contention import ROUNDS, Contention
+from keepclose.controller.contention import ROUNDS, Contention, find_writer
 from keepclose.controller.metrics import Metrics
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.kinds import ENDPOINT_SLICES
@@ -138,3 +138,23 @@ async def test_a_rival_is_told_and_given_way_to(cluster: World) -> None:
             while (await cluster.conditions())[1].status != "True":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert all(one.hints for piece in await cluster.slices() for one in piece.endpoints)
+
+
+@pytest.mark.parametrize(
+    ("manager", "want"),
+    [
+        ("rival-controller", "rival-controller"),
+        ("a\nlevel=error \x1b[2J", "a level=error [2J"),
+        ("m" * 100_000, "m" * 128),
+    ],
+)
+async def test_the_name_of_a_rival_is_one_short_line(
+    cluster: World, monkeypatch: pytest.MonkeyPatch, manager: str, want: str
+) -> None:
+    """Whatever an older API server let in as a field manager, logs and Events stay readable."""
+
+    async def get(*_args: object, **_options: object) -> dict[str, object]:
+        return {"metadata": {"managedFields": [{"manager": manager}, {"manager": "keepclose"}]}}
+
+    monkeypatch.setattr(cluster.client, "get", get)
+    assert await find_writer(cluster.client, WEB) == want

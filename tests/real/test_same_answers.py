@@ -30,6 +30,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 EVENTS = "/api/v1/namespaces/default/events"
 NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -141,6 +142,19 @@ def plain(kind: str, name: str, api_version: str = "v1", **fields: Any) -> dict[
 def node(name: str, labels: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
     """Return a Node."""
     return {**plain("Node", name, **fields), "metadata": {"name": name, "labels": labels or {}}}
+
+
+def managed(manager: str) -> dict[str, Any]:
+    """Return a ConfigMap that a field manager of the name is said to have written."""
+    entry = {
+        "manager": manager,
+        "operation": "Update",
+        "apiVersion": "v1",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:data": {}},
+        "time": "2020-01-01T00:00:00Z",
+    }
+    return plain("ConfigMap", "managed", metadata={"name": "managed", "managedFields": [entry]})
 
 
 def lease(name: str, **spec: Any) -> dict[str, Any]:
@@ -777,6 +791,22 @@ CASES: dict[str, list[Ask]] = {
     "a second host for a slice": [
         ("POST", SLICES, endpoint_slice("hosts", endpoints=[{"addresses": ["10.1.0.1"]}] * 2)),
         ("PATCH", f"{SLICES}/hosts", {"ports": [{"port": 70000, "protocol": "Odd"}]}, MERGE),
+    ],
+    "reviews of the wrong shape": [
+        ("POST", REVIEWS, {"spec": "x"}),
+        ("POST", REVIEWS, {"spec": 5}),
+        ("POST", REVIEWS, {"spec": {"resourceAttributes": [1]}}),
+        ("POST", REVIEWS, {"spec": {"resourceAttributes": {"verb": {"a": 1}}}}),
+        ("POST", REVIEWS, {"spec": {"resourceAttributes": {"name": True}}}),
+        ("POST", REVIEWS, {"spec": {"nonResourceAttributes": {"path": 5}}}),
+    ],
+    "field managers that logs would not take": [
+        ("POST", MAPS, managed("m" * 129)),
+        ("POST", MAPS, managed("a\nlevel=error")),
+        ("POST", MAPS, managed("\u00e9" * 65)),
+        ("POST", MAPS, managed("\u00e9\x1b\u200b\u2028 b\x7f")),
+        ("POST", f"{MAPS}?fieldManager={'%C3%A9' * 65}", plain("ConfigMap", "managed")),
+        ("POST", f"{MAPS}?fieldManager=a%1B%00", plain("ConfigMap", "managed")),
     ],
 }
 _VOLATILE = re.compile(

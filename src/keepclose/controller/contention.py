@@ -18,11 +18,14 @@ from keepclose.kube.errors import KubeError
 from keepclose.kube.kinds import ENDPOINT_SLICES, Kind
 from keepclose.kube.reader import USER_AGENT
 from keepclose.model.meta import NamespacedName
+from keepclose.model.strings import plain_line
 
 ROUNDS: Final = 3
 WINDOW_S: Final = 30.0
 LONGEST_S: Final = 60.0
 """So long may a change of pods wait while another controller writes."""
+# What API servers take; a name stands in logs, Events and conditions.
+_LONGEST_MANAGER: Final = 128
 _RAW_SLICES: Final[Kind[dict[str, Any]]] = Kind(
     ENDPOINT_SLICES.group,
     ENDPOINT_SLICES.version,
@@ -103,7 +106,7 @@ async def find_writer(client: Client, slice_key: NamespacedName) -> str:
     entries = found.get("metadata", {}).get("managedFields") or ()
     ours = USER_AGENT.partition("/")[0]
     others = [
-        (str(entry.get("time", "")), str(entry["manager"]))
+        (str(entry.get("time", "")), plain_line(str(entry["manager"]), longest=_LONGEST_MANAGER))
         for entry in entries
         if entry.get("manager") not in (None, ours)
     ]

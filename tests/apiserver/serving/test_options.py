@@ -107,7 +107,7 @@ def test_wrong_list_options_are_refused(text: str, code: int, want: str) -> None
         pytest.param("dryRun=Some", "dryRun: Unsupported value", id="half a dry run"),
         pytest.param("fieldValidation=Loose", "fieldValidation: Unsupported", id="validation"),
         pytest.param("fieldManager=" + "x" * 129, "fieldManager: Too long", id="a long manager"),
-        pytest.param("fieldManager=a%07", "should only contain printable", id="a bell"),
+        pytest.param("fieldManager=a%07", "invalid character U+0007 (at position 1)", id="a bell"),
         pytest.param("force=true", "may not be specified for non-apply patch", id="force"),
     ],
 )

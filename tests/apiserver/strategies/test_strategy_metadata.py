@@ -54,6 +54,21 @@ def test_each_kind_has_its_rule_on_names(kind: str, name: str, want_causes: list
         pytest.param({"name": "", "generateName": "a-"}, [], id="a prefix will do"),
         pytest.param({"namespace": ""}, ["metadata.namespace: Required value"], id="no namespace"),
         pytest.param(
+            {"managedFields": [{"manager": "m" * 128}, {}, {"manager": "\u00e9" * 65}]},
+            ["metadata.managedFields[2].manager: Too long: may not be more than 128 bytes"],
+            id="a field manager of too many bytes",
+        ),
+        pytest.param(
+            {"managedFields": [{"manager": "a\nb"}]},
+            [
+                (
+                    'metadata.managedFields[0].manager: Invalid value: "a\\nb": invalid character '
+                    "U+000A (at position 1)"
+                )
+            ],
+            id="a field manager that would break a line of a log",
+        ),
+        pytest.param(
             {"finalizers": ["x", "a.b/c", "orphan"]},
             [
                 (

@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from keepclose.apiserver.failures import Failure, bad_request, invalid
-from keepclose.model.causes import Cause, CauseType, forbidden, not_supported
-from keepclose.model.causes import invalid as invalid_value
+from keepclose.apiserver.strategies.metadata import manager_causes
+from keepclose.model.causes import Cause, forbidden, not_supported
 from keepclose.model.selectors import (
     FieldSelector,
     LabelSelector,
@@ -29,7 +29,6 @@ _EVERYTHING: Final = LabelSelector()
 _EVERY_FIELD: Final = FieldSelector()
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True", ""})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-_FIELD_MANAGER_MAX: Final = 128
 _MOST_OPTIONS: Final = 200
 
 
@@ -119,13 +118,7 @@ def read_write_options(query: Query, *, patch: str = "") -> WriteOptions:
         causes.append(not_supported("dryRun", [dry_run], ["All"]))
     if validation not in ("", "Ignore", "Warn", "Strict"):
         causes.append(not_supported("fieldValidation", validation, ["Ignore", "Warn", "Strict"]))
-    if len(manager) > _FIELD_MANAGER_MAX:
-        cause = Cause(CauseType.TOO_LONG, "fieldManager", "may not be more than 128 bytes")
-        causes.append(cause)
-    elif not manager.isprintable():
-        causes.append(
-            invalid_value("fieldManager", manager, "should only contain printable characters")
-        )
+    causes += manager_causes("fieldManager", manager)
     force = "force" in query
     if force and patch and patch != "application/apply-patch+yaml":
         causes.append(forbidden("force", "may not be specified for non-apply patch"))

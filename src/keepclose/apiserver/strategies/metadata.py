@@ -13,7 +13,7 @@ import msgspec
 
 from keepclose.apiserver.failures import bad_request
 from keepclose.apiserver.resources import Resource
-from keepclose.model.causes import Cause, forbidden, invalid
+from keepclose.model.causes import Cause, forbidden, invalid, too_long
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
@@ -30,6 +30,7 @@ JsonObject = dict[str, Any]
 FOREGROUND_FINALIZER: Final = "foregroundDeletion"
 ORPHAN_FINALIZER: Final = "orphan"
 STANDARD_FINALIZERS: Final = frozenset({"kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER})
+FIELD_MANAGER_MAX: Final = 128
 NOT_STANDARD: Final = "name is neither a standard finalizer name nor is it fully qualified"
 
 _FINALIZERS = "metadata.finalizers"
@@ -70,7 +71,27 @@ def metadata_causes(
     )
     if before is not None:
         causes += validate_metadata_update(meta, before)
-    return causes + finalizer_causes(new, old, known_only=resource.kind not in _ANY_FINALIZERS)
+    causes += finalizer_causes(new, old, known_only=resource.kind not in _ANY_FINALIZERS)
+    for place, entry in enumerate(new["metadata"].get("managedFields") or ()):
+        field = f"metadata.managedFields[{place}].manager"
+        causes += manager_causes(field, entry.get("manager") or "")
+    return causes
+
+
+def manager_causes(field: str, manager: str) -> list[Cause]:
+    """Return what is wrong with the name of a field manager, which logs and events show."""
+    if len(manager) > FIELD_MANAGER_MAX or len(manager.encode()) > FIELD_MANAGER_MAX:
+        # NB: no word of its letters: each cause repeats the name, which may be as long as a body.
+        return [too_long(field, FIELD_MANAGER_MAX)]
+    return [
+        invalid(
+            field,
+            manager,
+            f"invalid character U+{ord(letter):04X} (at position {len(manager[:place].encode())})",
+        )
+        for place, letter in enumerate(manager)
+        if not letter.isprintable()
+    ]
 
 
 def finalizer_causes(new: JsonObject, old: JsonObject | None, *, known_only: bool) -> list[Cause]:
