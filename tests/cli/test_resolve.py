@@ -429,6 +429,12 @@ def test_unknown_kinds_are_named_once() -> None:
     [
         pytest.param(["--service", "shop/nope"], "no Service shop/nope in", id="no such Service"),
         pytest.param(["--node", "nope"], "no Node nope in", id="no such node"),
+        pytest.param(["--service", "web"], "did you mean shop/web?\n", id="another namespace"),
+        pytest.param(["--service", "shop/wbe"], "did you mean shop/web?\n", id="a typing error"),
+        pytest.param(["-n", "nope"], "no Service of namespace nope in", id="no such namespace"),
+        pytest.param(
+            ["-n", "nope", "--service", "web"], "no Service nope/web in", id="Service and namespace"
+        ),
     ],
 )
 def test_nothing_found_is_code_three(arguments: list[str], want: str) -> None:
@@ -440,7 +446,43 @@ def test_nothing_found_is_code_three(arguments: list[str], want: str) -> None:
 
 def test_no_service_at_all_is_code_three() -> None:
     """Input without a Service gives nothing to resolve."""
-    assert run("-f", "-", stdin=NODE).exit_code == 3
+    result = run("-f", "-", stdin=NODE)
+    assert (result.exit_code, result.stderr) == (3, "error: no Service in standard input\n")
+
+
+def test_a_namespace_narrows_the_answer() -> None:
+    """`-n` names the namespace of all Services, or of the one that --service names."""
+    assert {name.partition("/")[0] for name in answer("-f", str(EXAMPLE))} > {"shop"}
+    assert set(answer("-f", str(EXAMPLE), "-n", "shop")) == {"shop/web", "shop/admin"}
+    assert set(answer("-f", str(EXAMPLE), "-n", "shop", "--service", "web")) == {"shop/web"}
+    both = run("-f", str(EXAMPLE), "-n", "shop", "--service", "other/web")
+    assert both.exit_code == 2
+    assert "the Service is named with another namespace, other/web" in both.stderr
+
+
+SELECTING = SERVICE + "spec: {ports: [{port: 80}], selector: {app: web}}\n"
+
+
+@pytest.mark.parametrize(
+    ("manifests", "want"),
+    [
+        pytest.param(SELECTING, ["Node", "Pod"], id="a Service alone"),
+        pytest.param(f"{NODE}---\n{SELECTING}", ["Pod"], id="Nodes and Services"),
+    ],
+)
+def test_a_dump_that_lacks_kinds_is_told(manifests: str, want: list[str]) -> None:
+    """Without Nodes, or without Pods and slices, the answer is not about a cluster."""
+    result = run("-f", "-", stdin=manifests)
+    assert result.exit_code == 0
+    warned = [line.split()[1] for line in result.stderr.splitlines() if "warning" in line]
+    assert warned == [f"{kind}:" for kind in want]
+    dump = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
+    assert result.stderr.count(f"         {dump}\n") == len(want)
+
+
+def test_whole_dumps_lack_no_kind() -> None:
+    """Nothing is said to be missing where Nodes and Pods are there."""
+    assert run("-f", str(EXAMPLE)).stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,16 @@ def read_gates(
         fail(f"--feature-gates: {error}")
 
 
+def join_namespace(service: str, namespace: str) -> str:
+    """Return the whole name of a Service, as it is where no namespace is given."""
+    if not namespace:
+        return service
+    own, slash, name = service.partition("/")
+    if slash and own != namespace:
+        fail(f"-n {namespace}: the Service is named with another namespace, {service}")
+    return f"{namespace}/{name if slash else service}"
+
+
 def read_duration(option: str, text: str) -> float:
     """Return the seconds of an option's value."""
     from keepclose.controller.settings import parse_duration

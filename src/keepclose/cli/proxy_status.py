@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keepclose.cli.endings import ExitCode, fail
-from keepclose.cli.optionvalues import read_address
+from keepclose.cli.optionvalues import join_namespace, read_address
 from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def status(
     input, 3 no such Service, 4 nobody answers.
     """
     if "/" in service:
-        namespace, _, service = service.partition("/")
+        namespace, _, service = join_namespace(service, namespace).partition("/")
     text = _fetch(address, namespace, service)
 
     import msgspec

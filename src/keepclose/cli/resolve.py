@@ -8,7 +8,7 @@ import typer
 
 from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, TopologyMode
 from keepclose.cli.endings import ExitCode, fail
-from keepclose.cli.optionvalues import read_gates
+from keepclose.cli.optionvalues import join_namespace, read_gates
 from keepclose.cli.outputs import TableJsonOrYaml, echo_json
 from keepclose.cli.subsetting import (
     OverloadThreshold,
@@ -49,6 +49,15 @@ def resolve(
     service: Annotated[
         str | None, typer.Option(metavar="[NS/]NAME", help="Only this Service.")
     ] = None,
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAME",
+            help="Only Services of this namespace; default all, and default for --service.",
+        ),
+    ] = "",
     default_subsetting: Annotated[
         DefaultSubsetting, typer.Option(help="Subsetting of Services without the annotation.")
     ] = DefaultSubsetting.RANDOM,
@@ -86,13 +95,37 @@ def resolve(
     if manifests.problems or problems:
         raise typer.Exit(ExitCode.BAD_INPUT)
     _warn(manifests)
-    answer = resolve_inventory(inventory, settings=settings, service=_key(service), node=node)
-    if not answer:
-        what = f"Service {service}" if service else "Service"
-        fail(f"no {what} in {', '.join(file)}", code=ExitCode.NOTHING)
-    if node is not None and all(node not in one.nodes for one in answer):
-        fail(f"no Node {node} in {', '.join(file)}", code=ExitCode.NOTHING)
+    files = ", ".join("standard input" if path == "-" else path for path in file)
+    key = _key(service, namespace)
+    inventory = _narrow(inventory, key, namespace, files)
+    if node is not None and all(node != one.name for one in inventory.nodes):
+        fail(f"no Node {node} in {files}", code=ExitCode.NOTHING)
+    _warn_of_missing_kinds(inventory, files)
+    answer = resolve_inventory(inventory, settings=settings, service=key, node=node)
     _show(answer, inventory, output)
+
+
+def _narrow(
+    inventory: Inventory, key: NamespacedName | None, namespace: str, files: str
+) -> Inventory:
+    """Return the inventory with the Services that are asked about; ends the command without any."""
+    from msgspec.structs import replace
+
+    from keepclose.model.meta import find_near_names
+
+    services = tuple(
+        one
+        for one in inventory.services
+        if key in (None, one.key) and namespace in ("", one.metadata.namespace)
+    )
+    if not services and key is not None:
+        near = find_near_names(key.name, (one.key for one in inventory.services))
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        fail(f"no Service {key} in {files}{hint}", code=ExitCode.NOTHING)
+    if not services:
+        where = f" of namespace {namespace}" if namespace else ""
+        fail(f"no Service{where} in {files}", code=ExitCode.NOTHING)
+    return replace(inventory, services=services)
 
 
 def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> Settings:
@@ -109,13 +142,14 @@ def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> Se
     )
 
 
-def _key(text: str | None) -> NamespacedName | None:
+def _key(text: str | None, namespace: str) -> NamespacedName | None:
     from keepclose.model.meta import NamespacedName
 
     if text is None:
         return None
-    namespace, slash, name = text.partition("/")
-    return NamespacedName(namespace, name) if slash else NamespacedName("default", text)
+    whole = text if not namespace and "/" in text else join_namespace(text, namespace or "default")
+    own, _, name = whole.partition("/")
+    return NamespacedName(own, name)
 
 
 def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
@@ -173,6 +207,25 @@ def _warn(manifests: Manifests) -> None:
             f"warning: {kind}: kind: not read, so {count} of them left out\n"
             f"         first in {manifests.ignored_at[kind]}\n"
             f"         {hint}",
+            err=True,
+        )
+
+
+def _warn_of_missing_kinds(inventory: Inventory, files: str) -> None:
+    """Say what a dump lacks, so that no answer is taken for one about the cluster."""
+    from keepclose.plan.resolution import DUMP_COMMAND
+
+    if not inventory.nodes:
+        typer.echo(
+            f"warning: Node: there are none in {files}, so no node routes a Service, and Pods that "
+            f"have a node are left out\n         {DUMP_COMMAND}",
+            err=True,
+        )
+    selecting = any(one.spec.selector for one in inventory.services)
+    if selecting and not inventory.pods and not inventory.slices:
+        typer.echo(
+            f"warning: Pod: there are none in {files}, and no EndpointSlices, so Services have no "
+            f"endpoints\n         {DUMP_COMMAND}",
             err=True,
         )
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keepclose.cli.choices import Way
-from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.endings import ExitCode
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
+from keepclose.cli.optionvalues import join_namespace
 from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def traffic(
     the cluster has no packets.
     """
     params = {
-        "service": _in_namespace(service, namespace),
+        "service": join_namespace(service, namespace),
         "from": source,
         "connections": connections,
         "udp": udp,
@@ -87,16 +88,6 @@ def traffic(
         document = ask(data_dir, "traffic", params, on_tell=_Bar(stack).hear)
     is_fine = _show(document, output, by_node=nodes)
     raise typer.Exit(ExitCode.OK if is_fine else ExitCode.FOUND)
-
-
-def _in_namespace(service: str, namespace: str) -> str:
-    """Return the whole name of a Service; ends the command where both name a namespace."""
-    if not namespace:
-        return service
-    own, slash, name = service.partition("/")
-    if slash and own != namespace:
-        fail(f"-n {namespace}: the Service is named with another namespace, {service}")
-    return f"{namespace}/{name if slash else service}"
 
 
 class _Bar:

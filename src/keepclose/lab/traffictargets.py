@@ -6,7 +6,6 @@ that say what would do. Nothing here opens a connection.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from keepclose.kube.kinds import SERVICES
 from keepclose.lab.refusals import LabRefusal
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import FeatureGates
+from keepclose.model.meta import find_near_names
 from keepclose.model.service import Service
 from keepclose.model.wellknown import PROXY_NAME_LABEL
 from keepclose.routing.serviceports import RoutedPort, routed_ports
@@ -90,10 +90,8 @@ async def find_service(client: Client, text: str) -> Service:
         return await client.get(SERVICES, name, namespace=namespace)
     except NotFound:
         known = [one.key for one in (await client.list_all(SERVICES)).items]
-    close = get_close_matches(name, {key.name for key in known}, n=3)
-    # One of the same name in another namespace is what was meant, more often than not.
-    near = [str(key) for like in close for key in known if key.name == like]
-    raise LabRefusal(f"there is no Service {namespace}/{name}{suggest(near)}", code=NOTHING)
+    near = suggest(find_near_names(name, known))
+    raise LabRefusal(f"there is no Service {namespace}/{name}{near}", code=NOTHING)
 
 
 def suggest(near: list[str]) -> str:

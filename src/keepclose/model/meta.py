@@ -7,6 +7,8 @@ by accident.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +30,16 @@ class NamespacedName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+def find_near_names(name: str, known: Iterable[NamespacedName]) -> list[str]:
+    """Return up to three objects that a name may have meant, the closest first.
+
+    An object of the same name in another namespace is what was meant, more often than not.
+    """
+    keys = list(known)
+    close = get_close_matches(name, {key.name for key in keys}, n=3)
+    return [str(key) for like in close for key in keys if key.name == like][:3]
 
 
 class OwnerReference(Frozen, frozen=True):

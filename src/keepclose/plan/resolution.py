@@ -30,6 +30,8 @@ from keepclose.slices.mirroring import mirror
 from keepclose.slices.servicestate import plan_service
 from keepclose.slices.settings import Cluster, Settings
 
+DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
+"""What dumps all objects that an answer needs."""
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -202,7 +204,7 @@ def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:
         ReasonCode.PODS_MISSING,
         message,
         subject=f"Service {service.key}",
-        fix="kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml",
+        fix=DUMP_COMMAND,
     )
 
 
