@@ -80,6 +80,21 @@ def test_resolve_follows_the_package(site: Path, tmp_path: Path) -> None:
     assert re.search(r"zone-c\s+nc\s+1 in zone-a", done.stdout), done.stdout
 
 
+def test_the_command_of_the_page_asks_the_package(site: Path) -> None:
+    """What the page offers to try it has the heuristic govern a Service, and lend an endpoint."""
+    (command,) = re.findall(r"^sed .*\n.*keepclose resolve .*$", PAGE, re.MULTILINE)
+    done = subprocess.run(
+        ["sh", "-c", command.replace("keepclose", f"{sys.executable} -m keepclose", 1)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "spec.trafficDistribution: example.dev/LendOne governs" in done.stdout
+    assert "zone zone-a lends an endpoint to zone zone-c" in done.stdout
+
+
 async def test_a_controller_follows_the_package(site: Path, tmp_path: Path) -> None:
     """The hints that a running controller writes are those of the heuristic."""
     with embedded_server(tmp_path / "data", GATE) as server:
