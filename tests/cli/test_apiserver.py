@@ -114,6 +114,11 @@ def _call(server: Embedded, method: str, path: str, body: JsonObject | None = No
             "cannot listen at 192.0.2.1 port 0: ",
             id="another machine",
         ),
+        pytest.param(
+            ["--advertise-address", "127.0.0.1"],
+            "--advertise-address: '127.0.0.1' may not be in the loopback range",
+            id="no address for nodes",
+        ),
     ],
 )
 def test_flags_that_cannot_be_followed(tmp_path: Path, flags: list[str], want: str) -> None:
@@ -267,6 +272,15 @@ def test_a_killed_server_leaves_nothing_in_the_way(tmp_path: Path) -> None:
         assert _call(again, "GET", f"{CONFIGMAPS}/one")["metadata"]["name"] == "one"
         ranges = _call(again, "GET", "/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
         assert ranges["spec"]["cidrs"] == ["10.9.0.0/24", "fd09::/112"]
+
+
+def test_the_advertise_address_reaches_the_server(tmp_path: Path) -> None:
+    """The Service kubernetes leads to the address that the flag names."""
+    with embedded_server(tmp_path / "data", "--advertise-address", "192.0.2.7") as server:
+        path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
+        endpoint_slice = _call(server, "GET", path)
+        assert endpoint_slice["endpoints"][0]["addresses"] == ["192.0.2.7"]
+        assert endpoint_slice["ports"][0]["port"] == server.port
 
 
 def test_gates_reach_the_server(tmp_path: Path) -> None:

@@ -185,6 +185,24 @@ def test_get_shows_the_columns_of_each_kind(kubectl: Kubectl) -> None:
     assert kubectl("get", "pods", "--field-selector=spec.nodeName=node-b") == ""
 
 
+def test_the_service_of_the_server_is_there(kubectl: Kubectl) -> None:
+    """Every cluster has the Service kubernetes, which comes back when it is deleted."""
+    default = ("--namespace=default", "get")
+    row = kubectl(*default, "svc", "kubernetes", "--no-headers").split()
+    assert row[:5] == ["kubernetes", "ClusterIP", "10.96.0.1", "<none>", "443/TCP"]
+    row = kubectl(*default, "endpointslice", "kubernetes", "--no-headers").split()
+    assert row[:4] == ["kubernetes", "IPv4", "<unset>", "<unset>"]
+    assert kubectl(*default, "endpoints", "kubernetes", "-o", "name").startswith("endpoints/")
+    uid = kubectl(*default, "svc", "kubernetes", "-o", "jsonpath={.metadata.uid}")
+    kubectl("--namespace=default", "delete", "svc", "kubernetes")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        code, out, _ = kubectl.run(*default, "svc", "kubernetes", "-o", "jsonpath={.metadata.uid}")
+        if code == 0 and out != uid:
+            return
+    pytest.fail("the Service kubernetes has not come back")
+
+
 def test_watch_prints_changes(kubectl: Kubectl) -> None:
     """`get -w` prints a line for each change as it happens."""
     kubectl("apply", "-f", "-", stdin=WEB)

@@ -21,6 +21,12 @@ import structlog
 from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.garbage import Collector
 from keepclose.apiserver.graces import Graces
+from keepclose.apiserver.kubernetes_service import (
+    MANAGER,
+    AdvertiseError,
+    KubernetesService,
+    choose_advertised,
+)
 from keepclose.apiserver.resources import BY_KIND, Resource
 from keepclose.apiserver.schemas.definitions import load_types
 from keepclose.apiserver.security.certificates import Authority, InvalidHostError
@@ -40,7 +46,11 @@ from keepclose.apiserver.serving.writing import Writer, timestamp
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.allocation.ranges import RangeError
-from keepclose.apiserver.strategies.registry import AllocationSettings, strategies
+from keepclose.apiserver.strategies.registry import (
+    AllocationSettings,
+    make_ranges,
+    strategies,
+)
 from keepclose.apiserver.strategies.servicecidrs import DEFAULT_NAME, default_service_cidr
 from keepclose.eventloops import find_loop_factory
 from keepclose.model.gates import FeatureGates
@@ -51,7 +61,6 @@ NAMESPACES: Final = (
     "kube-public",
     "kube-system",
 )
-_MANAGER: Final = "keepclose-apiserver"
 _RETRY_SECONDS: Final = 1.0
 
 log = structlog.get_logger(__name__)
@@ -73,6 +82,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     # Nodes for which a kubeconfig is written.
     nodes: tuple[str, ...] = ()
     bookmark_seconds: float = BOOKMARK_SECONDS
+    # Where nodes reach the server; "" takes the host, if nodes can reach it.
+    advertise_address: str = ""
+    # Whether the server keeps the objects that every cluster has, such as default/kubernetes.
+    keeps_cluster_objects: bool = True
 
 
 class ApiServer:
@@ -90,16 +103,29 @@ class ApiServer:
             raise StartError(_explain(error)) from error
         try:
             self._authority = Authority(directory / "pki", now=time.time())
-            self._authority.keep_server_certificate([settings.host])
+            ranges = make_ranges(settings.allocation)
+            primary = ranges.addresses[0]
+            advertised = choose_advertised(
+                settings.advertise_address, host=settings.host, family=primary.family
+            )
+            hosts = (settings.host, advertised, primary.first)
+            self._authority.keep_server_certificate([host for host in hosts if host])
             self._tokens = Tokens(directory / "tokens")
-            kinds = strategies(settings.allocation)
-        except (BrokenFileError, InvalidHostError, OSError, RangeError) as error:
+            kinds = strategies(ranges=ranges)
+        except (AdvertiseError, BrokenFileError, InvalidHostError, OSError, RangeError) as error:
             self.store.close()
             raise StartError(_explain(error)) from error
         self.writer = Writer(self.store, kinds, load_types(settings.gates), settings.gates)
         deleter = Deleter(self.store, kinds)
         self._collector = Collector(self.store, kinds, deleter.delete_dependent)
         self._graces = Graces(self.store, deleter.end_grace)
+        self._kubernetes_service = KubernetesService(
+            self.writer,
+            deleter,
+            cluster_ip=primary.first,
+            family=primary.family,
+            advertised=advertised,
+        )
         self._metrics = Metrics(self.store)
         self.application = Application(
             self.writer,
@@ -139,15 +165,19 @@ class ApiServer:
             ) from error
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"https://{host}:{port}"
+        follow = [self._collector.run, self._graces.run]
         try:
+            if settings.keeps_cluster_objects:
+                self._kubernetes_service.port = port
+                # NB: before the first client knows of the server, so that it finds all there.
+                self._kubernetes_service.reconcile()
+                follow.append(self._kubernetes_service.run)
             self._write_kubeconfigs()
-        except (BrokenFileError, InvalidNodeNameError, OSError) as error:
+        except (BrokenFileError, InvalidNodeNameError, OSError, StorageError) as error:
             await self.stop()
             raise StartError(_explain(error)) from error
         loop = asyncio.get_running_loop()
-        self._followers = [
-            loop.create_task(_keep_running(run)) for run in (self._collector.run, self._graces.run)
-        ]
+        self._followers = [loop.create_task(_keep_running(run)) for run in follow]
 
     async def stop(self) -> None:
         """End all connections and close the files."""
@@ -169,7 +199,7 @@ class ApiServer:
         for name in NAMESPACES:
             if self.store.get(namespaces.store, "", name) is None:
                 new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-                self.writer.create(Target(namespaces), new, WriteOptions(), manager=_MANAGER)
+                self.writer.create(Target(namespaces), new, WriteOptions(), manager=MANAGER)
         ranges = BY_KIND["networking.k8s.io/v1", "ServiceCIDR"]
         if self.store.get(ranges.store, "", DEFAULT_NAME) is None:
             self._make_ranges(ranges)
@@ -178,9 +208,9 @@ class ApiServer:
         """Tell which cluster IPs are handed out, and that they are ready to be."""
         cidrs = self.settings.allocation.service_cidrs
         new, ready = (default_service_cidr(cidrs, now=timestamp()) for _ in range(2))
-        self.writer.create(Target(ranges), new, WriteOptions(), manager=_MANAGER)
+        self.writer.create(Target(ranges), new, WriteOptions(), manager=MANAGER)
         status = Target(ranges, name=DEFAULT_NAME, subresource="status")
-        self.writer.update(status, ready, WriteOptions(), manager=_MANAGER)
+        self.writer.update(status, ready, WriteOptions(), manager=MANAGER)
 
     def _write_kubeconfigs(self) -> None:
         directory, ca = self.settings.data_dir, self._authority.pem

@@ -28,6 +28,14 @@ def apiserver(
     bind_address: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen at.")
     ] = "127.0.0.1",
+    advertise_address: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address at which nodes reach the server: the endpoint of the Service "
+            "default/kubernetes. By default that of --bind-address, if it is not loopback.",
+        ),
+    ] = "",
     feature_gates: Annotated[
         str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
     ] = "",
@@ -67,6 +75,7 @@ def apiserver(
         data_dir=data_dir,
         port=port,
         bind_address=bind_address,
+        advertise_address=advertise_address,
         gates=read_gates(feature_gates, emulated_version=emulated_version),
         service_cluster_ip_range=service_cluster_ip_range,
         service_node_port_range=service_node_port_range,
@@ -81,6 +90,7 @@ def _read_settings(
     data_dir: Path,
     port: int,
     bind_address: str,
+    advertise_address: str,
     gates: FeatureGates,
     service_cluster_ip_range: str,
     service_node_port_range: str,
@@ -111,6 +121,7 @@ def _read_settings(
         allocation=allocation,
         synchronous="full" if synchronous == "full" else "normal",
         nodes=nodes,
+        advertise_address=advertise_address,
     )
 
 

@@ -38,6 +38,7 @@ from keepclose.lab.podnetworks import AddressesOnly, PodNetwork, UnderlayNetwork
 from keepclose.lab.view import LabView
 from keepclose.lab.workloadcontroller import WorkloadController
 from keepclose.model.gates import FeatureGates
+from keepclose.model.wellknown import KUBERNETES_SERVICE
 from keepclose.network.addresses import node_addresses
 from keepclose.network.underlay import Underlay
 from keepclose.network.workerthreads import open_in_thread
@@ -180,7 +181,7 @@ class Supervisor:
         """Apply what was given and wait until its pods are ready and reached from every node."""
         if not self._settings.objects:
             return
-        if self._settings.only_into_empty and (await admin.list_all(SERVICES)).items:
+        if self._settings.only_into_empty and await _has_services(admin):
             return
         began = time.monotonic()
         applier = Applier(admin)
@@ -237,6 +238,12 @@ class Supervisor:
             await asyncio.wait((task,))
 
         self._stack.push_async_callback(end)
+
+
+async def _has_services(client: Client) -> bool:
+    """Return whether there are Services but the one that every cluster has."""
+    services = (await client.list_all(SERVICES)).items
+    return any(service.key != KUBERNETES_SERVICE for service in services)
 
 
 def _count(number: int, noun: str) -> str:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from keepclose.model.meta import NamespacedName
+
+KUBERNETES_SERVICE: Final = NamespacedName("default", "kubernetes")
+"""The Service that every API server makes for itself."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 SKIP_MIRROR_LABEL: Final = "endpointslice.kubernetes.io/skip-mirror"

@@ -3,7 +3,9 @@
     async with serving(tmp_path) as api:
         reply = await api.call("GET", "/api/v1/namespaces")
 
-Everything is that of production but the port, which is any free one.
+Everything is that of production but the port, which is any free one, and that the server makes no
+objects by itself beyond namespaces and the default ServiceCIDR: what a test finds is what it made.
+With `keeps_cluster_objects=True` it has them all.
 """
 
 from __future__ import annotations
@@ -166,7 +168,8 @@ class Served(Api):
 @asynccontextmanager
 async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     """Serve from the directory for the time of the block; settings are those of the server."""
-    server = ApiServer(ServerSettings(**{"data_dir": directory, "port": 0, **settings}))
+    bare = {"data_dir": directory, "port": 0, "keeps_cluster_objects": False}
+    server = ApiServer(ServerSettings(**{**bare, **settings}))
     await server.start()
     try:
         ca = directory / "pki" / "ca.crt"

@@ -70,13 +70,20 @@ def make_ranges(settings: AllocationSettings) -> Ranges:
     return Ranges(addresses, ports)
 
 
-def strategies(settings: AllocationSettings | None = None) -> dict[str, Strategy]:
-    """Return the strategy of every store, by its name; see `Resource.store`."""
+def strategies(
+    settings: AllocationSettings | None = None, *, ranges: Ranges | None = None
+) -> dict[str, Strategy]:
+    """Return the strategy of every store, by its name; see `Resource.store`.
+
+    Services are given from the ranges, which are made from the settings where none are given.
+    """
     found: dict[str, Strategy] = {
         one.store: _PLAIN_KINDS[one.kind](one)
         for one in RESOURCES
         if not one.stored_as and one.kind in _PLAIN_KINDS
     }
     services = BY_KIND["v1", "Service"]
-    found[services.store] = ServiceStrategy(services, make_ranges(settings or AllocationSettings()))
+    found[services.store] = ServiceStrategy(
+        services, ranges or make_ranges(settings or AllocationSettings())
+    )
     return found

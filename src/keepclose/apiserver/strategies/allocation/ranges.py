@@ -44,6 +44,11 @@ class AddressRange:
         return str(self._network)
 
     @property
+    def first(self) -> str:
+        """The first address, which is that of the Service default/kubernetes; "" of none."""
+        return self._text_at(0) if self._pool.size else ""
+
+    @property
     def free(self) -> int:
         """How many addresses nobody has."""
         return self._pool.free
@@ -72,16 +77,17 @@ class AddressRange:
     def draw(self) -> str | None:
         """Hold any free address and return it, or None when there is none."""
         place = self._pool.draw()
-        if place is None:
-            return None
-        kind = IPv4Address if self.family == IPV4 else IPv6Address
-        return str(kind(self._first + place))
+        return None if place is None else self._text_at(place)
 
     def give(self, address: str) -> None:
         """Let the address go; one of another range, or a free one, changes nothing."""
         place = self._place(address)
         if place is not None:
             self._pool.give(place)
+
+    def _text_at(self, place: int) -> str:
+        kind = IPv4Address if self.family == IPV4 else IPv6Address
+        return str(kind(self._first + place))
 
     def _place(self, address: str) -> int | None:
         parsed = parse_lenient(address)
