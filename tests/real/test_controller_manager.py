@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,11 +21,21 @@ from clusters import (
     read_slices,
     wait_for_places,
 )
-from controllers import JSON, Manager, controller_manager
+from controllers import CONTROLLERS, JSON, Manager, controller_manager
 from embedded import Embedded, embedded_server, start_embedded
 
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, LEASES, NAMESPACES, PODS, SERVICES
+from keepclose.kube.errors import AlreadyExists, NotFound
+from keepclose.kube.kinds import (
+    CONFIG_MAPS,
+    ENDPOINT_SLICES,
+    ENDPOINTS,
+    LEASES,
+    NAMESPACES,
+    PODS,
+    SERVICES,
+)
+from keepclose.model.configuration import ConfigMap
 
 _NUMBERS = itertools.count(1)
 ELECTION = (
@@ -253,3 +264,46 @@ async def _wait_until_gone(client: Client, namespace: str, service: str) -> None
         await asyncio.sleep(0.1)
         left = await read_slices(client, namespace, service)
     pytest.fail(f"still there: {left}")
+
+
+async def test_objects_of_every_cluster_are_not_fought_over(tmp_path: Path) -> None:
+    """What kube-controller-manager publishes in namespaces stays, and default/kubernetes too."""
+    authority = tmp_path / "other-ca.crt"
+    controllers = (
+        *CONTROLLERS,
+        "endpoints-controller",
+        "serviceaccount-controller",
+        "root-ca-certificate-publisher-controller",
+    )
+    with embedded_server(tmp_path / "data", "--advertise-address", "192.0.2.7") as server:
+        # Another bundle than the server publishes: its own certificate, twice.
+        authority.write_text(2 * (server.directory / "pki" / "ca.crt").read_text())
+        flags = (JSON, f"--root-ca-file={authority}")
+        async with opened(server.kubeconfig) as client:
+            services = await client.list_all(SERVICES)
+            slices = await client.list_all(ENDPOINT_SLICES)
+            endpoints = await client.list_all(ENDPOINTS)
+            with controller_manager(
+                server.kubeconfig, tmp_path / "manager.log", *flags, controllers=controllers
+            ) as manager:
+                first = await _published(client, "first", authority.read_text())
+                await _published(client, "second", authority.read_text())
+                again = await _published(client, "first", authority.read_text())
+                assert again == first
+                assert manager.repeated_errors() == {}
+            assert (await client.list_all(SERVICES)).items == services.items
+            assert (await client.list_all(ENDPOINT_SLICES)).items == slices.items
+            assert (await client.list_all(ENDPOINTS)).items == endpoints.items
+
+
+async def _published(client: Client, namespace: str, bundle: str) -> ConfigMap:
+    """Return the ConfigMap of a namespace, made if need be, once it holds the bundle."""
+    with contextlib.suppress(AlreadyExists):
+        await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(NotFound):
+                found = await client.get(CONFIG_MAPS, "kube-root-ca.crt", namespace=namespace)
+                if found.data.get("ca.crt") == bundle:
+                    return found
+            await asyncio.sleep(0.05)

@@ -203,6 +203,13 @@ def test_the_service_of_the_server_is_there(kubectl: Kubectl) -> None:
     pytest.fail("the Service kubernetes has not come back")
 
 
+def test_a_namespace_has_what_every_namespace_has(kubectl: Kubectl, server: Embedded) -> None:
+    """The ServiceAccount and the certificate authority are there in a namespace that is new."""
+    assert kubectl("get", "sa", "default", "-o", "name").strip() == "serviceaccount/default"
+    ca = kubectl("get", "cm", "kube-root-ca.crt", "-o", r"jsonpath={.data.ca\.crt}")
+    assert ca == (server.directory / "pki" / "ca.crt").read_text()
+
+
 def test_watch_prints_changes(kubectl: Kubectl) -> None:
     """`get -w` prints a line for each change as it happens."""
     kubectl("apply", "-f", "-", stdin=WEB)

@@ -27,6 +27,7 @@ from keepclose.apiserver.kubernetes_service import (
     KubernetesService,
     choose_advertised,
 )
+from keepclose.apiserver.namespace_objects import NamespaceObjects
 from keepclose.apiserver.resources import BY_KIND, Resource
 from keepclose.apiserver.schemas.definitions import load_types
 from keepclose.apiserver.security.certificates import Authority, InvalidHostError
@@ -126,6 +127,9 @@ class ApiServer:
             family=primary.family,
             advertised=advertised,
         )
+        self._namespace_objects = NamespaceObjects(
+            self.writer, ca=self._authority.pem, manager=MANAGER
+        )
         self._metrics = Metrics(self.store)
         self.application = Application(
             self.writer,
@@ -171,9 +175,14 @@ class ApiServer:
                 self._kubernetes_service.port = port
                 # NB: before the first client knows of the server, so that it finds all there.
                 self._kubernetes_service.reconcile()
-                follow.append(self._kubernetes_service.run)
+                self._namespace_objects.renew_ca()
+                self._namespace_objects.resume()
+                follow += [
+                    self._kubernetes_service.run,
+                    self._namespace_objects.run,
+                ]
             self._write_kubeconfigs()
-        except (BrokenFileError, InvalidNodeNameError, OSError, StorageError) as error:
+        except (BrokenFileError, Failure, InvalidNodeNameError, OSError, StorageError) as error:
             await self.stop()
             raise StartError(_explain(error)) from error
         loop = asyncio.get_running_loop()

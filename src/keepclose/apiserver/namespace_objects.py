@@ -1,0 +1,97 @@
+"""What every namespace has: the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`.
+
+In a cluster kube-controller-manager makes both. Here the server does, because it may be alone. It
+only creates what is absent, so a real kube-controller-manager beside it is never contradicted; the
+one exception is a start with another certificate authority than the ConfigMap holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.following import follow_stores
+from keepclose.apiserver.garbage import NAMESPACES
+from keepclose.apiserver.resources import BY_KIND, Resource
+from keepclose.apiserver.serving.options import WriteOptions
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.writing import Writer
+from keepclose.apiserver.storage.entries import DELETED, Change, Entry
+
+JsonObject = dict[str, Any]
+
+SERVICE_ACCOUNT: Final = "default"
+ROOT_CA: Final = "kube-root-ca.crt"
+CA_KEY: Final = "ca.crt"
+_SERVICE_ACCOUNTS: Final = BY_KIND["v1", "ServiceAccount"]
+_CONFIG_MAPS: Final = BY_KIND["v1", "ConfigMap"]
+_OURS: Final = frozenset(
+    {(_SERVICE_ACCOUNTS.store, SERVICE_ACCOUNT), (_CONFIG_MAPS.store, ROOT_CA)}
+)
+# NB: kube-controller-manager leaves a ConfigMap alone only if it is described.
+_DESCRIPTION: Final = {
+    "kubernetes.io/description": "The certificate authority of this cluster's API server, for "
+    "clients inside the cluster, such as those that call kubernetes.default.svc."
+}
+
+
+class NamespaceObjects:
+    """Keeps the objects that every namespace has."""
+
+    def __init__(self, writer: Writer, *, ca: bytes, manager: str) -> None:
+        """Hold the certificate authority of the server, in PEM, and whose the fields are."""
+        self._writer = writer
+        self._ca = ca.decode()
+        self._manager = manager
+
+    async def run(self) -> None:
+        """Follow namespaces and what is deleted in them, until the store is closed."""
+        await follow_stores(
+            self._writer.store,
+            (NAMESPACES, _SERVICE_ACCOUNTS.store, _CONFIG_MAPS.store),
+            resume=self.resume,
+            handle=self._handle,
+        )
+
+    def resume(self) -> None:
+        """Create what is absent in any namespace."""
+        for entry in self._writer.store.entries(NAMESPACES):
+            self._fill(entry)
+
+    def renew_ca(self) -> None:
+        """Write the certificate authority of the server where the ConfigMap has another one."""
+        for entry in self._writer.store.entries(_CONFIG_MAPS.store):
+            if entry.name != ROOT_CA:
+                continue
+            config_map = msgspec.json.decode(entry.data)
+            data = config_map.get("data") or {}
+            if data.get(CA_KEY) != self._ca and not config_map.get("immutable"):
+                config_map["data"] = {**data, CA_KEY: self._ca}
+                target = Target(_CONFIG_MAPS, namespace=entry.namespace, name=ROOT_CA)
+                self._writer.update(target, config_map, WriteOptions(), manager=self._manager)
+
+    def _handle(self, change: Change) -> None:
+        entry = change.entry
+        if change.store == NAMESPACES:
+            if change.type != DELETED:
+                self._fill(entry)
+        elif change.type == DELETED and (change.store, entry.name) in _OURS:
+            namespace = self._writer.store.get(NAMESPACES, "", entry.namespace)
+            if namespace is not None:
+                self._fill(namespace)
+
+    def _fill(self, namespace: Entry) -> None:
+        if msgspec.json.decode(namespace.data)["metadata"].get("deletionTimestamp"):
+            return
+        name = namespace.name
+        self._create(_SERVICE_ACCOUNTS, name, {"metadata": {"name": SERVICE_ACCOUNT}})
+        metadata = {"name": ROOT_CA, "annotations": dict(_DESCRIPTION)}
+        self._create(_CONFIG_MAPS, name, {"metadata": metadata, "data": {CA_KEY: self._ca}})
+
+    def _create(self, resource: Resource, namespace: str, new: JsonObject) -> None:
+        if self._writer.store.get(resource.store, namespace, new["metadata"]["name"]) is not None:
+            return
+        new = {"apiVersion": resource.api_version, "kind": resource.kind, **new}
+        target = Target(resource, namespace=namespace)
+        self._writer.create(target, new, WriteOptions(), manager=self._manager)
