@@ -34,6 +34,7 @@ from keepclose.apiserver.security.certificates import Authority, InvalidHostErro
 from keepclose.apiserver.security.files import BrokenFileError
 from keepclose.apiserver.security.kubeconfigs import write_kubeconfigs, write_node_kubeconfig
 from keepclose.apiserver.security.tokens import InvalidNodeNameError, Tokens
+from keepclose.apiserver.service_cidrs import ServiceCIDRConditions
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.guard import Guard
@@ -85,7 +86,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     bookmark_seconds: float = BOOKMARK_SECONDS
     # Where nodes reach the server; "" takes the host, if nodes can reach it.
     advertise_address: str = ""
-    # Whether the server keeps the objects that every cluster has, such as default/kubernetes.
+    # Whether the server keeps the objects that every cluster has, such as default/kubernetes, and
+    # reports which ServiceCIDRs are ready.
     keeps_cluster_objects: bool = True
 
 
@@ -130,6 +132,7 @@ class ApiServer:
         self._namespace_objects = NamespaceObjects(
             self.writer, ca=self._authority.pem, manager=MANAGER
         )
+        self._service_cidrs = ServiceCIDRConditions(self.writer, manager=MANAGER)
         self._metrics = Metrics(self.store)
         self.application = Application(
             self.writer,
@@ -177,9 +180,11 @@ class ApiServer:
                 self._kubernetes_service.reconcile()
                 self._namespace_objects.renew_ca()
                 self._namespace_objects.resume()
+                self._service_cidrs.resume()
                 follow += [
                     self._kubernetes_service.run,
                     self._namespace_objects.run,
+                    self._service_cidrs.run,
                 ]
             self._write_kubeconfigs()
         except (BrokenFileError, Failure, InvalidNodeNameError, OSError, StorageError) as error:
