@@ -8,7 +8,8 @@ asked by netlink every 20 ms; and as the proxies themselves say, by the metric t
 (kubeproxy_sync_proxy_rules_duration_seconds after the first sync). A change is one
 write of one EndpointSlice, in turn an address replaced, one removed and one added; it counts from
 the request until the kernel announces the last transaction that has to do with the Service (by
-netlink multicast; nothing is listed). Without kube-proxy (`make real`) ours runs alone.
+netlink multicast; nothing is listed). The page is one reading of /metrics, which with counters
+reads those of all endpoints from the kernel. Without kube-proxy (`make real`) ours runs alone.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Figures(NamedTuple):
     change_cpu: float
     resident: float
     peak: float
+    page: float
 
     @property
     def change(self) -> float:
@@ -325,6 +327,9 @@ async def measure(
             took = await change(client, kernel, services, changes)
             change_cpu = (proxy.cpu() - cpu) * 1e3 / (3 * changes)
         kernel.ignore()
+        started = time.perf_counter()
+        await asyncio.to_thread(_read_metrics)
+        page = (time.perf_counter() - started) * 1e3
         return Figures(
             first=first,
             first_cpu=first_cpu,
@@ -336,6 +341,7 @@ async def measure(
             change_cpu=change_cpu,
             resident=proxy.memory("VmRSS"),
             peak=proxy.memory("VmHWM"),
+            page=page,
         )
 
 
@@ -398,13 +404,13 @@ def show(services: int, figures: dict[str, Figures]) -> bool:
     print(f"\n{services:,} Services x {ENDPOINTS} endpoints", flush=True)
     print(
         f"{'':<26}{'first s':>9}{'CPU s':>8}{'metric s':>10}{'replaced':>10}{'removed':>9}"
-        f"{'added':>9}{'slowest ms':>12}{'CPU ms':>8}{'RSS MiB':>9}{'peak':>7}"
+        f"{'added':>9}{'slowest ms':>12}{'CPU ms':>8}{'RSS MiB':>9}{'peak':>7}{'page ms':>9}"
     )
     for name, one in figures.items():
         print(
             f"{name:<26}{one.first:>9.2f}{one.first_cpu:>8.2f}{one.sync:>10.2f}{one.replaced:>10.2f}"
             f"{one.removed:>9.2f}{one.added:>9.2f}{one.slowest:>12.2f}{one.change_cpu:>8.2f}"
-            f"{one.resident:>9.0f}{one.peak:>7.0f}"
+            f"{one.resident:>9.0f}{one.peak:>7.0f}{one.page:>9.0f}"
         )
     theirs = figures.get(THEIRS)
     if theirs is None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from keepclose.model.gates import FeatureGates
 from keepclose.proxy.counterdump import KernelCounters, dump_counters
 from keepclose.proxy.counters import ConnectionCounters
+from keepclose.proxy.elementcounts import ElementCount, read_counts, read_some_counts
+from keepclose.proxy.elementmessages import decode_key, encode_key
 from keepclose.proxy.metrics import ConnectionCount
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.rules import Rules
+from keepclose.proxy.writers import Family
 from keepclose.routing.portendpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.serviceports import routed_ports
@@ -22,9 +27,10 @@ from keepclose.testing.proxies import FakeCounters
 GATES = FeatureGates()
 
 
-def make_rules() -> Rules:
+def make_rules(*, pooled: bool = False) -> Rules:
     """Return the rules of a Service with endpoints in two zones and none of a zone."""
-    rules = Rules(RulesetSettings(count_by=CountBy.ZONE), writer=RecordingWriter())
+    settings = RulesetSettings(count_by=CountBy.ZONE, pooled=pooled)
+    rules = Rules(settings, writer=RecordingWriter())
     found = endpoint_slice(
         endpoint("10.0.0.1", zone="zone-a"),
         endpoint("10.0.0.2", zone="zone-b"),
@@ -103,3 +109,85 @@ async def test_a_namespace_that_is_not_there() -> None:
     with pytest.raises(OSError, match="No such file"):
         await reader.read("ip", "t")
     await reader.close()
+
+
+COUNTED = """add table ip t
+add map ip t m {{ typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : \
+ip daddr . tcp dport ; counter ; }}
+add set ip t s {{ type inet_proto . inet_service ; counter ; }}
+add element ip t s {{ tcp . 30001 counter packets 9 bytes 1 }}
+add element ip t m {{ {elements} }}
+"""
+
+
+def test_counters_of_elements_are_read() -> None:
+    """Of all elements of a map or set, however many, and of those asked for; others have none."""
+    with namespaces_or_skip("counters") as [inside]:
+        elements = [
+            f"10.96.{one >> 8}.{one & 255} . tcp . 80 . 3 counter packets {one} bytes 1 "
+            f": 10.0.0.1 . 8080"
+            for one in range(5000)
+        ]
+        inside.run("nft", "-f", "-", text=COUNTED.format(elements=" , ".join(elements)))
+        found = inside.do(lambda: read_counts("ip", "t", "m"))
+        by_key = {decode_key(key, "ip"): count.packets for key, count in found.items()}
+        assert by_key == {
+            (f"10.96.{one >> 8}.{one & 255}", "tcp", "80", "3"): one for one in range(5000)
+        }
+        keys = [("10.96.0.7", "tcp", "80", "3"), ("10.96.0.7", "tcp", "80", "4")]
+        some = inside.do(lambda: read_some_counts("ip", "t", "m", keys))
+        assert {decode_key(key, "ip"): one.packets for key, one in some.items()} == {keys[0]: 7}
+        [(key, count)] = inside.do(lambda: read_counts("ip", "t", "s")).items()
+        assert (decode_key(key, "ip"), count.packets) == (("tcp", "30001"), 9)
+        assert inside.do(lambda: read_counts("ip", "t", "absent")) == {}
+        assert inside.do(lambda: read_counts("ip6", "t", "m")) == {}
+
+
+async def test_sums_grow_while_endpoints_come_and_go() -> None:
+    """A counter that began again adds to the sum, and so does one that is read before it goes."""
+    rules = make_rules(pooled=True)
+    await rules.write_all()
+    reader, clock = FakeCounters(), FakeClock()
+    counters = ConnectionCounters({"IPv4": rules}, table="kube-proxy", reader=reader, clock=clock)
+    key = encode_key(("10.96.0.10", "tcp", "80", "0"), "ip")
+    container = "tcp-counted-endpoints"
+
+    async def look(data: bytes, packets: int) -> int:
+        reader.elements[container] = {key: ElementCount(data, packets)}
+        await clock.advance(1.5)
+        await counters.refresh()
+        return sum(one.connections for one in counters.counts if one.zone == "zone-a")
+
+    # What an earlier proxy counted is not counted again.
+    reader.elements[container] = {key: ElementCount(b"a", 100)}
+    await counters.start()
+    assert await look(b"a", 103) == 3
+    assert await look(b"b", 2) == 5
+    assert await look(b"b", 1) == 6
+    reader.elements[container] = {key: ElementCount(b"b", 11)}
+    slot = (container, ("10.96.0.10", "tcp", "80", "0"))
+    counted = rules.counted_by(slot)
+    assert counted is not None
+    await counters.collect("IPv4", {slot: counted})
+    assert await look(b"c", 4) == 20
+
+
+async def test_looks_that_take_long_are_rare() -> None:
+    """What was read stays fresh for twenty times as long as reading took."""
+    clock = FakeClock()
+
+    class Slow(FakeCounters):
+        async def read(self, family: Family, table: str) -> dict[str, int]:
+            await clock.sleep(1.0)
+            return await super().read(family, table)
+
+    reader = Slow()
+    counters = ConnectionCounters(
+        {"IPv4": make_rules()}, table="kube-proxy", reader=reader, clock=clock
+    )
+    for wait, want in ((0.0, 1), (19.0, 1), (2.0, 2)):
+        await clock.advance(wait)
+        task = asyncio.create_task(counters.refresh())
+        await clock.advance(1.5)
+        await task
+        assert reader.reads == want

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -140,9 +141,9 @@ async def test_established_connections_outlive_topology_and_restarts(tmp_path: P
                 await cluster.label_node("n1", "zone-b")
                 await expect(bed, "n1-p1", address, {"n2-p1"})
                 assert await asyncio.to_thread(caller.ask) == before
-                # What was replaced is deleted before long; then there is the chain of the Service
-                # and the one that stands for the layout.
-                await until(lambda: len(_service_chains(proxies["n1"].rules())) == 2)
+                # What was replaced is deleted before long: of two endpoints one is left.
+                await until(lambda: f"{address} . tcp . 80 . 1 " not in proxies["n1"].rules())
+                assert f"{address} . tcp . 80 . 0 " in proxies["n1"].rules()
         rules = proxies["n1"].rules()
         assert f"{address} . tcp . 80" in rules
         assert await answers(bed, "n1-p1", address) == {"n2-p1"}
@@ -152,14 +153,10 @@ async def test_established_connections_outlive_topology_and_restarts(tmp_path: P
             await until(lambda: _used(proxies["n1"]) == [bed.node("n2").pods[0].address])
             assert await asyncio.to_thread(caller.ask) == before
             assert await answers(bed, "n1-p1", address) == {"n2-p1"}
+            assert _elements(proxies["n1"].rules(), address) == _elements(rules, address)
             # NB: ranges of cluster IPs may be known a moment after the rules were compared, and
-            # then the chain that stands for the layout is made twice; that of the Service stays.
-            before_and_after = [_service_chains(one) for one in (rules, proxies["n1"].rules())]
-            own, kept = ([one for one in x if "chain service-" in one] for x in before_and_after)
-            assert kept == own
-            await until(
-                lambda: set(_service_chains(proxies["n1"].rules())) == set(_service_chains(rules))
-            )
+            # then the chain that stands for the layout is made twice.
+            await until(lambda: _layouts(proxies["n1"].rules()) == _layouts(rules))
 
 
 def _status(proxy: RunningProxy) -> int:
@@ -170,8 +167,16 @@ def _status(proxy: RunningProxy) -> int:
         return 0
 
 
-def _service_chains(rules: str) -> list[str]:
-    return [line for line in rules.splitlines() if line.startswith("\tchain ") and "/" in line]
+def _layouts(rules: str) -> list[str]:
+    return [line for line in rules.splitlines() if line.startswith("\tchain layout/")]
+
+
+def _elements(rules: str, address: str) -> list[str]:
+    """Return the elements of an address, without what they have counted."""
+    uncounted = re.sub(r" counter packets \d+ bytes \d+", "", rules)
+    found = re.findall(rf"{re.escape(address)} [^,}}]*[^,}}\s]", uncounted)
+    assert len(found) >= 2
+    return sorted(found)
 
 
 async def test_a_server_that_is_gone_and_a_table_that_is_gone(tmp_path: Path) -> None:
@@ -296,3 +301,53 @@ async def test_both_families(tmp_path: Path) -> None:
             await until(lambda: f"{four} . tcp . 80" in one.rules("ip"))
             assert await answers(bed, "n1-p1", four) == {"n1-p2"}
             assert await answers(bed, "n1-p1", six) == {"n2-p1"}
+
+
+def _service(proxy: RunningProxy, name: str) -> dict[str, Any]:
+    """Return what a proxy says of a Service, once its counters are fresh."""
+    _, body = proxy.fetch(f"/debug/services.json?service={name}")
+    [service] = json.loads(body)["services"]
+    found: dict[str, Any] = service
+    return found
+
+
+async def test_connections_that_find_no_endpoint_are_counted(tmp_path: Path) -> None:
+    """What is refused and what is dropped is told by Service, also after endpoints came back."""
+    async with scene(tmp_path) as (bed, cluster, proxies):
+        web = await cluster.add_service()
+        local = await cluster.add_service("local", internalTrafficPolicy="Local")
+        far = bed.node("n2")
+        elsewhere = plain(far.pods[0].address, far.zone, far.name)
+        await cluster.set_endpoints(elsewhere, service="local")
+        one = proxies["n1"]
+        client = bed.pods[0].namespace
+        with started({"n1": one}):
+            await until(lambda: web.spec.cluster_ip in one.rules())
+            refused = await asyncio.to_thread(
+                count_answers, client, web.spec.cluster_ip, 80, times=5
+            )
+            assert set(refused) == {Silence.REFUSED.value}
+            silent = await asyncio.to_thread(ask, client, local.spec.cluster_ip, 80, seconds=0.5)
+            assert silent is Silence.DROPPED
+            await until(lambda: _service(one, "web").get("unserved", {}).get("reject", 0) >= 5)
+            await until(lambda: _service(one, "local").get("unserved", {}).get("drop", 0) >= 1)
+            _, page = await asyncio.to_thread(one.fetch, "/metrics")
+            labels = 'action="drop",namespace="default",service="local"'
+            assert f"keepclose_proxy_unserved_packets_total{{{labels}}}" in page
+            # Connections are added up over endpoints that come and go; refusals stay.
+            near = plain(bed.pods[1].address, "zone-a", "n1")
+            await cluster.set_endpoints(near)
+            await expect(bed, "n1-p1", web.spec.cluster_ip, {"n1-p2"})
+            await until(lambda: _service(one, "web")["connections"].get("zone-a", 0) >= TIMES)
+            before = _service(one, "web")["connections"]["zone-a"]
+            # These are read by nothing but the change that takes their endpoint away.
+            await answers(bed, "n1-p1", web.spec.cluster_ip)
+            await cluster.set_endpoints(elsewhere)
+            await expect(bed, "n1-p1", web.spec.cluster_ip, {"n2-p1"})
+            await until(lambda: _service(one, "web")["connections"].get("zone-b", 0) >= TIMES)
+            after = _service(one, "web")
+            assert after["connections"]["zone-a"] >= before + TIMES
+            assert after["unserved"]["reject"] >= 5
+            shown = await asyncio.to_thread(one.call, "proxy", "status", "local")
+            assert "unserved  " in shown.stdout
+            assert " dropped" in shown.stdout

@@ -506,7 +506,9 @@ async def test_addresses_that_stand_in_several_places() -> None:
         counts_connections=True,
     )
     assert found.node.used() == {"http": ["10.0.0.1:8080", "10.0.0.2:8080"]}
-    assert found.mentions("numgen random mod 2 map { 0 : 10.0.0.1 . 8080 , 1 : 10.0.0.2 . 8080 }")
+    assert found.mentions("tcp-counted-endpoints { 10.96.0.10 . tcp . 80 . 0 : 10.0.0.1 . 8080 }")
+    assert found.mentions("tcp-counted-endpoints { 10.96.0.10 . tcp . 80 . 1 : 10.0.0.2 . 8080 }")
+    assert not found.mentions("10.96.0.10 . tcp . 80 . 2")
 
 
 def external(name: str, number: int, **spec: Any) -> Service:
@@ -555,6 +557,15 @@ async def test_nobody_takes_over_a_cluster_ip() -> None:
     stolen = endpoint_slice(endpoint("10.0.6.6"), name="thief", service_name="a-thief")
     for objects in ((thief, stolen, victim, SLICE), (victim, SLICE, thief, stolen)):
         found = await told(*objects, counts_connections=True)
+        [line] = [
+            line
+            for text in found.texts
+            for line in text.splitlines()
+            if "service-ips { 10.96.0.10 . tcp . 80" in line
+        ]
+        assert " : goto pool/tcp/1." in line
+        assert found.mentions("{ 10.96.0.10 . tcp . 80 . 0 : 10.0.0.1 . 8080 }")
+        found = await told(*objects, counts_connections=True, pooled=False)
         [line] = [
             line
             for text in found.texts

@@ -70,12 +70,32 @@ async def watched(cluster: ProxyCluster, **settings: Any) -> AsyncIterator[Watch
 
 
 async def test_only_what_changes_is_written(tmp_path: Path) -> None:
-    """One changed endpoint leads to one new chain and one switched element, and nothing else."""
+    """One changed endpoint leads to one changed element, and nothing else."""
     async with world(tmp_path) as cluster:
         service = await cluster.add_service()
         await cluster.add_service("other")
         await cluster.set_endpoints(hinted("10.0.0.1", "zone-a"), hinted("10.0.0.2", "zone-b"))
         async with watched(cluster, families=("IPv4",)) as one:
+            await one.news()
+            await cluster.set_endpoints(hinted("10.0.0.3", "zone-a"), hinted("10.0.0.2", "zone-b"))
+            at = f"ip kube-proxy tcp-counted-endpoints {{ {service.spec.cluster_ip} . tcp . 80 . 0"
+            assert await one.news() == [
+                f"delete element {at} }}",
+                f"add element {at} : 10.0.0.3 . 8080 }}",
+            ]
+            # What this node does not use changes nothing here.
+            await cluster.set_endpoints(hinted("10.0.0.3", "zone-a"), hinted("10.0.0.9", "zone-b"))
+            assert await one.news() == []
+            assert one.used() == {"http": ("10.0.0.3",)}
+
+
+async def test_only_what_changes_is_written_where_nothing_is_pooled(tmp_path: Path) -> None:
+    """One changed endpoint leads to one new chain and one switched element, and nothing else."""
+    async with world(tmp_path) as cluster:
+        service = await cluster.add_service()
+        await cluster.add_service("other")
+        await cluster.set_endpoints(hinted("10.0.0.1", "zone-a"), hinted("10.0.0.2", "zone-b"))
+        async with watched(cluster, families=("IPv4",), pooled=False) as one:
             first = await one.news()
             address = service.spec.cluster_ip
             assert f"add element ip kube-proxy cluster-ips {{ {address} }}" in first

@@ -40,14 +40,14 @@ def run(one: RunningProxy, line: str, data: Path) -> str:
 def is_ready(one: RunningProxy) -> bool:
     """Return whether load balancers may send to the node and the rules are there."""
     try:
-        return one.fetch("/healthz", HEALTH)[0] == 200 and "default/web/tcp" in one.rules()
+        return one.fetch("/healthz", HEALTH)[0] == 200 and " . tcp . 80 : goto " in one.rules()
     except OSError:
         return False
 
 
 async def test_the_commands_of_the_page(tmp_path: Path) -> None:
     """Each example runs on a node, and shows, writes and removes what the page says."""
-    (start, *looks), (dry_run, once, cleanup) = blocks()
+    _, (start, *looks), (dry_run, once, cleanup) = blocks()
     data = tmp_path / "data"
     with topology_or_skip((NodePlan("n1", "zone-a", 1),)) as bed:
         async with (
@@ -84,6 +84,7 @@ def test_the_metrics_of_the_page() -> None:
     """Every metric of ours that there is stands on the page, with its labels, and no other."""
     metrics = Metrics()
     metrics.count_connections(tuple)
+    metrics.count_unserved(tuple)
     rows = dict(re.findall(r"^\| `(keepclose_\w+)` \| (.*) \|$", PAGE, re.MULTILINE))
     ours = {
         name: family

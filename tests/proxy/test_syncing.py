@@ -174,7 +174,7 @@ async def test_what_is_being_written_is_not_done() -> None:
 
 async def test_what_was_replaced_goes_a_second_later() -> None:
     """The old chain is emptied and deleted only after a second, without another change."""
-    async with running(counts_connections=True) as one:
+    async with running(counts_connections=True, pooled=False) as one:
         await one.clock.advance(5)
         one.lead_to("10.0.0.2")
         await one.clock.advance(0.9)
@@ -325,7 +325,7 @@ async def test_once_an_hour_the_whole_table_is_compared() -> None:
 
 async def test_a_sweep_that_fails_leads_to_a_whole_comparison() -> None:
     """What could not be deleted is counted, and looked for anew."""
-    async with running(counts_connections=True) as one:
+    async with running(counts_connections=True, pooled=False) as one:
         await one.clock.advance(5)
         one.lead_to("10.0.0.2")
         await one.clock.run_until_idle()
@@ -336,14 +336,25 @@ async def test_a_sweep_that_fails_leads_to_a_whole_comparison() -> None:
         assert one.writer.take()[0].startswith("add table ip kube-proxy")
 
 
-async def test_connections_are_counted_up_to_a_number_of_services() -> None:
-    """With more Services than that the quicker form of the table is written from the start."""
+async def test_ports_with_own_chains_are_counted_up_to_a_number() -> None:
+    """With more of them the quicker form is written from the start, and a metric tells of it.
+
+    Plain ports are counted whatever their number is.
+    """
     for most, want in ((1, True), (0, False)):
-        one = Node(counts_connections=True, most_counted=most)
+        one = Node(counts_connections=True, most_chains_counted=most)
         one.put(service())
+        ips: dict[str, Any] = {"cluster_ip": "10.96.0.9", "cluster_ips": ("10.96.0.9",)}
+        one.put(service("sticky", session_affinity="ClientIP", **ips))
         one.lead_to("10.0.0.1")
+        one.put(endpoint_slice(endpoint("10.0.0.2"), name="sticky-abcde", service_name="sticky"))
         await one.family.sync.sync()
-        assert (one.family.is_counting, mentions(one.writer.take(), "counter")) == (want, want)
+        texts = one.writer.take()
+        assert mentions(texts, "add counter") is want
+        assert mentions(texts, "-counted-endpoints { 10.96.0.10 . tcp . 80 . 0 : 10.0.0.1 . 8080")
+        uncounted = "keepclose_proxy_uncounted_service_ports"
+        found = one.metrics.registry.get_sample_value(uncounted, {"ip_family": "IPv4"})
+        assert found == (0 if want else 1)
         await one.family.close()
 
 

@@ -10,9 +10,17 @@ from tracednodes import POD, SETTINGS, follow, load, tell_port
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.portendpoints import PortEndpoint
 from keepclose.routing.serviceports import RoutedPort
-from keepclose.ruleset import CountBy, Ruleset, RulesetSettings, Update
+from keepclose.ruleset import (
+    CountBy,
+    Counted,
+    Ruleset,
+    RulesetSettings,
+    ServicePortKey,
+    Update,
+)
 from keepclose.ruleset.listing import listing_of
 from keepclose.ruleset.packets import Packet
+from keepclose.ruleset.tables import Unserved
 
 POOLED = replace(SETTINGS, pooled=True)
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
@@ -64,7 +72,6 @@ def test_plain_ports_have_no_chains_of_their_own() -> None:
         pytest.param(
             replace(PORT, session_affinity="ClientIP", affinity_seconds=9), POOLED, id="affinity"
         ),
-        pytest.param(PORT, replace(POOLED, count_by=CountBy.ZONE), id="counted connections"),
         pytest.param(PORT, SETTINGS, id="nothing is pooled"),
     ],
 )
@@ -76,6 +83,44 @@ def test_other_ports_keep_their_chains(port: RoutedPort, settings: RulesetSettin
     assert pools(kernel) == []
     assert len(own_chains(kernel)) == 1
     assert follow(kernel, AT) == ("10.180.0.1:80, 10.180.1.1:80", False)
+
+
+def test_counted_ports_share_chains_too() -> None:
+    """Each element counts for the place of its endpoint, so counting needs no chains."""
+    ruleset = Ruleset(replace(POOLED, count_by=CountBy.ZONE))
+    tell_port(ruleset, PORT, [ONE, TWO, THREE])
+    kernel = load(ruleset)
+    assert pools(kernel) == ["pool/tcp/3"]
+    assert own_chains(kernel) == []
+    assert ruleset.counters() == {}
+    key = ServicePortKey.of(PORT)
+    found = [
+        ruleset.counted_by(("tcp-counted-endpoints", ("172.30.0.41", "tcp", "80", str(number))))
+        for number in range(4)
+    ]
+    assert found == [
+        Counted(key, "zone-a", "n1", ""),
+        Counted(key, "zone-b", "", ""),
+        Counted(key, "zone-b", "", ""),
+        None,
+    ]
+
+
+def test_refusals_are_counted_by_port() -> None:
+    """A port without endpoints has an element that counts refusals, and tells whose it is."""
+    ruleset = Ruleset(replace(POOLED, count_by=CountBy.ZONE))
+    tell_port(ruleset, replace(PORT, node_port=30_000), [])
+    kernel = load(ruleset)
+    key = ServicePortKey.of(PORT)
+    for slot in (
+        ("unserved-services", ("172.30.0.41", "tcp", "80")),
+        ("unserved-nodeports", ("tcp", "30000")),
+    ):
+        assert slot[1] in kernel.elements[slot[0]]
+        assert ruleset.counted_by(slot) == Unserved(key, "reject")
+    tell_port(ruleset, replace(PORT, node_port=30_000), [ONE])
+    committed(ruleset, kernel)
+    assert kernel.elements["unserved-services"] == {}
 
 
 def test_unequal_weights_keep_their_chain() -> None:

@@ -89,7 +89,7 @@ def proxy(
     ] = "kube-proxy",
     writer: Annotated[Writer, typer.Option(help="How rules get into the kernel.")] = Writer.AUTO,
     counters: Annotated[
-        bool, typer.Option(help="Count connections by zone, with up to 200 Services.")
+        bool, typer.Option(help="Count connections by zone, and those refused, by Service.")
     ] = True,
     acknowledge: Annotated[
         bool,

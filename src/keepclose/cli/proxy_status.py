@@ -136,7 +136,17 @@ def _block(one: ServiceStatus, found: ProxyStatus) -> Text:
         block.append(f"\n  why  {message}", style="dim")
     if found.counted:
         block.append(f"\n  went to  {_shares(one.connections)}")
+    if one.unserved:
+        block.append(f"\n  unserved  {_unserved(one.unserved)}", style="red")
     return block
+
+
+def _unserved(packets: dict[str, int]) -> str:
+    words = {"reject": "refused", "drop": "dropped"}
+    return ", ".join(
+        f"{count:,} opening packet{'' if count == 1 else 's'} {words.get(action, action)}"
+        for action, count in sorted(packets.items())
+    )
 
 
 def _title(port: PortStatus) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -117,6 +118,9 @@ class NodeProxy:
         )
         if settings.counts_connections:
             self.metrics.count_connections(lambda: self.counters.counts)
+            self.metrics.count_unserved(lambda: self.counters.unserved)
+            for name, family in self.families.items():
+                family.rules.before_change = partial(self.counters.collect, name)
         self.synced = asyncio.Event()
         """Set once all families were written."""
         self._subscribe()
@@ -171,6 +175,7 @@ class NodeProxy:
 
     async def _sync_for_ever(self) -> None:
         await self._await_caches()
+        await self.counters.start()
         for name in self.families:
             # From here on a family counts for the health of the proxy.
             self.health.note_update(name)
@@ -296,6 +301,7 @@ class NodeProxy:
             services=describe_services(
                 {family: one.states.services for family, one in families.items()},
                 self.counters.counts,
+                self.counters.unserved,
                 namespace=namespace,
                 name=name,
             ),

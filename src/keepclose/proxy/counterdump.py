@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from keepclose.kube.clock import Clock
+from keepclose.proxy.elementcounts import Counts, read_counts, read_some_counts
 from keepclose.proxy.workthread import StuckError, WorkThread
 from keepclose.proxy.writers import Family
+from keepclose.ruleset.tables import ElementKey
 
 LIMIT_S: Final = 10.0
 _NETLINK_NETFILTER: Final = 12
@@ -40,6 +42,12 @@ class CounterReader(Protocol):
         """Return packets by the name of the counter; none without a table. Raises OSError."""
         ...
 
+    async def read_elements(
+        self, family: Family, table: str, container: str, keys: Sequence[ElementKey] | None = None
+    ) -> Counts:
+        """Return the counters of all elements of a set or map, or of some; raises OSError."""
+        ...
+
     async def close(self) -> None:
         """Let go of everything."""
         ...
@@ -57,6 +65,21 @@ class KernelCounters:
             return await self._thread.run(
                 lambda: dump_counters(family, table), limit=LIMIT_S, what="reading counters"
             )
+        except StuckError as error:
+            raise TimeoutError(str(error)) from None
+
+    async def read_elements(
+        self, family: Family, table: str, container: str, keys: Sequence[ElementKey] | None = None
+    ) -> Counts:
+        """Return the counters of all elements of a set or map, or of some; raises OSError."""
+
+        def read() -> Counts:
+            if keys is None:
+                return read_counts(family, table, container)
+            return read_some_counts(family, table, container, keys)
+
+        try:
+            return await self._thread.run(read, limit=LIMIT_S, what="reading counters")
         except StuckError as error:
             raise TimeoutError(str(error)) from None
 

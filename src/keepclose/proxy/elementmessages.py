@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -28,8 +29,9 @@ _NESTED: Final = 0x8000
 _SUBSYSTEM: Final = 10
 _NEW_ELEMENT: Final = _SUBSYSTEM << 8 | 12
 _DELETE_ELEMENT: Final = _SUBSYSTEM << 8 | 14
+_GET_ELEMENT: Final = _SUBSYSTEM << 8 | 13
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
-_REQUEST, _CREATE = 1, 0x400
+_REQUEST, _CREATE, _DUMP = 1, 0x400, 0x300
 _TABLE, _SET, _ELEMENTS = 1, 2, 3
 _LISTED: Final = 1
 _KEY, _DATA, _USER_DATA = 1, 2, 6
@@ -43,6 +45,7 @@ _PROTOCOLS: Final = {
     "udp": b"\x11\0\0\0",
     "sctp": b"\x84\0\0\0",
 }
+_NAMES: Final = {number: name for name, number in _PROTOCOLS.items()}
 _ADDRESSES: Final = {"ip": socket.AF_INET, "ip6": socket.AF_INET6}
 
 ElementCommand = AddElement | DeleteElement
@@ -74,6 +77,50 @@ def encode_batch(transaction: Transaction) -> bytes:
             body = head + _attribute(_ELEMENTS | _NESTED, elements)
             parts.append(_message(kind, flags, family, body))
     parts.append(_message(_BATCH_END, 0, socket.AF_UNSPEC, b"", resource=_SUBSYSTEM))
+    return b"".join(parts)
+
+
+def encode_key(key: ElementKey, ip: str) -> bytes:
+    """Return the key of an element as the kernel holds it; raises NoBinaryFormError.
+
+    An address comes first, or two of them, then a protocol and a port, then the number of an
+    endpoint; what a key does not have is left out.
+    """
+    return _key(key, _ADDRESSES[ip])
+
+
+def decode_key(key: bytes, ip: str) -> ElementKey:
+    """Return the parts of a key that has a protocol; () for bytes that are no such key.
+
+    The opposite of `encode_key`, but for keys of two addresses.
+    """
+    size = 4 if ip == "ip" else 16
+    address: ElementKey = ()
+    if len(key) >= size + 8:
+        address, key = (socket.inet_ntop(_ADDRESSES[ip], key[:size]),), key[size:]
+    protocol = _NAMES.get(key[:4])
+    if protocol is None or len(key) not in (8, 12):
+        return ()
+    port = str(int.from_bytes(key[4:6], "big"))
+    number = (str(int.from_bytes(key[8:12], sys.byteorder)),) if len(key) == 12 else ()
+    return (*address, protocol, port, *number)
+
+
+def encode_listing(ip: str, table: str, container: str) -> bytes:
+    """Return the request for all elements of a set or map."""
+    body = _attribute(_TABLE, _string(table)) + _attribute(_SET, _string(container))
+    return _message(_GET_ELEMENT, _DUMP, _ADDRESSES[ip], body)
+
+
+def encode_question(ip: str, table: str, container: str, keys: Sequence[ElementKey]) -> bytes:
+    """Return requests for single elements, one message each; raises NoBinaryFormError."""
+    family = _ADDRESSES[ip]
+    head = _attribute(_TABLE, _string(table)) + _attribute(_SET, _string(container))
+    parts = []
+    for key in keys:
+        element = _attribute(_LISTED | _NESTED, _value(_KEY, _key(key, family)))
+        body = head + _attribute(_ELEMENTS | _NESTED, element)
+        parts.append(_message(_GET_ELEMENT, 0, family, body))
     return b"".join(parts)
 
 

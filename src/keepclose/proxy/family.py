@@ -61,8 +61,10 @@ class FamilyProxy:
         self._node = node
         self._clock = clock
         self._on_change = on_change
+        self._metrics = metrics
         self.is_counting = settings.counts_connections
-        """Whether connections are counted; with many Services they are not."""
+        """Whether connections are counted."""
+        self._counts_chains = True
         self.rules = Rules(self._layout(), writer=writer)
         self.states = PortStates(
             family, gates=settings.gates, node=node.view, set_port=self.rules.set_port
@@ -101,6 +103,7 @@ class FamilyProxy:
             clock=clock,
             flaws=flaws,
             before_full=self._look_around,
+            before_write=self._limit_counting,
             after=self._follow,
         )
 
@@ -141,7 +144,11 @@ class FamilyProxy:
 
     def _layout(self) -> RulesetSettings:
         return layout_of(
-            self._settings, self._node.addresses, self.family, is_counting=self.is_counting
+            self._settings,
+            self._node.addresses,
+            self.family,
+            is_counting=self.is_counting,
+            counts_chains=self._counts_chains,
         )
 
     def _apply_layout(self) -> None:
@@ -151,16 +158,28 @@ class FamilyProxy:
             _log.info("layout changed", family=self.family, node_ip=layout.node_ip)
 
     def _look_around(self) -> None:
-        """Take in what nobody tells: addresses of interfaces, and how many Services there are."""
-        count = len(self._caches.services)
-        if self.is_counting and count > self._settings.most_counted:
-            # For good, so that the table is not laid out anew time and again.
-            self.is_counting = False
-            _log.warning("connections are not counted, there are too many", services=count)
-            self._apply_layout()
+        """Take in what nobody tells: addresses of interfaces."""
         addresses = node_port_ips(self._settings, self._node.addresses, self.family)
         self.rules.set_node_port_ips(addresses)
         self._checks.move((EVERY_ADDRESS[self.family],) if addresses is None else addresses)
+
+    def _limit_counting(self) -> bool:
+        """Count ports with chains of their own only while they are few; tell how many are not.
+
+        Return whether that changed the layout.
+        """
+        if not self.is_counting:
+            return False
+        ports, most = self.rules.chained_ports, self._settings.most_chains_counted
+        # NB: with some way between the two numbers, or the table would be laid out time and again.
+        counts = ports <= (most if self._counts_chains else most * 9 // 10)
+        is_changed = counts != self._counts_chains
+        if is_changed:
+            self._counts_chains = counts
+            _log.warning("counting of ports with own chains", counted=counts, ports=ports)
+            self._apply_layout()
+        self._metrics.show_uncounted(self.family, 0 if counts else ports)
+        return is_changed
 
     async def _follow(self, touched: set[NamespacedName]) -> None:
         self._on_change()

@@ -10,7 +10,12 @@ from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, Rules
 
 
 def layout_of(
-    settings: ProxySettings, addresses: NodeAddresses, family: str, *, is_counting: bool
+    settings: ProxySettings,
+    addresses: NodeAddresses,
+    family: str,
+    *,
+    is_counting: bool,
+    counts_chains: bool = True,
 ) -> RulesetSettings:
     """Return how the table of a family is laid out on a node with these addresses.
 
@@ -26,6 +31,7 @@ def layout_of(
         masquerade_bit=settings.masquerade_bit,
         nodeport_ips=node_port_ips(settings, addresses, family),
         count_by=CountBy.ZONE if is_counting else CountBy.NOTHING,
+        count_chains=counts_chains,
         uses_external_ips=settings.gates.on(Gate.ALLOW_SERVICE_EXTERNAL_IPS),
         pooled=settings.pooled,
     )

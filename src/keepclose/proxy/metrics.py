@@ -42,6 +42,15 @@ class ConnectionCount(NamedTuple):
     connections: int
 
 
+class UnservedCount(NamedTuple):
+    """How many packets to a Service found no endpoint on this node, and were refused or dropped."""
+
+    namespace: str
+    service: str
+    action: str
+    packets: int
+
+
 class Changes(NamedTuple):
     """How many changes of Services and slices came, and how many of them wait for a sync."""
 
@@ -130,6 +139,14 @@ class Metrics:
     def count_connections(self, counts: Callable[[], Iterable[ConnectionCount]]) -> None:
         """Show connections as last read from the kernel with every page from now on."""
         self._note(lambda series: series.count_connections(counts))
+
+    def count_unserved(self, counts: Callable[[], Iterable[UnservedCount]]) -> None:
+        """Show packets that found no endpoint with every page from now on."""
+        self._note(lambda series: series.count_unserved(counts))
+
+    def show_uncounted(self, family: str, ports: int) -> None:
+        """Show how many service ports are not counted."""
+        self._note(lambda series: series.show_uncounted(family, ports))
 
     def page(self) -> bytes:
         """Return everything in the text format."""

@@ -19,6 +19,7 @@ from keepclose.proxy.metrics import (
     PROGRAMMING,
     Changes,
     ConnectionCount,
+    UnservedCount,
     mode_label,
 )
 
@@ -61,6 +62,12 @@ class MetricSeries:
             "keepclose_proxy_hints_not_followed",
             "Service ports whose hints this node does not follow, by reason.",
             ("reason", "ip_family"),
+            registry=self.registry,
+        )
+        self._uncounted = Gauge(
+            "keepclose_proxy_uncounted_service_ports",
+            "Service ports whose connections are not counted, because too many need own chains.",
+            _FAMILY,
             registry=self.registry,
         )
 
@@ -124,6 +131,14 @@ class MetricSeries:
         """Show connections as last read from the kernel with every page from now on."""
         self.registry.register(_Connections(counts))
 
+    def count_unserved(self, counts: Callable[[], Iterable[UnservedCount]]) -> None:
+        """Show packets that found no endpoint with every page from now on."""
+        self.registry.register(_UnservedPackets(counts))
+
+    def show_uncounted(self, family: str, ports: int) -> None:
+        """Show how many service ports are not counted."""
+        self._uncounted.labels(family).set(ports)
+
     def page(self) -> bytes:
         """Return everything in the text format."""
         return generate_latest(self.registry)
@@ -156,6 +171,24 @@ class _Connections(Collector):
         for one in self._counts():
             labels = (one.namespace, one.service, one.zone, mode_label(one.mode))
             family.add_metric(labels, float(one.connections))
+        return [family]
+
+
+class _UnservedPackets(Collector):
+    """Hands out counts that are kept elsewhere."""
+
+    def __init__(self, counts: Callable[[], Iterable[UnservedCount]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the counts as one family of series, for Services that have any."""
+        family = CounterMetricFamily(
+            "keepclose_proxy_unserved_packets",
+            "Opening packets that found no endpoint, by Service and what became of them.",
+            labels=("namespace", "service", "action"),
+        )
+        for one in self._counts():
+            family.add_metric((one.namespace, one.service, one.action), float(one.packets))
         return [family]
 
 

@@ -26,7 +26,7 @@ from keepclose.proxy.choosing import CannotProgramError, WriterName, WriterSetti
 from keepclose.proxy.dryrun import DryRunWriter
 from keepclose.proxy.healthz import HealthServer
 from keepclose.proxy.pages import Pages
-from keepclose.proxy.requirements import POOLS, find_missing
+from keepclose.proxy.requirements import COUNTED_POOLS, POOLS, find_missing
 from keepclose.proxy.settings import COMPONENT, FAMILIES, ProxySettings
 from keepclose.proxy.sysctls import ConntrackSettings, SysctlError, set_sysctls
 from keepclose.proxy.writers import Family, NftWriter
@@ -229,11 +229,15 @@ async def _choose(settings: ProxySettings, name: WriterName, clock: Clock) -> Nf
 
 async def fit_settings(settings: ProxySettings, writer: NftWriter) -> ProxySettings:
     """Return the settings without what this nft or kernel cannot do, but need not."""
-    missing = await find_missing(writer, _tables(settings), (POOLS,))
-    if not missing:
-        return settings
-    _log.warning("changes of large tables will be slow", missing=missing[0])
-    return replace(settings, pooled=False)
+    if missing := await find_missing(writer, _tables(settings), (POOLS,)):
+        _log.warning("changes of large tables will be slow", missing=missing[0])
+        return replace(settings, pooled=False)
+    if settings.counts_connections and (
+        missing := await find_missing(writer, _tables(settings), (COUNTED_POOLS,))
+    ):
+        _log.warning("connections are not counted", missing=missing[0])
+        settings = replace(settings, counts_connections=False)
+    return settings
 
 
 def _tables(settings: ProxySettings) -> tuple[Family, ...]:

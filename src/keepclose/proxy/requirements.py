@@ -73,6 +73,14 @@ POOLS: Final = Feature(
     ),
 )
 """What large tables are quick with; without it each port has a chain and a map of its own."""
+COUNTED_POOLS: Final = Feature(
+    "maps whose elements count",
+    (
+        f"add map {{t}} m {{{{ typeof {_KEY} 65536 : {{f}} daddr . tcp dport ; counter ; }}}}",
+        "add element {t} m {{ {x} . tcp . 80 . 0 : {x} . 8080 }}",
+    ),
+)
+"""What connections are counted by; without it none are."""
 
 
 def transaction_of(feature: Feature, family: Family) -> str:

@@ -7,7 +7,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -24,12 +24,15 @@ from keepclose.ruleset.layout import (
     REJECT_CHAIN,
     SERVICE_IPS,
     SERVICE_NODEPORTS,
+    counted_containers,
 )
 from keepclose.ruleset.listing import Listing, listing_of
 from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.ruleset import Ruleset
 from keepclose.ruleset.settings import RulesetSettings
-from keepclose.ruleset.tables import Counted
+from keepclose.ruleset.tables import Counted, Slot, Unserved
+
+BeforeChange = Callable[[Mapping[Slot, Counted | Unserved]], Awaitable[None]]
 
 # Without these nothing is translated, or refused.
 _VITAL: Final = ("nat-prerouting", "nat-output", "filter-forward", REJECT_CHAIN)
@@ -58,6 +61,8 @@ class Rules:
     def __init__(self, layout: RulesetSettings, *, writer: NftWriter) -> None:
         self._writer = writer
         self._ruleset = Ruleset(layout)
+        self.before_change: BeforeChange | None = None
+        """Told of the elements whose counters a write may take away."""
 
     def set_port(self, port: RoutedPort, selection: Selection | None) -> None:
         """Say what is wanted for a service port; None takes it away."""
@@ -92,6 +97,7 @@ class Rules:
         lose connections. Return what to `sweep`.
         """
         ruleset = self._ruleset
+        await self._tell_change()
         listing = await self._list()
         return await self._write(ruleset.reconcile(listing))
 
@@ -100,6 +106,7 @@ class Rules:
 
         Return what to `sweep` later, None for nothing.
         """
+        await self._tell_change()
         return await self._write(self._ruleset.commit())
 
     async def sweep(self, serial: int) -> None:
@@ -133,6 +140,26 @@ class Rules:
         """Return what the numbers of named counters stand for; unknown names are left out."""
         counted = self._ruleset.counters()
         return [(counted[name], number) for name, number in numbers.items() if name in counted]
+
+    @property
+    def counted_containers(self) -> tuple[str, ...]:
+        """The sets and maps whose elements count."""
+        return counted_containers(self._ruleset.settings)
+
+    @property
+    def chained_ports(self) -> int:
+        """How many service ports lead to their endpoints through chains of their own."""
+        return self._ruleset.chained_ports
+
+    def counted_by(self, slot: Slot) -> Counted | Unserved | None:
+        """Return what the counter of an element counts; None for one that is not known."""
+        return self._ruleset.counted_by(slot)
+
+    async def _tell_change(self) -> None:
+        if self.before_change is not None:
+            changing = self._ruleset.changing_counters()
+            if changing:
+                await self.before_change(changing)
 
     async def _list(self) -> Listing:
         settings = self._ruleset.settings

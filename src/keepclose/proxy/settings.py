@@ -59,8 +59,9 @@ class ProxySettings(msgspec.Struct, frozen=True):
     node_port_addresses: tuple[str, ...] = ("primary",)
     bind_address: str = ""
     counts_connections: bool = True
-    most_counted: int = 200
-    """Up to how many Services; counting needs chains of their own, which take long when many."""
+    most_chains_counted: int = 200
+    """Up to how many service ports that need chains of their own: those with node ports, external
+    or load balancer IPs, affinity or weights. Counted, each of their endpoints needs a chain."""
     pooled: bool = True
     """Whether endpoints of plain ports share maps, whose changes cost the same in a large table."""
     acknowledges: bool = True

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.metrics import ConnectionCount, mode_label
+from keepclose.proxy.metrics import ConnectionCount, UnservedCount, mode_label
 from keepclose.proxy.portstates import PortState, ServiceState
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
@@ -50,6 +50,8 @@ class ServiceStatus(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     ports: tuple[PortStatus, ...] = ()
     connections: dict[str, int] = {}
+    unserved: dict[str, int] = {}
+    """Opening packets that found no endpoint, by what became of them."""
 
 
 class FamilyStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,6 +76,7 @@ class ProxyStatus(msgspec.Struct, frozen=True, rename="camel"):
 def describe_services(
     families: Mapping[str, Mapping[NamespacedName, ServiceState]],
     counts: Iterable[ConnectionCount],
+    unserved: Iterable[UnservedCount] = (),
     *,
     namespace: str = "",
     name: str = "",
@@ -83,6 +86,10 @@ def describe_services(
     for one in counts:
         zones = connections.setdefault(NamespacedName(one.namespace, one.service), {})
         zones[one.zone] = zones.get(one.zone, 0) + one.connections
+    refused: dict[NamespacedName, dict[str, int]] = {}
+    for lost in unserved:
+        key = NamespacedName(lost.namespace, lost.service)
+        refused.setdefault(key, {})[lost.action] = lost.packets
     keys = {key for states in families.values() for key in states}
     return tuple(
         ServiceStatus(
@@ -95,6 +102,7 @@ def describe_services(
                 for state in states[key].ports.values()
             ),
             dict(sorted(connections.get(key, {}).items())),
+            refused.get(key, {}),
         )
         for key in sorted(keys)
         if (not namespace or key.namespace == namespace) and (not name or key.name == name)

@@ -53,6 +53,7 @@ class FamilySync:
         clock: Clock,
         flaws: Flaws,
         before_full: Callable[[], None],
+        before_write: Callable[[], bool],
         after: Callable[[set[NamespacedName]], Awaitable[None]],
     ) -> None:
         self.family = family
@@ -66,6 +67,7 @@ class FamilySync:
         self._clock = clock
         self._flaws = flaws
         self._before_full = before_full
+        self._before_write = before_write
         self._after = after
         self._wanted = asyncio.Event()
         self._needs_full = True
@@ -156,6 +158,9 @@ class FamilySync:
         if is_full:
             self._before_full()
         version = await self._select()
+        if self._before_write():
+            # Another layout was taken, and everything has to be said again.
+            is_full = True
         try:
             if is_full:
                 serial = await self.rules.write_all()

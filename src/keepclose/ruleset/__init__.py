@@ -23,7 +23,7 @@ longer used waits for `sweep`, which computes the deletions when they are due, s
 element that came back into use meanwhile is left alone. Chain names end in a fingerprint of their
 rules: after a restart what is still right is recognised by its name and not touched.
 
-With `pooled` settings plain ports (a cluster IP, equal weights, no affinity, nothing counted) have
+With `pooled` settings plain ports (a cluster IP, equal weights, no affinity) have
 no chains of their own: their endpoints are elements of one map, so that the time for a change does
 not grow with the table. Long phases come as several transactions; only their order matters.
 """

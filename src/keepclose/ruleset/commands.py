@@ -91,6 +91,8 @@ class AddSet(msgspec.Struct, frozen=True, gc=False):
         parts = [f"type {' . '.join(one.key)} ;"]
         if one.timeout_s:
             parts.append(f"flags dynamic,timeout ; timeout {one.timeout_s}s ;")
+        if one.counted:
+            parts.append("counter ;")
         if one.comment:
             parts.append(f"comment {quote_comment(one.comment)} ;")
         return f"add set {table} {one.name} {{ {' '.join(parts)} }}"
@@ -116,7 +118,8 @@ class AddMap(msgspec.Struct, frozen=True, gc=False):
         one = self.map
         comment = f" comment {quote_comment(one.comment)} ;" if one.comment else ""
         types = f"typeof {one.typeof}" if one.typeof else f"type {' . '.join(one.key)} : verdict"
-        return f"add map {table} {one.name} {{ {types} ;{comment} }}"
+        counter = " counter ;" if one.counted else ""
+        return f"add map {table} {one.name} {{ {types} ;{counter}{comment} }}"
 
 
 class AddElement(msgspec.Struct, frozen=True, gc=False):

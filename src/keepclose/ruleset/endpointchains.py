@@ -132,10 +132,7 @@ class Scribe(msgspec.Struct):
         return self.write_chain(ENDPOINT, rules, base=base), memory
 
     def _place(self, endpoint: PortEndpoint) -> tuple[str, str]:
-        node = endpoint.node_name
-        if self.settings.count_by is CountBy.ZONE and node != self.settings.node_name:
-            node = ""
-        return endpoint.zone, node
+        return place_of(endpoint, self.settings)
 
     def _count(self, place: tuple[str, str]) -> Count:
         known = self.counters.get(place)
@@ -144,6 +141,14 @@ class Scribe(msgspec.Struct):
             known = Counter(name, Counted(self.key, *place, self.mode))
             self.counters[place] = known
         return Count(known.name)
+
+
+def place_of(endpoint: PortEndpoint, settings: RulesetSettings) -> tuple[str, str]:
+    """Return the zone and node under which connections to an endpoint are counted."""
+    node = endpoint.node_name
+    if settings.count_by is CountBy.ZONE and node != settings.node_name:
+        node = ""
+    return endpoint.zone, node
 
 
 def usable_endpoints(endpoints: Sequence[PortEndpoint], family: str) -> list[PortEndpoint]:

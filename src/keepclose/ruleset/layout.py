@@ -18,7 +18,7 @@ import msgspec
 
 from keepclose.model.addresses import IPV4
 from keepclose.ruleset.names import LAYOUT, fingerprint
-from keepclose.ruleset.settings import RulesetSettings
+from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import (
     ClearMark,
     Condition,
@@ -63,6 +63,15 @@ ENDPOINTS: Final = {
     "sctp": "sctp-endpoints",
 }
 """The map of pooled endpoints of each protocol."""
+COUNTED_ENDPOINTS: Final = {
+    "tcp": "tcp-counted-endpoints",
+    "udp": "udp-counted-endpoints",
+    "sctp": "sctp-counted-endpoints",
+}
+"""The same where connections are counted. NB: the kernel gives no counters to a map that it has, so
+these need names of their own."""
+UNSERVED_SERVICES: Final = "unserved-services"
+UNSERVED_NODEPORTS: Final = "unserved-nodeports"
 CONTAINERS: Final = (
     CLUSTER_IPS,
     NODEPORT_IPS,
@@ -73,6 +82,9 @@ CONTAINERS: Final = (
     NO_ENDPOINT_NODEPORTS,
     FIREWALL_IPS,
     *ENDPOINTS.values(),
+    *COUNTED_ENDPOINTS.values(),
+    UNSERVED_SERVICES,
+    UNSERVED_NODEPORTS,
 )
 """Every set and map whose elements the proxy writes."""
 
@@ -115,10 +127,19 @@ def lay_out(settings: RulesetSettings) -> Layout:
     """Return the fixed part of the table; addresses that are none of the family are left out."""
     checks = (
         Chain(_FIREWALL_CHECK, (make_rule(settings.ip, Lookup(DESTINATION, FIREWALL_IPS)),)),
-        Chain(_SERVICE_CHECK, (make_rule(settings.ip, Lookup(DESTINATION, NO_ENDPOINT_SERVICES)),)),
+        Chain(
+            _SERVICE_CHECK,
+            (
+                *_counting(settings, InSet(DESTINATION, UNSERVED_SERVICES)),
+                make_rule(settings.ip, Lookup(DESTINATION, NO_ENDPOINT_SERVICES)),
+            ),
+        ),
         Chain(
             _NODEPORT_CHECK,
             (
+                *_counting(
+                    settings, _nodeport_address(settings), InSet(_NODEPORT, UNSERVED_NODEPORTS)
+                ),
                 make_rule(
                     settings.ip,
                     _nodeport_address(settings),
@@ -144,7 +165,7 @@ def lay_out(settings: RulesetSettings) -> Layout:
     chains = checks + bases
     prints = [_print_chain(chain) for chain in chains]
     if settings.pooled:
-        prints += ENDPOINTS.values()
+        prints += [endpoints_map(settings, transport) for transport in ENDPOINTS]
     return Layout(
         sets=_sets(settings),
         maps=_maps(settings),
@@ -155,6 +176,26 @@ def lay_out(settings: RulesetSettings) -> Layout:
             comment="says which rules the chains without a slash hold",
         ),
     )
+
+
+def endpoints_map(settings: RulesetSettings, transport: str) -> str:
+    """Return the name of the map that holds the pooled endpoints of a protocol."""
+    return (ENDPOINTS if settings.count_by is CountBy.NOTHING else COUNTED_ENDPOINTS)[transport]
+
+
+def counted_containers(settings: RulesetSettings) -> tuple[str, ...]:
+    """Return the sets and maps whose elements count."""
+    if settings.count_by is CountBy.NOTHING:
+        return ()
+    pooled = COUNTED_ENDPOINTS.values() if settings.pooled else ()
+    return (*pooled, UNSERVED_SERVICES, UNSERVED_NODEPORTS)
+
+
+def _counting(settings: RulesetSettings, *conditions: Condition) -> tuple[Rule, ...]:
+    """Return a rule that does nothing but look packets up, which their element counts."""
+    if settings.count_by is CountBy.NOTHING:
+        return ()
+    return (make_rule(settings.ip, *conditions, comment="counts what finds no endpoint"),)
 
 
 def _print_chain(chain: Chain) -> str:
@@ -241,6 +282,11 @@ def _sets(settings: RulesetSettings) -> tuple[Set, ...]:
             comment="endpoints of this node that reach themselves",
         ),
     ]
+    if settings.count_by is not CountBy.NOTHING:
+        by_address = (address, PROTOCOL_TYPE, PORT_TYPE)
+        by_port = (PROTOCOL_TYPE, PORT_TYPE)
+        sets.append(Set(UNSERVED_SERVICES, by_address, comment="counts refusals", counted=True))
+        sets.append(Set(UNSERVED_NODEPORTS, by_port, comment="counts refusals", counted=True))
     if settings.nodeport_ips is not None:
         sets.append(Set(NODEPORT_IPS, (address,), comment="where node ports answer"))
     return tuple(sets)
@@ -265,9 +311,10 @@ def _endpoints(settings: RulesetSettings, transport: str) -> Map:
     ip = settings.ip
     key = f"{ip} daddr . {Field.PROTOCOL} . {Field.PORT} . numgen random mod 65536"
     return Map(
-        ENDPOINTS[transport],
+        endpoints_map(settings, transport),
         (settings.address_type, PROTOCOL_TYPE, PORT_TYPE, "integer"),
         comment="endpoints by cluster IP and number",
         # NB: were the port of any protocol, nft 1.0.6 would not let later rules use the map.
         typeof=f"{key} : {ip} daddr . {transport} dport",
+        counted=settings.count_by is not CountBy.NOTHING,
     )

@@ -93,7 +93,18 @@ class Ledger:
             return None
         if isinstance(claims, tuple):
             return claims[1]
-        return claims[min(claims, key=lambda owner: self._rank(owner, slot))]
+        return claims[self._first(claims, slot)]
+
+    def claim_of(self, slot: Slot) -> tuple[Owner, Element] | None:
+        """Return who has the slot, and with what; None where nobody wants it."""
+        claims = self._claims.get(slot)
+        if isinstance(claims, dict):
+            owner = self._first(claims, slot)
+            return owner, claims[owner]
+        return claims
+
+    def _first(self, claims: Iterable[Owner], slot: Slot) -> Owner:
+        return min(claims, key=lambda owner: self._rank(owner, slot))
 
     def elements(self) -> Iterator[Element]:
         """Yield every element that should be in the table."""

@@ -12,14 +12,16 @@ Decides nothing about endpoints. What is not an address, a known protocol or a p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 from typing import Final
 
 import msgspec
 
+from keepclose.routing.portendpoints import PortEndpoint
 from keepclose.routing.selection import Outcome, PacketVerdict, Selection
 from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
-from keepclose.ruleset.endpointchains import Scribe, usable_endpoints
+from keepclose.ruleset.endpointchains import Scribe, place_of, usable_endpoints
 from keepclose.ruleset.layout import (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -29,6 +31,9 @@ from keepclose.ruleset.layout import (
     REJECT_CHAIN,
     SERVICE_IPS,
     SERVICE_NODEPORTS,
+    UNSERVED_NODEPORTS,
+    UNSERVED_SERVICES,
+    endpoints_map,
 )
 from keepclose.ruleset.names import (
     EXTERNAL,
@@ -39,7 +44,7 @@ from keepclose.ruleset.names import (
     port_base,
 )
 from keepclose.ruleset.pools import pool_chain, pool_elements, pooled_endpoints
-from keepclose.ruleset.settings import RulesetSettings
+from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import (
     Drop,
     Field,
@@ -51,6 +56,7 @@ from keepclose.ruleset.statements import (
 )
 from keepclose.ruleset.tables import (
     Chain,
+    Counted,
     Counter,
     Element,
     ElementKey,
@@ -72,6 +78,12 @@ _REFUSALS: Final[dict[PacketVerdict, Verdict | None]] = {
 }
 
 
+_COUNTING: Final = {
+    NO_ENDPOINT_SERVICES: UNSERVED_SERVICES,
+    NO_ENDPOINT_NODEPORTS: UNSERVED_NODEPORTS,
+}
+
+
 class PortObjects(msgspec.Struct, frozen=True):
     """What one service port has in the table; chains come after those that they refer to."""
 
@@ -79,6 +91,8 @@ class PortObjects(msgspec.Struct, frozen=True):
     sets: tuple[Set, ...] = ()
     counters: tuple[Counter, ...] = ()
     elements: tuple[Element, ...] = ()
+    counted: tuple[Counted, ...] = ()
+    """What the counters of pooled endpoints count, by the number of the endpoint."""
 
 
 NO_OBJECTS: Final = PortObjects()
@@ -95,15 +109,18 @@ def render_port(
     if pooled and (cluster_ip := plain_address(port.cluster_ip, settings.family)):
         at = (cluster_ip, transport, str(port.port))
         return PortObjects(
-            (pool_chain(settings.ip, transport, len(pooled)),),
+            (pool_chain(settings.ip, transport, len(pooled), endpoints_map(settings, transport)),),
             elements=(
                 Element(CLUSTER_IPS, (cluster_ip,)),
-                *pool_elements(at, pooled, settings.ip),
+                *pool_elements(at, pooled, settings),
                 *_hairpins(selection, transport, settings),
             ),
+            counted=_counted(key, pooled, str(selection.mode), settings),
         )
     scribe = Scribe(
-        settings=settings,
+        settings=settings
+        if settings.count_chains
+        else msgspec.structs.replace(settings, count_by=CountBy.NOTHING),
         key=key,
         base=port_base(key),
         transport=transport,
@@ -113,6 +130,7 @@ def render_port(
     cluster = scribe.write_endpoints(SERVICE, selection.cluster or ())
     local = scribe.write_endpoints(LOCAL, selection.local or ())
     elements: list[Element] = []
+    is_counting = settings.count_by is not CountBy.NOTHING
 
     if cluster_ip := plain_address(port.cluster_ip, settings.family):
         elements.append(Element(CLUSTER_IPS, (cluster_ip,)))
@@ -124,6 +142,8 @@ def render_port(
             elements.append(Element(SERVICE_IPS, at, Goto(internal)))
         elif (refusal := _REFUSALS[selection.internal.verdict]) is not None:
             elements.append(Element(NO_ENDPOINT_SERVICES, at, refusal, str(key)))
+            if is_counting:
+                elements.append(Element(UNSERVED_SERVICES, at))
 
     balancer_ips = _addresses(port.load_balancer_ips, settings.family)
     external_ips = port.external_ips if settings.uses_external_ips else ()
@@ -147,6 +167,8 @@ def render_port(
                 elements.append(Element(dispatch, key_at, Goto(via)))
             if refusal is not None:
                 elements.append(Element(refusals, key_at, refusal, str(key)))
+                if is_counting:
+                    elements.append(Element(_COUNTING[refusals], key_at))
     if balancer_ips and (ranges := plain_ranges(port.source_ranges, settings.family)):
         firewall = _firewall_chain(scribe, ranges, balancer_ips)
         elements += [
@@ -160,6 +182,17 @@ def render_port(
         tuple(scribe.counters.values()),
         tuple(elements),
     )
+
+
+def _counted(
+    key: ServicePortKey, pooled: Sequence[PortEndpoint], mode: str, settings: RulesetSettings
+) -> tuple[Counted, ...]:
+    if settings.count_by is CountBy.NOTHING:
+        return ()
+    places = [place_of(one, settings) for one in pooled]
+    # Endpoints in one place share what says so; there are many more endpoints than places.
+    by_place = {place: Counted(key, *place, mode) for place in places}
+    return tuple([by_place[place] for place in places])
 
 
 def _affinity_seconds(port: RoutedPort) -> int:

@@ -29,25 +29,46 @@ from keepclose.ruleset.commands import (
 )
 from keepclose.ruleset.layout import (
     CONTAINERS,
+    COUNTED_ENDPOINTS,
     ENDPOINTS,
     HAIRPINS,
+    NO_ENDPOINT_NODEPORTS,
+    NO_ENDPOINT_SERVICES,
     NODEPORT_IPS,
+    UNSERVED_NODEPORTS,
+    UNSERVED_SERVICES,
     Layout,
     lay_out,
 )
 from keepclose.ruleset.ledger import Ledger
 from keepclose.ruleset.listing import Listing
-from keepclose.ruleset.names import AFFINITY, POOL, TRAFFIC, ServicePortKey, is_service_chain
+from keepclose.ruleset.names import (
+    AFFINITY,
+    LOCAL,
+    POOL,
+    SERVICE,
+    TRAFFIC,
+    ServicePortKey,
+    is_service_chain,
+)
 from keepclose.ruleset.placement import place_layout, replace_layout
 from keepclose.ruleset.portobjects import NO_OBJECTS, PortObjects, render_port
 from keepclose.ruleset.retirement import CHAIN, COUNTER, SET, Item, Retirement
-from keepclose.ruleset.settings import RulesetSettings
-from keepclose.ruleset.tables import Counted, Table
+from keepclose.ruleset.settings import CountBy, RulesetSettings
+from keepclose.ruleset.statements import Drop
+from keepclose.ruleset.tables import Counted, Slot, Table, Unserved
 
-_EARLY = frozenset({HAIRPINS, NODEPORT_IPS, *ENDPOINTS.values()})
+_POOLED = frozenset({*ENDPOINTS.values(), *COUNTED_ENDPOINTS.values()})
+_EARLY = frozenset({HAIRPINS, NODEPORT_IPS, UNSERVED_SERVICES, UNSERVED_NODEPORTS, *_POOLED})
 """Containers whose elements do no harm before the chains are switched."""
-_LASTING = frozenset({HAIRPINS, *ENDPOINTS.values()})
+_LASTING = frozenset({HAIRPINS, *_POOLED})
 """Containers whose elements are still needed by packets that the old rules sent."""
+
+
+_REFUSALS = {
+    UNSERVED_SERVICES: NO_ENDPOINT_SERVICES,
+    UNSERVED_NODEPORTS: NO_ENDPOINT_NODEPORTS,
+}
 
 
 class Ruleset:
@@ -59,6 +80,7 @@ class Ruleset:
         self._placed: Layout | None = None
         self._ports: dict[ServicePortKey, PortObjects] = {}
         self._before: dict[ServicePortKey, PortObjects] = {}
+        self._chained: set[ServicePortKey] = set()
         self._ledger = Ledger()
         self._ledger.claim(None, self._layout.elements)
         self._retirement = Retirement()
@@ -70,6 +92,11 @@ class Ruleset:
     def settings(self) -> RulesetSettings:
         """How the table is laid out now."""
         return self._settings
+
+    @property
+    def chained_ports(self) -> int:
+        """How many service ports lead to their endpoints through chains of their own."""
+        return len(self._chained)
 
     def set_port(
         self, key: ServicePortKey, port: RoutedPort | None, selection: Selection | None
@@ -83,6 +110,10 @@ class Ruleset:
             self._ports.pop(key, None)
         else:
             self._ports[key] = objects
+        if any([chain.name.startswith((SERVICE, LOCAL)) for chain in objects.chains]):  # noqa: C419
+            self._chained.add(key)
+        else:
+            self._chained.discard(key)
         self._before.setdefault(key, before)
 
     def set_service_cidrs(self, cidrs: Sequence[str]) -> None:
@@ -173,6 +204,43 @@ class Ruleset:
             for objects in self._ports.values()
             for counter in objects.counters
         }
+
+    def counted_by(self, slot: Slot) -> Counted | Unserved | None:
+        """Return what the counter of an element counts; None for one that belongs to no port."""
+        container, key = slot
+        refusals = _REFUSALS.get(container)
+        if refusals is not None:
+            owner, element = self._ledger.claim_of((refusals, key)) or (None, None)
+            if owner is None or element is None:
+                return None
+            return Unserved(owner, "drop" if isinstance(element.verdict, Drop) else "reject")
+        owner, _ = self._ledger.claim_of(slot) or (None, None)
+        if owner is None:
+            return None
+        counted = self._ports.get(owner, NO_OBJECTS).counted
+        number = int(key[-1])
+        return counted[number] if number < len(counted) else None
+
+    def changing_counters(self) -> dict[Slot, Counted | Unserved]:
+        """Return the elements with counters of all ports that changed since the last commit.
+
+        With what they count until then: an element may soon stand for another endpoint.
+        """
+        found: dict[Slot, Counted | Unserved] = {}
+        if self._settings.count_by is CountBy.NOTHING:
+            return found
+        for key, before in self._before.items():
+            if before.elements == self._ports.get(key, NO_OBJECTS).elements:
+                continue
+            for element in before.elements:
+                container = element.container
+                if container in _POOLED:
+                    found[element.slot] = before.counted[int(element.key[-1])]
+                elif container in _REFUSALS:
+                    what = self.counted_by(element.slot)
+                    if what is not None:
+                        found[element.slot] = what
+        return found
 
     def model(self) -> Table:
         """Return the table as it is wanted now, committed or not."""

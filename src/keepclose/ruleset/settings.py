@@ -78,6 +78,8 @@ class RulesetSettings(msgspec.Struct, frozen=True):
     """The addresses on which node ports answer; None for every address of the node."""
     service_cidrs: tuple[str, ...] = ()
     count_by: CountBy = CountBy.NOTHING
+    count_chains: bool = True
+    """Whether ports with chains of their own are counted too: each endpoint needs a chain then."""
     uses_external_ips: bool = True
     """Whether traffic to the external IPs of Services is translated."""
     pooled: bool = False

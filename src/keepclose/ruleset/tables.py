@@ -65,6 +65,8 @@ class Set(msgspec.Struct, frozen=True, gc=False):
     key: tuple[str, ...]
     timeout_s: int = 0
     comment: str = ""
+    counted: bool = False
+    """Whether each element counts the packets that were looked up with it."""
 
 
 class Map(msgspec.Struct, frozen=True, gc=False):
@@ -75,6 +77,8 @@ class Map(msgspec.Struct, frozen=True, gc=False):
     comment: str = ""
     typeof: str = ""
     """Key and value by example, for types that have no name."""
+    counted: bool = False
+    """Whether each element counts the packets that were looked up with it."""
 
 
 class Element(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +109,14 @@ class Counted(NamedTuple):
     zone: str
     node: str
     mode: str
+
+
+class Unserved(NamedTuple):
+    """What the counter of an element counts where a service port has no endpoint to offer."""
+
+    port: ServicePortKey
+    action: str
+    """What becomes of the packets: reject or drop."""
 
 
 class Counter(msgspec.Struct, frozen=True, gc=False):

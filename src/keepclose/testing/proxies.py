@@ -11,7 +11,7 @@ Slices are written by the test itself, so that it says exactly what the proxy se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -31,8 +31,10 @@ from keepclose.model.wellknown import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_L
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.conntrack import CleanUp, ConntrackError, Frontends
 from keepclose.proxy.counterdump import CounterReader
+from keepclose.proxy.elementcounts import Counts
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.writers import Family, NftWriter
+from keepclose.ruleset.tables import ElementKey
 from keepclose.testing.apiservers import PATIENCE, Served
 
 CLOCK: Final = SystemClock()
@@ -63,6 +65,8 @@ class FakeCounters:
 
     def __init__(self, numbers: dict[str, int] | None = None) -> None:
         self.numbers = numbers or {}
+        self.elements: dict[str, Counts] = {}
+        """Of IPv4, by set or map."""
         self.reads = 0
 
     async def read(self, family: Family, table: str) -> dict[str, int]:
@@ -70,6 +74,13 @@ class FakeCounters:
         del table
         self.reads += 1
         return self.numbers if family == "ip" else {}
+
+    async def read_elements(
+        self, family: Family, table: str, container: str, keys: Sequence[ElementKey] | None = None
+    ) -> Counts:
+        """Return what a test says that elements count."""
+        del table, keys
+        return self.elements.get(container, {}) if family == "ip" else {}
 
     async def close(self) -> None:
         """Do nothing."""

@@ -1,0 +1,61 @@
+"""The pages of how-tos can be scraped as the page about metrics says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+PAGE = (HOWTO / "metrics.md").read_text()
+ZONE = "topology.kubernetes.io/zone"
+
+
+def relabel(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, str]:
+    """Return the labels of a target after rules that replace, as Prometheus applies them."""
+    found = dict(labels)
+    for rule in rules:
+        assert rule.get("action", "replace") == "replace"
+        value = ";".join(found.get(one, "") for one in rule["source_labels"])
+        match = re.fullmatch(rule.get("regex", "(.*)"), value)
+        if match is not None:
+            made = match.expand(rule.get("replacement", "$1").replace("$", "\\"))
+            found.pop(rule["target_label"], None)
+            if made:
+                found[rule["target_label"]] = made
+    return {name: value for name, value in found.items() if not name.startswith("__meta_")}
+
+
+def test_the_scrape_configuration_makes_the_labels_of_the_query() -> None:
+    """Targets get the port of the proxy and the zone and name of their Node."""
+    [text] = re.findall(r"```yaml\n(scrape_configs:.*?)```", PAGE, re.DOTALL)
+    [job] = yaml.safe_load(text)["scrape_configs"]
+    assert job["kubernetes_sd_configs"] == [{"role": "node"}]
+    # NB: what the role node offers, with every letter that a label cannot have replaced.
+    discovered = {
+        "__address__": "10.0.0.7:10250",
+        "__meta_kubernetes_node_name": "n1",
+        "__meta_kubernetes_node_label_" + re.sub(r"[^a-zA-Z0-9_]", "_", ZONE): "zone-a",
+    }
+    assert relabel(discovered, job["relabel_configs"]) == {
+        "__address__": "10.0.0.7:10249",
+        "node": "n1",
+        "node_zone": "zone-a",
+    }
+    queries = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    wanted = {name for query in queries for name in re.findall(r'(\w+)="', query)}
+    assert wanted - {"zone"} == {"node_zone"}
+
+
+def test_manifests_serve_metrics_where_others_can_read_them() -> None:
+    """Every controller of the how-tos listens on the address of its pod, at a named port."""
+    for name in ("controller.yaml", "webhook.yaml"):
+        documents = [one for one in yaml.safe_load_all((HOWTO / name).read_text()) if one]
+        [deployment] = [one for one in documents if one["kind"] == "Deployment"]
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        [option] = [one for one in container["command"] if one.startswith("--metrics-address=")]
+        host, _, port = option.partition("=")[2].rpartition(":")
+        assert host == "0.0.0.0", name  # noqa: S104
+        assert int(port) in [one["containerPort"] for one in container["ports"]], name

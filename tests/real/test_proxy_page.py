@@ -1,0 +1,39 @@
+"""The page about the proxy, typed word by word on a machine that has nothing yet."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from programs import program
+
+from keepclose.testing.netns import namespaces_or_skip
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "howto" / "proxy.md").read_text()
+
+
+def test_the_first_commands_of_the_page(tmp_path: Path) -> None:
+    """A server, a Node and its kubeconfig come of what the page says, and rules of those."""
+    server, _, (dry_run, *_) = [
+        text.splitlines() for text in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    ]
+    kubectl = program("kubectl").parent
+    script = "\n".join(["trap 'kill %1; wait' EXIT", *server, dry_run])
+    with namespaces_or_skip("page") as [inside]:
+        done = subprocess.run(
+            inside.command("bash", "-euc", script.replace("/tmp/cluster", str(tmp_path / "data"))),  # noqa: S108
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=ROOT,
+            timeout=300,
+            env={**os.environ, "PATH": f"{kubectl}:{os.environ['PATH']}"},
+        )
+    assert done.returncode == 0, done.stderr
+    assert "node/n1 created" in done.stdout
+    assert "add element ip kube-proxy no-endpoint-services { " in done.stdout
+    # The Node has pod ranges, so traffic from elsewhere is masqueraded.
+    assert "ip saddr != 10.244.1.0/24" in done.stdout
