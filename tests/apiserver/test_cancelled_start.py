@@ -15,7 +15,7 @@ async def test_nothing_listens_after_a_start_that_was_cancelled() -> None:
     """Whenever it is cancelled, the port is free again."""
 
     def handle(_request: object) -> NoReturn:
-        raise AssertionError("nobody asks")
+        raise AssertionError("no request is sent")
 
     with reserved_port() as port:
         for turns in range(1, 100):

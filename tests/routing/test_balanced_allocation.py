@@ -132,7 +132,7 @@ def search_unhinted(
     most = math.inf if kept is None else kept / (1 - left)
     best, reached = search(served, endpoints, bound / (1 - left))
     home = value(served, endpoints, endpoints)
-    # NB: endpoints where no traffic is count as if they had been served by nobody.
+    # NB: endpoints where no traffic is count as if they had no clients.
     if overload(served, endpoints) <= most + 1e-9 and home > best + 1e-9:
         best, reached = (home, 0.0) if kept is None else search(served, endpoints, most)
     return (1 - left) * best if reached <= most + 1e-9 else -math.inf
@@ -270,7 +270,7 @@ zone_inputs = st.integers(1, 6).flatmap(
 def test_the_bound_holds_where_it_can(inputs: tuple[list[int], list[int]], bound: float) -> None:
     """Nothing is lost, zones with traffic have their own endpoints, the bound is kept if it can be.
 
-    A zone without endpoints may be left to all; nobody is hinted for it then.
+    A zone without endpoints may be left to all; no endpoint is hinted for it then.
     """
     nodes, endpoints = inputs
     total = sum(endpoints)

@@ -231,9 +231,9 @@ def test_kep2004_lazy_rebalance_reduces_churn() -> None:
     """Lazy Rebalance: it reduces churn of slices; starting over would move endpoints."""
     placed = {A: {A: 7}, B: {B: 4}, C: {C: 4}}
     lazy = decide({A: 7, B: 4, C: 4}, placed=placed)
-    anew = decide({A: 7, B: 4, C: 4})
+    fresh = decide({A: 7, B: 4, C: 4})
     assert sizes(lazy) == {A: 7, B: 4, C: 4}
-    assert sizes(anew) == {A: 5, B: 5, C: 5}
+    assert sizes(fresh) == {A: 5, B: 5, C: 5}
 
 
 def test_kep2004_lazy_rebalance_makes_the_update_only() -> None:

@@ -33,7 +33,7 @@ def packets() -> Iterator[PacketScene]:
 
 
 async def test_prefer_close_is_deprecated(api: ProposalApi) -> None:
-    """PreferClose is deprecated: whoever sets it is warned, and told the new name."""
+    """PreferClose is deprecated: a client that sets it gets a warning with the new name."""
     reply = await api.post_service(trafficDistribution="PreferClose")
     assert reply.status == 201
     (warning,) = reply.warnings

@@ -54,7 +54,7 @@ def test_kep3015_draft1_downgrade_an_old_proxy_takes_it_for_cluster() -> None:
 def test_kep3015_draft1_downgrade_keeps_visible_behaviour() -> None:
     """Upgrade / Downgrade: all externally visible behaviour is preserved.
 
-    Whoever was served still is, and the source is replaced or kept as before.
+    Clients that were served still are, and the source is replaced or kept as before.
     """
     for slices in (EVERYWHERE, sliced(on("n3"))):
         for name in NODES:
