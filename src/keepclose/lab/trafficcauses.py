@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from keepclose.lab.podmodes import ports_of
 from keepclose.lab.podreasons import explain_unready, is_ready
@@ -18,15 +18,8 @@ from keepclose.model.service import Service, ServicePort
 from keepclose.model.workload import Pod
 from keepclose.routing.hintlevels import count_ready
 from keepclose.routing.portendpoints import PortEndpoint
-from keepclose.routing.strategy import Strategy, StrategyName
+from keepclose.routing.strategy import HINTING, Strategy
 from keepclose.slices.endpoints import find_port
-
-_BY_HINTS: Final = (
-    StrategyName.AUTO,
-    StrategyName.SAME_ZONE,
-    StrategyName.SAME_NODE,
-    StrategyName.CUSTOM,
-)
 
 
 class PodView(NamedTuple):
@@ -57,7 +50,7 @@ def explain_missing_hints(
 ) -> str:
     """Return that a mechanism that works by hints has none, "" when there are or none are meant."""
     ready = [one for one in endpoints if one.ready]
-    if strategy.name not in _BY_HINTS or not ready:
+    if strategy.name not in HINTING or not ready:
         return ""
     if any(one.zone_hints or one.node_hints for one in ready):
         return ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -45,6 +46,12 @@ class StrategyName(StrEnum):
     SAME_ZONE = "PreferSameZone"
     SAME_NODE = "PreferSameNode"
     CUSTOM = "Custom"
+
+
+HINTING: Final = frozenset(
+    {StrategyName.AUTO, StrategyName.SAME_ZONE, StrategyName.SAME_NODE, StrategyName.CUSTOM}
+)
+"""The mechanisms that work by hints on endpoints."""
 
 
 class Verdict(StrEnum):
