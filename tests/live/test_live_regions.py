@@ -74,7 +74,8 @@ async def used(cluster: World) -> dict[str, int]:
     found = {}
     for node in (await cluster.cluster()).nodes.values():
         selection = select(port, known[port.key], node=NodeView.of(node), gates=GATES)
-        found[node.name] = len(selection.cluster or ())
+        assert selection.cluster is not None
+        found[node.name] = len(selection.cluster)
     return dict(sorted(found.items()))
 
 
