@@ -77,13 +77,20 @@ class Ours:
 
 
 async def until_led(client: Client) -> None:
-    """Return once a kube-controller-manager holds its lease and has made slices, or could have."""
+    """Return once a kube-controller-manager holds its lease."""
     async with asyncio.timeout(PATIENCE):
         while True:
             page = await client.list_all(LEASES, namespace="kube-system")
             found = [one for one in page.items if one.metadata.name == "kube-controller-manager"]
             if found and found[0].spec.holder_identity:
                 return
+            await asyncio.sleep(0.1)
+
+
+async def until_sliced(client: Client) -> None:
+    """Return once the built-in controller keeps slices, so that it is at work."""
+    async with asyncio.timeout(PATIENCE):
+        while not (await client.list_all(ENDPOINT_SLICES, namespace="shop")).items:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
@@ -105,6 +112,7 @@ async def test_we_refuse_to_start_beside_the_built_in_controller(
     log = tmp_path / "manager.log"
     with controller_manager(server.role("controller"), log, JSON, *ELECTION):
         await until_led(client)
+        await until_sliced(client)
         ours = Ours(server, tmp_path)
         try:
             assert await ours.end() == 2
