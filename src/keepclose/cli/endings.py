@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -38,14 +40,31 @@ def fail(text: str, fix: str = "", *, code: int = ExitCode.BAD_INPUT) -> NoRetur
 class QuietGroup(TyperGroup):
     """Commands that end without a word when the reader of their output has gone (`| head`)."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the options; --help and --version print here already."""
+        with _quiet():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
+        with _quiet():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """End the process without a word when the reader of the output has gone within the block."""
+    try:
         try:
-            try:
-                return super().invoke(ctx)
-            finally:
-                # What is still buffered would otherwise fail when the interpreter ends.
-                sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            yield
+        finally:
+            # What is still buffered would otherwise fail when the interpreter ends.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.BROKEN_PIPE)
+    except SystemExit as ending:
+        # NB: rich, which prints the tables, ends a process of its own accord then.
+        if isinstance(ending.__context__, BrokenPipeError):
             sys.exit(ExitCode.BROKEN_PIPE)
+        raise
