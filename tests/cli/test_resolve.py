@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -507,3 +508,19 @@ def test_the_console_script_runs() -> None:
     assert version.stdout == "keepclose 0.1.0\n"
     usage = subprocess.run([script, "resolve", "-h"], check=True, capture_output=True, text=True)
     assert "--feature-gates" in usage.stdout
+
+
+def test_topology_keys_of_other_labels(tmp_path: Path) -> None:
+    """Regions are those of the endpoints' Nodes, as on a node that runs the proxy."""
+    text = (EXAMPLE.parent / "topology-keys.yaml").read_text()
+    for zone, region in (("zone-a", "east"), ("zone-b", "east"), ("zone-c", "west")):
+        label = f"labels: {{topology.kubernetes.io/zone: {zone}"
+        text = text.replace(label, f"{label}, topology.kubernetes.io/region: {region}")
+    text = text.replace("[kubernetes.io/hostname, topology.kubernetes.io/zone]", "[REGION]")
+    dump = tmp_path / "dump.yaml"
+    dump.write_text(text.replace("REGION", "topology.kubernetes.io/region"))
+    gates = "ServiceTopology=true,TopologyAwareHints=false"
+    result = CliRunner().invoke(app, ["resolve", "-f", str(dump), "--feature-gates", gates])
+    assert result.exit_code == 0, result.output
+    assert "topology.kubernetes.io/region (east): 2 of 2" in " ".join(result.output.split())
+    assert re.search(r"zone-c +n5 n6 +refused", result.output)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from keepclose.kube.kinds import CONFIG_MAPS, ENDPOINT_SLICES, NODES, SERVICES
 from keepclose.model.acknowledgements import (
@@ -17,7 +19,12 @@ from keepclose.model.acknowledgements import (
 )
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
-from keepclose.model.wellknown import HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL
+from keepclose.model.wellknown import (
+    HEADLESS_LABEL,
+    PROXY_NAME_LABEL,
+    REGION_LABEL,
+    SERVICE_NAME_LABEL,
+)
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.writers import Failure, NftError
@@ -365,3 +372,42 @@ async def test_an_acknowledgement_that_is_forbidden(tmp_path: Path) -> None:
             await cluster.set_endpoints(plain("10.0.0.1"))
             assert any("10.0.0.1" in line for line in await one.news())
             assert one.proxy.acknowledger.writes == 0
+
+
+async def label(cluster: ProxyCluster, node: str, region: str) -> None:
+    """Move a node to another region."""
+    patch = {"metadata": {"labels": {REGION_LABEL: region}}}
+    await cluster.client.patch(NODES, node, patch)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["from the start", "later"])
+async def test_topology_keys_may_be_any_label(tmp_path: Path, is_late: bool) -> None:
+    """Regions are those of the endpoints' Nodes, which are followed when a Service needs them."""
+    gates = FeatureGates().with_gates(Gate.SERVICE_TOPOLOGY)
+    async with (
+        serving(tmp_path, nodes=("n1",), gates=gates) as api,
+        cluster_of(api) as cluster,
+    ):
+        for name, region in (("n1", "east"), ("n2", "east"), ("n3", "west")):
+            await cluster.add_node(name, "zone-a", pod_cidrs=("10.244.1.0/24",))
+            await label(cluster, name, region)
+        keys = {"topologyKeys": [REGION_LABEL]}
+        await cluster.add_service(**({} if is_late else keys))
+        await cluster.set_endpoints(
+            plain("10.0.0.2", "zone-a", "n2"), plain("10.0.0.3", "zone-a", "n3")
+        )
+        async with watched(cluster, families=("IPv4",), gates=gates) as one:
+            if is_late:
+                await one.news()
+                assert one.used() == {"http": ("10.0.0.2", "10.0.0.3")}
+                await cluster.client.patch(SERVICES, "web", {"spec": keys}, namespace="default")
+            await until(lambda: one.used() == {"http": ("10.0.0.2",)})
+            await label(cluster, "n3", "east")
+            await until(lambda: one.used() == {"http": ("10.0.0.2", "10.0.0.3")})
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Return when something holds; fail when it does not in time."""
+    async with asyncio.timeout(PATIENCE):
+        while not is_so():  # noqa: ASYNC110 - several events lead there
+            await asyncio.sleep(0.01)

@@ -21,6 +21,13 @@ FAR = PortEndpoint(
 )
 NOWHERE = PortEndpoint("10.0.0.4", 80)
 NODE = NodeView("n1", "zone-a", "east", {"rack": "r1"})
+KNOWING = NodeView(
+    "n1",
+    "zone-a",
+    "east",
+    {"disk": "ssd"},
+    {"n1": {REGION: "west", "disk": "ssd"}, "n2": {REGION: "east", "disk": "hdd"}},
+)
 
 
 def port(*keys: str) -> RoutedPort:
@@ -48,6 +55,8 @@ def port(*keys: str) -> RoutedPort:
         pytest.param((HOST, ZONE, "*"), (NEAR, FAR), NODE, (NEAR,), id="any is not reached"),
         pytest.param((REGION,), (HERE, FAR), NODE, (FAR,), id="region told by the slice"),
         pytest.param((REGION,), (HERE, NEAR), NODE, (), id="region of endpoints unknown"),
+        pytest.param((REGION,), (HERE, NEAR), KNOWING, (NEAR,), id="region told by the Node"),
+        pytest.param(("disk",), (HERE, NEAR), KNOWING, (HERE,), id="any label told by the Node"),
         pytest.param(("rack",), (HERE, FAR), NODE, (FAR,), id="any label told by the slice"),
         pytest.param(
             (ZONE,), (HERE, NOWHERE), NodeView("n1"), (), id="a node without the label skips it"

@@ -258,7 +258,7 @@ def forecast(
     in_zone = on_node = 0.0
     for node in nodes:
         part = 1 / list(zones.values()).count(node.zone)
-        for pod, share in expect(goals, node=NodeView.of(node), gates=gates).shares.items():
+        for pod, share in expect(goals, node=NodeView.of(node, nodes), gates=gates).shares.items():
             goal = places[pod]
             row = shares[node.zone]
             row[goal.zone] = row.get(goal.zone, 0.0) + share * part

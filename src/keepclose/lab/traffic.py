@@ -81,7 +81,7 @@ class Knowledge(NamedTuple):
     def expect(self, node: str, target: Target, gates: FeatureGates) -> Expectation:
         """Return where connections go that the node routes."""
         found = self.nodes.get(node)
-        view = NodeView.of(found) if found else NodeView(node)
+        view = NodeView.of(found, self.nodes.values()) if found else NodeView(node)
         return expect(self.port, node=view, gates=gates, from_outside=target.is_outside)
 
 

@@ -73,8 +73,9 @@ def resolve(
     Services must have been admitted. Nothing asked for that exists gives ().
     """
     cluster = Cluster.of(inventory.nodes)
-    views = [NodeView.of(one) for one in inventory.nodes if node in (None, one.name)]
-    senders = [NodeView.of(one) for one in inventory.nodes if one.is_ready]
+    nodes = inventory.nodes
+    views = [NodeView.of(one, nodes) for one in nodes if node in (None, one.name)]
+    senders = [NodeView.of(one, nodes) for one in nodes if one.is_ready]
     return tuple(
         _resolve_service(one, inventory, cluster, settings=settings, views=views, senders=senders)
         for one in inventory.services

@@ -16,10 +16,12 @@ import structlog
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
+from keepclose.kube.errors import Forbidden, Unauthorized
 from keepclose.kube.recorder import EventRecorder
 from keepclose.model.acknowledgements import NodeAcknowledgement
 from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, ObjectReference, OwnerReference
+from keepclose.model.service import Service
 from keepclose.model.workload import Node
 from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version, retract
 from keepclose.proxy.aftermath import Flows
@@ -38,6 +40,7 @@ from keepclose.proxy.writers import NftWriter
 from keepclose.routing.honoring import HONORED
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.topology import followed_levels
+from keepclose.routing.topologykeys import needs_node_labels
 
 _log = structlog.get_logger(__name__)
 
@@ -123,6 +126,8 @@ class NodeProxy:
                 family.rules.before_change = partial(self.counters.collect, name)
         self.synced = asyncio.Event()
         """Set once all families were written."""
+        self._needs_nodes = asyncio.Event()
+        self._will_tell_nodes = False
         self._subscribe()
 
     @property
@@ -156,6 +161,7 @@ class NodeProxy:
 
     async def _run(self, work: list[Coroutine[Any, Any, None]], *, acknowledges: bool) -> None:
         background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.caches.reflectors]
+        background.append(self._follow_nodes())
         if self._recorder is not None:
             background.append(self._recorder.run())
         if acknowledges:
@@ -209,6 +215,8 @@ class NodeProxy:
         """Wait for what rules follow from; where not patient, raise what waiting cannot change."""
         for reflector in self.caches.needed:
             await (reflector.synced.wait() if is_patient else reflector.wait_synced())
+        if self._needs_nodes.is_set():
+            await self._await_nodes()
         if not is_patient and self.own_node is None:
             raise NodeMissingError(self.settings.node_name)
         end = self._clock.monotonic() + self.settings.node_wait_s
@@ -217,7 +225,50 @@ class NodeProxy:
         if not self.node.addresses.ips:
             _log.warning("the addresses of the node are not known", node=self.settings.node_name)
 
+    async def _follow_nodes(self) -> None:
+        """Follow all Nodes from when the first Service needs their labels."""
+        await self._needs_nodes.wait()
+        reflector = self.caches.all_nodes_reflector
+        if reflector is not None:
+            _log.info("topologyKeys need the labels of all Nodes")
+            await reflector.run()
+
+    async def _await_nodes(self) -> None:
+        """Wait for the labels of all Nodes, or else such Services would refuse for a moment.
+
+        No longer than for the own Node: other Services need not wait for them.
+        """
+        reflector = self.caches.all_nodes_reflector
+        if reflector is None:
+            return
+        try:
+            await self._clock.wait_for(reflector.wait_synced(), self.settings.node_wait_s)
+        except (TimeoutError, Forbidden, Unauthorized) as error:
+            _log.warning("labels of other Nodes are not known", error=str(error))
+        self._tell_nodes()
+
+    def _hear_keys(self, old: Service | None, new: Service | None) -> None:
+        del old
+        if new is not None and needs_node_labels(new.spec.topology_keys):
+            self._needs_nodes.set()
+
+    def _hear_any_node(self, old: Node | None, new: Node | None) -> None:
+        labels = [{} if one is None else one.metadata.labels for one in (old, new)]
+        # NB: heartbeats come every few seconds from every node, and change no label.
+        is_news = labels[0] != labels[1] or old is None or new is None
+        if is_news and not self._will_tell_nodes:
+            # Once for all that came together, such as a first list.
+            self._will_tell_nodes = True
+            asyncio.get_running_loop().call_soon(self._tell_nodes)
+
+    def _tell_nodes(self) -> None:
+        self._will_tell_nodes = False
+        self.node.know_others(self.caches.all_nodes.all())
+
     def _subscribe(self) -> None:
+        if self.settings.gates.on(Gate.SERVICE_TOPOLOGY):
+            self.caches.services.subscribe(self._hear_keys)
+            self.caches.all_nodes.subscribe(self._hear_any_node)
         self.caches.nodes.subscribe(self.node.hear_node)
         self.caches.service_cidrs.subscribe(self._hear_cidrs)
         for family in self.families.values():

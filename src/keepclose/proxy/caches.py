@@ -1,7 +1,8 @@
 """What the API server has, as last seen: Services, their slices, the own Node, ranges of addresses.
 
 Only what a proxy needs is asked for, as kube-proxy asks: headless Services and those of another
-proxy are left out by the server, and of all Nodes there is but one.
+proxy are left out by the server, and of all Nodes there is but one, unless topologyKeys of a
+Service name labels that only the other Nodes have.
 """
 
 from __future__ import annotations
@@ -51,10 +52,14 @@ class ProxyCaches:
             (Index(_SERVICE, lambda one: (one.service_key,)),)
         )
         self.nodes: Cache[Node] = Cache()
+        self.all_nodes: Cache[Node] = Cache()
+        """All Nodes of the cluster, once the reflector for them runs."""
         self.service_cidrs: Cache[ServiceCidr] = Cache()
         self.needed: tuple[Reflector[Any], ...] = ()
         """Those without which nothing is written."""
         self.reflectors: tuple[Reflector[Any], ...] = ()
+        self.all_nodes_reflector: Reflector[Node] | None = None
+        """Runs only where topologyKeys ask for labels of other nodes."""
 
     def reflect(self, client: Client, *, node_name: str, clock: Clock) -> None:
         """Make the reflectors that keep the caches up to date once they run."""
@@ -79,6 +84,7 @@ class ProxyCaches:
         # NB: a cluster may be too old to have these, or not let a proxy see them; it can do
         # without.
         cidrs = Reflector(client, SERVICE_CIDRS, self.service_cidrs, clock=clock)
+        self.all_nodes_reflector = Reflector(client, NODES, self.all_nodes, clock=clock)
         self.needed = (services, slices, node)
         self.reflectors = (*self.needed, cidrs)
 

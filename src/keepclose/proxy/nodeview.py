@@ -7,7 +7,7 @@ reason to stop: what was last known stays in effect, and the health page says th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
@@ -47,6 +47,7 @@ class OwnNode:
         self._on_addresses = on_addresses
         self.view = NodeView(name)
         self.addresses = find_addresses(None, bind_address)
+        self._others: dict[str, dict[str, str]] = {}
 
     def hear_node(self, old: Node | None, new: Node | None) -> None:
         """Take in a change of a Node; others than the own one are ignored."""
@@ -57,6 +58,7 @@ class OwnNode:
             _log.warning("the Node is gone; what is known of it stays in effect", node=self._name)
             return
         view = view_of(new, sees_labels=self._sees_labels)
+        view = msgspec.structs.replace(view, others=self._others)
         if view != self.view:
             _log.info("topology of the node", node=self._name, zone=view.zone, was=self.view.zone)
             self.view = view
@@ -65,6 +67,14 @@ class OwnNode:
         if addresses != self.addresses:
             self.addresses = addresses
             self._on_addresses()
+
+    def know_others(self, nodes: Iterable[Node]) -> None:
+        """Take in the labels of all nodes, which topologyKeys compare with those of the own one."""
+        others = {one.name: one.metadata.labels for one in nodes}
+        if others != self._others:
+            self._others = others
+            self.view = msgspec.structs.replace(self.view, others=others)
+            self._on_topology()
 
 
 def view_of(node: Node, *, sees_labels: bool) -> NodeView:

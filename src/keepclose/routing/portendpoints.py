@@ -72,12 +72,21 @@ class NodeView(msgspec.Struct, frozen=True):
     zone: str = ""
     region: str = ""
     labels: dict[str, str] = {}
+    others: dict[str, dict[str, str]] = {}
+    """Labels of the cluster's nodes by name, where topologyKeys ask for them: an endpoint carries
+    but the name and the zone of its node."""
 
     @classmethod
-    def of(cls, node: Node) -> NodeView:
-        """Return the view of a Node object, from its labels."""
+    def of(cls, node: Node, others: Iterable[Node] = ()) -> NodeView:
+        """Return the view of a Node object, from its labels and those of the nodes beside it."""
         labels = node.metadata.labels
-        return cls(node.name, node.zone, labels.get(REGION_LABEL, ""), labels)
+        return cls(
+            node.name,
+            node.zone,
+            labels.get(REGION_LABEL, ""),
+            labels,
+            {one.name: one.metadata.labels for one in others},
+        )
 
 
 def collect_endpoints(

@@ -2,13 +2,14 @@
 
 The first key in which some endpoint agrees with the client's node decides; "*" agrees with all. No
 agreement means no endpoints: keys are a demand and not a wish, so connections then fail. A node
-that lacks a label skips the key. Of an endpoint the node name and the zone are known, any other
-label only where its slice still carries the topology of the beta API; what is unknown never agrees.
+that lacks a label skips the key. Of an endpoint the node name and the zone are known; any other
+label is that of its Node, or what its slice carries as topology of the beta API. What is unknown
+never agrees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from keepclose.model.wellknown import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
@@ -32,7 +33,11 @@ def match_topology_keys(
         else:
             ours = _value_of_node(node, key)
             # NB: without the guard a node that lacks the label would match endpoints that do.
-            matched = tuple([e for e in candidates if _value_of(e, key) == ours]) if ours else ()
+            matched = (
+                tuple([one for one in candidates if _value_of(one, key, node) == ours])
+                if ours
+                else ()
+            )
             where = f"{key} ({ours})"
         if matched:
             return matched, Reason(
@@ -55,9 +60,15 @@ def _value_of_node(node: NodeView, key: str) -> str:
     return known[key] if key in known else node.labels.get(key, "")
 
 
-def _value_of(endpoint: PortEndpoint, key: str) -> str:
+def _value_of(endpoint: PortEndpoint, key: str, node: NodeView) -> str:
     if key == HOSTNAME_LABEL:
         return endpoint.node_name
     if key == ZONE_LABEL:
         return endpoint.zone
-    return dict(endpoint.topology).get(key, "")
+    known = dict(endpoint.topology).get(key, "")
+    return known or node.others.get(endpoint.node_name, {}).get(key, "")
+
+
+def needs_node_labels(keys: Iterable[str]) -> bool:
+    """Tell whether the keys ask for labels of nodes that no endpoint carries."""
+    return any(key not in (ANY_TOPOLOGY, HOSTNAME_LABEL, ZONE_LABEL) for key in keys)
