@@ -391,7 +391,7 @@ async def test_topology_keys_may_be_any_label(tmp_path: Path, is_late: bool) -> 
         for name, region in (("n1", "east"), ("n2", "east"), ("n3", "west")):
             await cluster.add_node(name, "zone-a", pod_cidrs=("10.244.1.0/24",))
             await label(cluster, name, region)
-        keys = {"topologyKeys": [REGION_LABEL]}
+        keys: dict[str, Any] = {"topologyKeys": [REGION_LABEL]}
         await cluster.add_service(**({} if is_late else keys))
         await cluster.set_endpoints(
             plain("10.0.0.2", "zone-a", "n2"), plain("10.0.0.3", "zone-a", "n3")
