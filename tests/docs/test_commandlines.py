@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ $ keepclose resolve -f a.yaml
 keepclose nothing
 ```
 """
+
+
+BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BACKGROUND = re.compile(r"(?<!&)&[ \t]*(?:#.*)?$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_block_uses_a_program_before_it_is_ready(page: Path) -> None:
+    """A block can be pasted: none starts a program in the background and goes on at once."""
+    for block in BLOCK.findall(page.read_text()):
+        assert not BACKGROUND.search(block), block
 
 
 def test_calls_are_found() -> None:

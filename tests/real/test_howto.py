@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from embedded import embedded_server
@@ -15,9 +16,9 @@ ROOT = Path(__file__).parent.parent.parent
 def test_the_page_about_the_api_server(tmp_path: Path) -> None:
     """Each command of the first example runs against a server started as the page says."""
     page = (ROOT / "docs" / "howto" / "apiserver.md").read_text()
-    start, *lines = page.split("```sh\n", 1)[1].split("```", 1)[0].splitlines()
+    start, commands, *_ = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     assert start.startswith(".venv/bin/keepclose apiserver --data-dir /tmp/cluster --port")
-    script = "\n".join(lines).replace("/tmp/cluster", str(tmp_path / "cluster"))  # noqa: S108
+    script = commands.replace("/tmp/cluster", str(tmp_path / "cluster"))  # noqa: S108
     binaries = tmp_path / "bin"
     binaries.mkdir()
     (binaries / "kubectl").symlink_to(program("kubectl"))
@@ -31,6 +32,25 @@ def test_the_page_about_the_api_server(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("PreferSameZone")
+
+
+def test_the_node_on_the_page_about_the_proxy(tmp_path: Path) -> None:
+    """The Node and the kubeconfig that the page names are all that a proxy needs to start."""
+    page = (ROOT / "docs" / "howto" / "proxy.md").read_text()
+    (node,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (dry_run,) = re.findall(r"^\.venv/bin/keepclose (proxy .* --dry-run)$", page, re.MULTILINE)
+    with embedded_server(tmp_path / "cluster", "--node=n1") as server:
+        apply = [program("kubectl"), f"--kubeconfig={server.kubeconfig}", "apply", "-f", "-"]
+        subprocess.run(apply, input=node, text=True, check=True)
+        words = dry_run.replace("/tmp/cluster", str(tmp_path / "cluster")).split()  # noqa: S108
+        done = subprocess.run(
+            [sys.executable, "-m", "keepclose", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "add table ip kube-proxy" in done.stdout
 
 
 def test_the_roles_on_the_page_have_kubeconfigs(tmp_path: Path) -> None:
