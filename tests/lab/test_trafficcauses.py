@@ -8,8 +8,13 @@ import msgspec
 import pytest
 
 from keepclose.lab.podspecs import KubeletPod
-from keepclose.lab.trafficcauses import PodView, explain_missing_hints, find_causes
-from keepclose.model.gates import FeatureGates
+from keepclose.lab.trafficcauses import (
+    PodView,
+    explain_ignored_wishes,
+    explain_missing_hints,
+    find_causes,
+)
+from keepclose.model.gates import FeatureGates, parse_gates
 from keepclose.model.service import Service
 from keepclose.model.workload import Pod
 from keepclose.routing.portendpoints import PortEndpoint
@@ -164,3 +169,38 @@ def test_missing_hints(service: Service, endpoints: list[PortEndpoint], want: st
     """Only a mechanism that works by hints is told to have none."""
     strategy = choose_strategy(service, gates=FeatureGates())
     assert explain_missing_hints(service, strategy, endpoints) == want
+
+
+@pytest.mark.parametrize(
+    ("value", "gates", "want"),
+    [
+        pytest.param("PreferSameZone", "", [], id="it governs"),
+        pytest.param(
+            "PreferSameZone",
+            "ServiceTrafficDistribution=false",
+            [
+                (
+                    "spec.trafficDistribution: PreferSameZone is ignored because feature gate "
+                    "ServiceTrafficDistribution is off"
+                )
+            ],
+            id="a gate is off",
+        ),
+        pytest.param(
+            "example.dev/LendOne",
+            "TrafficDistributionCustomHeuristics=true",
+            [
+                (
+                    "spec.trafficDistribution: 'example.dev/LendOne' is treated as absent because "
+                    "no heuristic of that name is registered"
+                )
+            ],
+            id="a heuristic that is not installed",
+        ),
+    ],
+)
+def test_ignored_wishes(value: str, gates: str, want: list[str]) -> None:
+    """A field that is set and does not govern is never passed over in silence."""
+    service = a_service({"app": "web"}, trafficDistribution=value)
+    strategy = choose_strategy(service, gates=parse_gates(gates))
+    assert explain_ignored_wishes(strategy) == want

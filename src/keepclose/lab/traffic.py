@@ -23,7 +23,12 @@ from keepclose.lab.expectedshares import Expectation, PortGoals, expect, find_go
 from keepclose.lab.podspecs import KUBELET_PODS
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.trafficanswers import Result
-from keepclose.lab.trafficcauses import PodView, explain_missing_hints, find_causes
+from keepclose.lab.trafficcauses import (
+    PodView,
+    explain_ignored_wishes,
+    explain_missing_hints,
+    find_causes,
+)
 from keepclose.lab.trafficreport import (
     Observation,
     Sums,
@@ -133,6 +138,7 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: Tell) -> JsonOb
     causes = await _find_causes(lab, target) if report.failed else []
     heuristics = find_heuristics(lab.gates)
     strategy = choose_strategy(service, gates=lab.gates, heuristics=heuristics)
+    causes += explain_ignored_wishes(strategy)
     if hints := explain_missing_hints(service, strategy, before.port.endpoints):
         causes.append(hints)
     report = msgspec.structs.replace(report, causes=tuple(causes))

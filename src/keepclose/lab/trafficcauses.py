@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from keepclose.lab.podmodes import ports_of
 from keepclose.lab.podreasons import explain_unready, is_ready
@@ -18,8 +18,15 @@ from keepclose.model.service import Service, ServicePort
 from keepclose.model.workload import Pod
 from keepclose.routing.hintlevels import count_ready
 from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import HINTING, Strategy
 from keepclose.slices.endpoints import find_port
+
+_IGNORED: Final = (
+    ReasonCode.GATE_OFF,
+    ReasonCode.VALUE_NOT_SUPPORTED,
+    ReasonCode.OVERRIDDEN,
+)
 
 
 class PodView(NamedTuple):
@@ -43,6 +50,11 @@ def find_causes(service: Service, port: ServicePort, pods: Iterable[PodView]) ->
         return [_no_match(service, selector, living)]
     causes = [_wrong_name(port, own), _wrong_number(port, own), _unready(own)]
     return [cause for cause in causes if cause]
+
+
+def explain_ignored_wishes(strategy: Strategy) -> list[str]:
+    """Return why what a Service asks for does not govern it: gates, unknown values, precedence."""
+    return [reason.message for reason in strategy.reasons if reason.code in _IGNORED]
 
 
 def explain_missing_hints(
