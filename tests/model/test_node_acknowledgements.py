@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keepclose.model.acknowledgements import (
+    MOST_EXCEPTIONS,
     HintLevel,
     NodeAcknowledgement,
     acknowledgement_name,
@@ -160,3 +161,13 @@ def test_parsing_is_total(data: dict[str, str]) -> None:
 def test_versions_are_numbers(text: str, want: int | None) -> None:
     """Only decimal numbers can be compared."""
     assert parse_version(text) == want
+
+
+def test_exceptions_without_end_are_no_answer() -> None:
+    """A node cannot fill the memory of the controller; the most it may say is understood."""
+    lines = [f"a/b{number} c\n" for number in range(MOST_EXCEPTIONS + 1)]
+    most = parse_acknowledgement(written(form="2", programmed="7", exceptions="".join(lines[1:])))
+    assert most is not None
+    assert (most.version, len(most.exceptions)) == (7, MOST_EXCEPTIONS)
+    more = written(form="2", programmed="7", exceptions="".join(lines))
+    assert parse_acknowledgement(more) == NodeAcknowledgement("n1")

@@ -13,7 +13,11 @@ from keepclose.kube.connection import connect
 from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import CONFIG_MAPS
 from keepclose.kube.retries import Retries
-from keepclose.model.acknowledgements import NodeAcknowledgement, parse_acknowledgement
+from keepclose.model.acknowledgements import (
+    MOST_EXCEPTIONS,
+    NodeAcknowledgement,
+    parse_acknowledgement,
+)
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version
 from keepclose.testing.apiservers import PATIENCE, Served, serving
@@ -113,3 +117,24 @@ async def test_too_much_to_say(tmp_path: Path) -> None:
         many = {f"service-{number:05d}": "NodeWithoutZone" for number in range(25_000)}
         await speaker.say(5, **many)
         assert await speaker.said() == NodeAcknowledgement("n1", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param("s", MOST_EXCEPTIONS + 1, id="too many for a controller"),
+        pytest.param("s" * 55, MOST_EXCEPTIONS, id="too long for an object"),
+    ],
+)
+async def test_what_cannot_be_said_whole_is_not_written(
+    tmp_path: Path, name: str, number: int
+) -> None:
+    """One exception more than a controller takes is as good as an object that is too large."""
+    async with (
+        serving(tmp_path) as api,
+        cluster_of(api) as cluster,
+        speaking(api, cluster) as speaker,
+    ):
+        await speaker.say(5, **{f"{name}{place}": "x" for place in range(number)})
+        found = await cluster.client.get(CONFIG_MAPS, "keepclose-ack-n1", namespace="kube-system")
+        assert (found.data["programmed"], found.data["exceptions"]) == ("0", "")

@@ -34,6 +34,8 @@ _HONORS: Final = "honors"
 _EXCEPTIONS: Final = "exceptions"
 OUTDATED_KEYS: Final = ("version",)
 """What the first form had; a proxy that writes over it takes this away."""
+MOST_EXCEPTIONS: Final = 15_000
+"""With more than these a node says nothing at all: what it says is kept in memory line by line."""
 # A node may write anything; what it gives as a reason stands in conditions of Services.
 _LONGEST_REASON: Final = 63
 # Versions are numbers of 64 bits.
@@ -121,7 +123,7 @@ def parse_version(text: str) -> int | None:
 def _parse_exceptions(text: str) -> dict[NamespacedName, str] | None:
     """Return the Services and reasons; None when a line is not of the form `a/b reason`.
 
-    A reason is cut to what a word needs.
+    There may be MOST_EXCEPTIONS. A reason is cut to what a word needs.
     """
     found: dict[NamespacedName, str] = {}
     for line in text.splitlines():
@@ -133,4 +135,6 @@ def _parse_exceptions(text: str) -> dict[NamespacedName, str] | None:
         if not (namespace and slash and name) or "/" in name or not plain:
             return None
         found[NamespacedName(namespace, name)] = plain
+        if len(found) > MOST_EXCEPTIONS:
+            return None
     return found

@@ -22,6 +22,7 @@ from keepclose.kube.errors import AlreadyExists, ConfigError, Forbidden, KubeErr
 from keepclose.kube.kinds import CONFIG_MAPS
 from keepclose.model.acknowledgements import (
     ACKNOWLEDGEMENT_NAMESPACE,
+    MOST_EXCEPTIONS,
     OUTDATED_KEYS,
     NodeAcknowledgement,
     acknowledgement_name,
@@ -127,7 +128,8 @@ class Acknowledger:
 
     async def _write(self, wanted: NodeAcknowledgement) -> None:
         body = msgspec.to_builtins(render_acknowledgement(wanted, owner=self._owner()))
-        if sum(map(len, body["data"].values())) > MOST_BYTES:
+        size = sum(map(len, body["data"].values()))
+        if size > MOST_BYTES or len(wanted.exceptions) > MOST_EXCEPTIONS:
             _log.warning("too many exceptions to acknowledge", services=len(wanted.exceptions))
             body["data"] = render_data(NodeAcknowledgement(wanted.node))
         meta = body["metadata"]
