@@ -842,7 +842,10 @@ def test_a_service_sets_its_own_limits() -> None:
     assert (options.padding, options.start_per_zone, reasons) == (7, 4.0, ())
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "inf", "1e9", "0x3", "3 pods"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "-1", "nan", "inf", "1e9", "0x3", "3 pods", "1_0", "\u0663", " 3", "1e999", "."],
+)
 @pytest.mark.parametrize(
     ("key", "code", "held"),
     [

@@ -10,6 +10,7 @@ their zones are kept as they are: a full rebalance is the last resort, since eac
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -33,6 +34,7 @@ DEFAULT_START_PER_ZONE = 3
 _REGION = "region/"
 LEAST_LIMIT = 1e-6
 MOST_LIMIT = 1e6
+_is_decimal = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
 UNKNOWN = ""
 """The location of endpoints that have no zone."""
 
@@ -186,11 +188,11 @@ def read_limits(
 
 def parse_limit(text: str) -> float:
     """Return the number that a text is, -1 where it is none, or none that a limit can be."""
-    try:
-        number = float(text)
-    except ValueError:
+    # NB: float() also takes digits of other scripts, "1_000" and blanks around it.
+    if not _is_decimal(text):
         return -1.0
-    return number if 0 <= number <= MOST_LIMIT else -1.0
+    number = float(text)
+    return number if number <= MOST_LIMIT else -1.0
 
 
 def overloads(shares: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:
