@@ -155,7 +155,7 @@ async def _round(server: Embedded, number: int, *, kill_at: int) -> Embedded:
         await watching
     seen_before = len(watcher.seen)
     server.stop()
-    server = start_embedded(server.directory, port=server.port)
+    server = start_embedded(server.directory, "--no-controllers", port=server.port)
     connection = await Connection(server).open()
     async with asyncio.timeout(PATIENCE):
         status, answer = await connection.call("GET", path)
@@ -180,7 +180,7 @@ async def _round(server: Embedded, number: int, *, kill_at: int) -> Embedded:
 async def _kill_again_and_again(directory: Path) -> None:
     rnd = random.Random(20)
     with reserved_port() as port:
-        server = start_embedded(directory, port=port)
+        server = start_embedded(directory, "--no-controllers", port=port)
         try:
             for number in range(ROUNDS):
                 server = await _round(server, number, kill_at=rnd.randint(1, CREATES - 1))

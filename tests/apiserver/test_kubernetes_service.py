@@ -28,7 +28,7 @@ MERGE = "application/merge-patch+json"
 @pytest.fixture
 async def full(tmp_path: Path) -> AsyncIterator[Served]:
     """Serve with the objects that every cluster has, at an address that nodes reach."""
-    settings = {"advertise_address": ADVERTISED, "keeps_cluster_objects": True}
+    settings = {"advertise_address": ADVERTISED, "makes_own_service": True}
     async with serving(tmp_path / "data", **settings) as served:
         yield served
 
@@ -80,7 +80,7 @@ async def test_the_certificate_is_good_for_the_service(full: Served) -> None:
 
 async def test_a_server_on_loopback_has_no_endpoint(tmp_path: Path) -> None:
     """Nodes cannot reach loopback, so the Service is there with an empty slice."""
-    async with serving(tmp_path, keeps_cluster_objects=True) as api:
+    async with serving(tmp_path, makes_own_service=True) as api:
         assert (await api.get(SERVICE))["spec"]["clusterIP"] == "10.96.0.1"
         assert "subsets" not in await api.get(ENDPOINTS)
         endpoint_slice = await api.get(SLICE)
@@ -148,7 +148,7 @@ async def test_a_preference_of_a_user_is_kept(full: Served) -> None:
 
 async def test_nothing_is_written_where_all_is_right(tmp_path: Path) -> None:
     """A second start with the same port leaves the objects at their versions."""
-    settings: JsonObject = {"advertise_address": ADVERTISED, "keeps_cluster_objects": True}
+    settings: JsonObject = {"advertise_address": ADVERTISED, "makes_own_service": True}
     async with serving(tmp_path, **settings) as api:
         before = [await api.get(path) for path in (SERVICE, ENDPOINTS, SLICE)]
         port = _port_of(api)
@@ -158,7 +158,7 @@ async def test_nothing_is_written_where_all_is_right(tmp_path: Path) -> None:
 
 async def test_a_restart_follows_port_and_address(tmp_path: Path) -> None:
     """Another port, address or family of the next start is where the objects lead to."""
-    settings: JsonObject = {"keeps_cluster_objects": True}
+    settings: JsonObject = {"makes_own_service": True}
     async with serving(tmp_path, advertise_address=ADVERTISED, **settings) as api:
         assert (await api.get(SLICE))["addressType"] == "IPv4"
     ranges = AllocationSettings(("fd00:96::/112",))
@@ -180,7 +180,7 @@ async def test_an_address_that_is_taken(tmp_path: Path) -> None:
     async with serving(tmp_path) as api:
         await api.create(SERVICES, {"metadata": {"name": "mine"}, "spec": spec})
     with capture_logs() as logs:
-        async with serving(tmp_path, keeps_cluster_objects=True) as api:
+        async with serving(tmp_path, makes_own_service=True) as api:
             assert (await api.get(f"{SERVICES}/mine"))["spec"]["clusterIP"] == "10.96.0.1"
             assert (await api.call("GET", SERVICE)).status == 404
             await api.create(

@@ -22,7 +22,7 @@ def _path(namespace: str, rest: str) -> str:
 @pytest.fixture
 async def full(tmp_path: Path) -> AsyncIterator[Served]:
     """Serve with the objects that every cluster has."""
-    async with serving(tmp_path / "data", keeps_cluster_objects=True) as served:
+    async with serving(tmp_path / "data", runs_controllers=True) as served:
         yield served
 
 
@@ -67,7 +67,7 @@ async def test_a_namespace_with_them_can_be_deleted(full: Served) -> None:
 
 async def test_what_another_controller_wrote_is_kept(tmp_path: Path) -> None:
     """Nothing is written over what is there, so kube-controller-manager is not contradicted."""
-    async with serving(tmp_path, keeps_cluster_objects=True) as api:
+    async with serving(tmp_path, runs_controllers=True) as api:
         path = _path("default", PATHS[1])
         change = {"data": {"ca.crt": "another one"}}
         changed = (await api.call("PATCH", path, change, type=MERGE)).json
@@ -80,11 +80,11 @@ async def test_what_another_controller_wrote_is_kept(tmp_path: Path) -> None:
 async def test_a_restart_publishes_a_new_authority(tmp_path: Path) -> None:
     """The ConfigMap follows when the server has another authority; else nothing is written."""
     path = _path("default", PATHS[1])
-    async with serving(tmp_path, keeps_cluster_objects=True) as api:
+    async with serving(tmp_path, runs_controllers=True) as api:
         first = await api.get(path)
-    async with serving(tmp_path, keeps_cluster_objects=True) as api:
+    async with serving(tmp_path, runs_controllers=True) as api:
         assert await api.get(path) == first
     shutil.rmtree(tmp_path / "pki")
-    async with serving(tmp_path, keeps_cluster_objects=True) as api:
+    async with serving(tmp_path, runs_controllers=True) as api:
         second = await api.get(path)
         assert second["data"] == {"ca.crt": api.ca.read_text()} != first["data"]

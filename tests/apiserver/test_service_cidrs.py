@@ -20,7 +20,7 @@ FINALIZER = "networking.k8s.io/service-cidr-finalizer"
 @pytest.fixture
 async def full(tmp_path: Path) -> AsyncIterator[Served]:
     """Serve with the objects that every cluster has."""
-    async with serving(tmp_path / "data", keeps_cluster_objects=True) as served:
+    async with serving(tmp_path / "data", runs_controllers=True) as served:
         yield served
 
 
@@ -56,7 +56,7 @@ async def test_an_unused_range_goes(full: Served) -> None:
 async def test_a_range_in_use_stays(tmp_path: Path) -> None:
     """The range of a Service waits for it, says why, and goes when the Service goes."""
     body = {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}
-    async with serving(tmp_path, keeps_cluster_objects=True) as api:
+    async with serving(tmp_path, runs_controllers=True) as api:
         service = await api.create(SERVICES, body)
         address = service["spec"]["clusterIP"]
         assert (await api.call("DELETE", f"{RANGES}/kubernetes")).status == 200

@@ -283,6 +283,17 @@ def test_the_advertise_address_reaches_the_server(tmp_path: Path) -> None:
         assert endpoint_slice["ports"][0]["port"] == server.port
 
 
+@pytest.mark.parametrize(("flags", "want"), [((), {"default"}), (("--no-controllers",), set())])
+def test_controllers_can_be_left_out(
+    tmp_path: Path, flags: tuple[str, ...], want: set[str]
+) -> None:
+    """Namespaces have a ServiceAccount unless that is left to kube-controller-manager."""
+    with embedded_server(tmp_path / "data", *flags) as server:
+        accounts = _call(server, "GET", "/api/v1/namespaces/default/serviceaccounts")["items"]
+        assert {account["metadata"]["name"] for account in accounts} == want
+        _call(server, "GET", "/api/v1/namespaces/default/services/kubernetes")
+
+
 def test_gates_reach_the_server(tmp_path: Path) -> None:
     """A gate that is given as a flag holds for what clients write."""
     flags = ("--feature-gates", "ServiceTrafficDistribution=false")

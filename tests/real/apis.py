@@ -38,7 +38,8 @@ def serving(make: str, directory: Path) -> Iterator[Api]:
         with real_control_plane(directory) as plane:
             yield Api("real", plane.url, plane.kubeconfig, plane.stranger)
     else:
-        with embedded_server(directory / "data") as server:
+        # The real one has no kube-controller-manager beside it either.
+        with embedded_server(directory / "data", "--no-controllers") as server:
             yield Api("embedded", server.url, server.kubeconfig, server.role("viewer"))
 
 

@@ -96,7 +96,7 @@ async def test_a_cache_outlives_a_real_server(tmp_path: Path) -> None:
 
 async def test_a_cache_goes_on_after_our_server_was_killed(tmp_path: Path) -> None:
     """History survives kill -9, so that a watch goes on and nothing is read anew."""
-    killed = start_embedded(tmp_path / "data")
+    killed = start_embedded(tmp_path / "data", "--no-controllers")
     port = int(killed.url.rpartition(":")[2])
     try:
         async with opened(killed.kubeconfig) as writer:
@@ -108,7 +108,7 @@ async def test_a_cache_goes_on_after_our_server_was_killed(tmp_path: Path) -> No
                 await writer.delete(CONFIG_MAPS, "m-3", namespace="default")
                 killed.process.kill()
                 killed.process.wait(20)
-            with embedded_server(tmp_path / "data", port=port) as server:
+            with embedded_server(tmp_path / "data", "--no-controllers", port=port) as server:
                 async with opened(server.kubeconfig) as writer:
                     await writer.delete(CONFIG_MAPS, "m-5", namespace="default")
                     await writer.create(CONFIG_MAPS, config_map("new"), namespace="default")

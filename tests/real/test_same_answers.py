@@ -81,7 +81,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Api
     ours = tmp_path_factory.mktemp("ours") / "data"
     # NB: ours has nobody who takes the taint of a new node away, so it puts none on.
     flag = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
-    with real_control_plane(real, flag) as plane, embedded_server(ours) as embedded:
+    with (
+        real_control_plane(real, flag) as plane,
+        embedded_server(ours, "--no-controllers") as embedded,
+    ):
         user = yaml.safe_load(embedded.kubeconfig.read_text())["users"][0]["user"]
         yield Api(plane.url, plane.token), Api(embedded.url, user["token"])
 

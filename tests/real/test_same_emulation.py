@@ -34,7 +34,7 @@ def test_the_same_answer_of_an_older_release(version: str, tmp_path: Path) -> No
     flag = f"--emulated-version={version}"
     with (
         real_control_plane(tmp_path / "real", flag) as plane,
-        embedded_server(tmp_path / "ours", flag) as embedded,
+        embedded_server(tmp_path / "ours", "--no-controllers", flag) as embedded,
     ):
         user = yaml.safe_load(embedded.kubeconfig.read_text())["users"][0]["user"]
         real, ours = Api(plane.url, plane.token), Api(embedded.url, user["token"])

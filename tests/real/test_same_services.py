@@ -173,7 +173,7 @@ def both_sides(directory: Any, cidrs: str) -> Iterator[tuple[Side, Side]]:
     flag = f"--service-cluster-ip-range={cidrs}"
     with (
         real_control_plane(directory / "real", flag) as plane,
-        embedded_server(directory / "ours", flag) as embedded,
+        embedded_server(directory / "ours", "--no-controllers", flag) as embedded,
     ):
         user = yaml.safe_load(embedded.kubeconfig.read_text())["users"][0]["user"]
         real, ours = Side(plane.url, plane.token), Side(embedded.url, user["token"])

@@ -86,9 +86,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     bookmark_seconds: float = BOOKMARK_SECONDS
     # Where nodes reach the server; "" takes the host, if nodes can reach it.
     advertise_address: str = ""
-    # Whether the server keeps the objects that every cluster has, such as default/kubernetes, and
-    # reports which ServiceCIDRs are ready.
-    keeps_cluster_objects: bool = True
+    # Whether the server makes the Service default/kubernetes, as every kube-apiserver does.
+    makes_own_service: bool = True
+    # Whether the server does for namespaces and ServiceCIDRs what kube-controller-manager does.
+    runs_controllers: bool = True
 
 
 class ApiServer:
@@ -174,18 +175,16 @@ class ApiServer:
         self.url = f"https://{host}:{port}"
         follow = [self._collector.run, self._graces.run]
         try:
-            if settings.keeps_cluster_objects:
+            # NB: before the first client knows of the server, so that it finds all there.
+            if settings.makes_own_service:
                 self._kubernetes_service.port = port
-                # NB: before the first client knows of the server, so that it finds all there.
                 self._kubernetes_service.reconcile()
+                follow.append(self._kubernetes_service.run)
+            if settings.runs_controllers:
                 self._namespace_objects.renew_ca()
                 self._namespace_objects.resume()
                 self._service_cidrs.resume()
-                follow += [
-                    self._kubernetes_service.run,
-                    self._namespace_objects.run,
-                    self._service_cidrs.run,
-                ]
+                follow += [self._namespace_objects.run, self._service_cidrs.run]
             self._write_kubeconfigs()
         except (BrokenFileError, Failure, InvalidNodeNameError, OSError, StorageError) as error:
             await self.stop()

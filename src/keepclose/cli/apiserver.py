@@ -60,6 +60,13 @@ def apiserver(
             "or (full, slower) also of the machine."
         ),
     ] = Durability.NORMAL,
+    controllers: Annotated[
+        bool,
+        typer.Option(
+            help="Do for namespaces and ServiceCIDRs what kube-controller-manager does: the "
+            "ServiceAccount default, the ConfigMap kube-root-ca.crt, the condition Ready."
+        ),
+    ] = True,
     node: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Write a kubeconfig for this node; may be repeated."),
@@ -80,6 +87,7 @@ def apiserver(
         service_cluster_ip_range=service_cluster_ip_range,
         service_node_port_range=service_node_port_range,
         synchronous=durability.value,
+        runs_controllers=controllers,
         nodes=tuple(node or ()),
     )
     _serve(settings)
@@ -95,6 +103,7 @@ def _read_settings(
     service_cluster_ip_range: str,
     service_node_port_range: str,
     synchronous: str,
+    runs_controllers: bool,
     nodes: tuple[str, ...],
 ) -> ServerSettings:
     try:
@@ -122,6 +131,7 @@ def _read_settings(
         synchronous="full" if synchronous == "full" else "normal",
         nodes=nodes,
         advertise_address=advertise_address,
+        runs_controllers=runs_controllers,
     )
 
 

@@ -5,7 +5,7 @@
 
 Everything is that of production but the port, which is any free one, and that the server makes no
 objects by itself beyond namespaces and the default ServiceCIDR: what a test finds is what it made.
-With `keeps_cluster_objects=True` it has them all.
+With `makes_own_service=True` and `runs_controllers=True` it has all that the command has.
 """
 
 from __future__ import annotations
@@ -168,8 +168,9 @@ class Served(Api):
 @asynccontextmanager
 async def serving(directory: Path, **settings: Any) -> AsyncIterator[Served]:
     """Serve from the directory for the time of the block; settings are those of the server."""
-    bare = {"data_dir": directory, "port": 0, "keeps_cluster_objects": False}
-    server = ApiServer(ServerSettings(**{**bare, **settings}))
+    bare = {"makes_own_service": False, "runs_controllers": False}
+    chosen = {"data_dir": directory, "port": 0, **bare, **settings}
+    server = ApiServer(ServerSettings(**chosen))
     await server.start()
     try:
         ca = directory / "pki" / "ca.crt"
