@@ -64,6 +64,7 @@ def _pages() -> Iterator[_Page]:
     )
     proxy = ProxyMetrics()
     proxy.count_connections(lambda: ())
+    proxy.count_unserved(lambda: ())
     yield _Page(
         "Node proxy",
         "`keepclose proxy` serves these at `--metrics-bind-address`. Connections are there only"

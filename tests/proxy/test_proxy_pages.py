@@ -29,8 +29,7 @@ async def test_the_pages(tmp_path: Path) -> None:
         counts = FakeCounters()
         async with cluster.proxied("n1", writer=RecordingWriter(), counts=counts) as proxy:
             await cluster.settle(proxy)
-            [name] = proxy.families["IPv4"].rules._ruleset.counters()
-            counts.numbers[name] = 42
+            counts.lead(web.spec.cluster_ip, 80, [42])
             pages = Pages(
                 ProxySettings("n1"),
                 metrics=proxy.metrics.page,

@@ -31,7 +31,8 @@ from keepclose.model.wellknown import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_L
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.conntrack import CleanUp, ConntrackError, Frontends
 from keepclose.proxy.counterdump import CounterReader
-from keepclose.proxy.elementcounts import Counts
+from keepclose.proxy.elementcounts import Counts, ElementCount
+from keepclose.proxy.elementmessages import encode_key
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.writers import Family, NftWriter
 from keepclose.ruleset.tables import ElementKey
@@ -68,6 +69,13 @@ class FakeCounters:
         self.elements: dict[str, Counts] = {}
         """Of IPv4, by set or map."""
         self.reads = 0
+
+    def lead(self, address: str, port: int, connections: list[int]) -> None:
+        """Have so many connections led to each endpoint of a plain TCP port."""
+        self.elements["tcp-counted-endpoints"] = {
+            encode_key((address, "tcp", str(port), str(number)), "ip"): ElementCount(b"", count)
+            for number, count in enumerate(connections)
+        }
 
     async def read(self, family: Family, table: str) -> dict[str, int]:
         """Return the numbers for IPv4, and none for IPv6."""
