@@ -22,6 +22,8 @@ EXAMPLE = str(Path(__file__).parents[2] / "examples" / "three-zones.yaml")
 ASCII_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 ENCODINGS = [
     pytest.param(ASCII_LOCALE, id="C locale"),
+    pytest.param({"LC_ALL": "C"}, id="LC_ALL=C alone"),
+    pytest.param({"LC_ALL": "POSIX"}, id="LC_ALL=POSIX alone"),
     pytest.param({"PYTHONIOENCODING": "ascii"}, id="ascii"),
     pytest.param({"PYTHONIOENCODING": "latin-1"}, id="latin-1"),
 ]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import codecs
 import io
+import locale
+import os
 import re
 import sys
 from typing import Final, TextIO
@@ -60,11 +62,23 @@ def escape_json(text: str) -> str:
 
 
 def _adapt(stream: io.TextIOWrapper) -> None:
-    if codecs.lookup(stream.encoding).name == "ascii":
+    if codecs.lookup(stream.encoding).name == "ascii" or _is_asked_for_ascii():
         codecs.register(_find_codec)
         stream.reconfigure(encoding=_ASCII, errors=_ERRORS)
     else:
         stream.reconfigure(errors=_ERRORS)
+
+
+def _is_asked_for_ascii() -> bool:
+    """Return whether UTF-8 is a guess of Python's where the locale says ASCII, as LC_ALL=C does.
+
+    NB: Python writes UTF-8 in the C locale, as most people have not chosen it. Without LC_ALL it
+    sets LC_CTYPE to C.UTF-8, which stays here; so does what a variable of Python asks for.
+    """
+    is_chosen = not os.environ.keys().isdisjoint({"PYTHONUTF8", "PYTHONIOENCODING"})
+    if is_chosen or not sys.flags.utf8_mode:
+        return False
+    return codecs.lookup(locale.nl_langinfo(locale.CODESET)).name == "ascii"
 
 
 def _find_codec(name: str) -> codecs.CodecInfo | None:
