@@ -40,7 +40,7 @@ def test_the_node_on_the_page_about_the_proxy(tmp_path: Path) -> None:
     (node,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (dry_run,) = re.findall(r"^\.venv/bin/keepclose (proxy .* --dry-run)$", page, re.MULTILINE)
     with embedded_server(tmp_path / "cluster", "--node=n1") as server:
-        apply = [program("kubectl"), f"--kubeconfig={server.kubeconfig}", "apply", "-f", "-"]
+        apply = [str(program("kubectl")), f"--kubeconfig={server.kubeconfig}", "apply", "-f", "-"]
         subprocess.run(apply, input=node, text=True, check=True)
         words = dry_run.replace("/tmp/cluster", str(tmp_path / "cluster")).split()  # noqa: S108
         done = subprocess.run(
