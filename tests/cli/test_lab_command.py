@@ -235,7 +235,10 @@ def test_exec_names_an_unknown_place(tmp_path: Path) -> None:
     with answering(tmp_path, places=PLACES):
         result = run(tmp_path, "exec", "n2", "--", "true")
     assert result.exit_code == 3
-    assert result.stderr == "error: no place is called 'n2'; there are n1, outside and pods\n"
+    assert (
+        result.stderr
+        == "error: no place is called 'n2'; there are n1, outside, client/NODE and pods\n"
+    )
 
 
 @pytest.mark.parametrize("dashes", [("--",), ()], ids=["after two dashes", "without them"])

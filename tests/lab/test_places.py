@@ -40,13 +40,16 @@ def test_finding(name: str, want: int) -> None:
         ),
         pytest.param(
             "web-2",
-            "no place is called 'web-2'; there are n1, outside and pods; "
+            "no place is called 'web-2'; there are n1, outside, client/NODE and pods; "
             "did you mean default/web-1?",
             3,
             id="close to a pod",
         ),
         pytest.param(
-            "x", "no place is called 'x'; there are n1, outside and pods", 3, id="close to nothing"
+            "x",
+            "no place is called 'x'; there are n1, outside, client/NODE and pods",
+            3,
+            id="close to nothing",
         ),
     ],
 )

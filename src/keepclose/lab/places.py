@@ -66,7 +66,9 @@ def find_place(fds: dict[str, int], name: str) -> int:
     there = sorted(full for full in fds if "/" not in full)
     shown = ", ".join(there[:_SHOWN]) + (" ..." if len(there) > _SHOWN else "")
     hint = f"; did you mean {known[close[0]]}?" if close else ""
-    raise LabRefusal(f"no place is called {name!r}; there are {shown} and pods{hint}", code=3)
+    raise LabRefusal(
+        f"no place is called {name!r}; there are {shown}, client/NODE and pods{hint}", code=3
+    )
 
 
 def enter_command(command: list[str], *, pid: int, fd: int, user_namespace: bool) -> list[str]:
