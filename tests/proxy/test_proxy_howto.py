@@ -47,7 +47,7 @@ def is_ready(one: RunningProxy) -> bool:
 
 async def test_the_commands_of_the_page(tmp_path: Path) -> None:
     """Each example runs on a node, and shows, writes and removes what the page says."""
-    _, (start,), looks, (dry_run, once, cleanup) = blocks()
+    _, (_, start), looks, (dry_run, once, cleanup) = blocks()
     data = tmp_path / "data"
     with topology_or_skip((NodePlan("n1", "zone-a", 1),)) as bed:
         async with (

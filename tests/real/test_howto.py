@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from embedded import embedded_server
@@ -32,25 +31,6 @@ def test_the_page_about_the_api_server(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("PreferSameZone")
-
-
-def test_the_node_on_the_page_about_the_proxy(tmp_path: Path) -> None:
-    """The Node and the kubeconfig that the page names are all that a proxy needs to start."""
-    page = (ROOT / "docs" / "howto" / "proxy.md").read_text()
-    (node,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (dry_run,) = re.findall(r"^\.venv/bin/keepclose (proxy .* --dry-run)$", page, re.MULTILINE)
-    with embedded_server(tmp_path / "cluster", "--node=n1") as server:
-        apply = [str(program("kubectl")), f"--kubeconfig={server.kubeconfig}", "apply", "-f", "-"]
-        subprocess.run(apply, input=node, text=True, check=True)
-        words = dry_run.replace("/tmp/cluster", str(tmp_path / "cluster")).split()  # noqa: S108
-        done = subprocess.run(
-            [sys.executable, "-m", "keepclose", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    assert "add table ip kube-proxy" in done.stdout
 
 
 def test_the_roles_on_the_page_have_kubeconfigs(tmp_path: Path) -> None:

@@ -17,11 +17,13 @@ PAGE = (ROOT / "docs" / "howto" / "proxy.md").read_text()
 
 def test_the_first_commands_of_the_page(tmp_path: Path) -> None:
     """A server, a Node and its kubeconfig come of what the page says, and rules of those."""
-    server, _, (dry_run, *_) = [
+    (server,), (apply, _), _, (dry_run, *_) = [
         text.splitlines() for text in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     ]
     kubectl = program("kubectl").parent
-    script = "\n".join(["trap 'kill %1; wait' EXIT", *server, dry_run])
+    # The port of a namespace of its own is free, and tells when the server is ready.
+    ready = "until curl -sk https://127.0.0.1:6443/readyz > /dev/null; do sleep 0.1; done"
+    script = "\n".join(["trap 'kill %1; wait' EXIT", f"{server} &", ready, apply, dry_run])
     with namespaces_or_skip("page") as [inside]:
         done = subprocess.run(
             inside.command("bash", "-euc", script.replace("/tmp/cluster", str(tmp_path / "data"))),  # noqa: S108

@@ -43,7 +43,7 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service import Service
 from keepclose.model.wellknown import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.portendpoints import NodeView, labels_by_node
 from keepclose.routing.reasons import Reason
 from keepclose.routing.serviceports import routed_ports
 from keepclose.routing.strategy import choose_strategy
@@ -256,9 +256,10 @@ def forecast(
     shares: dict[str, dict[str, float]] = {zone: {} for zone in names}
     load = dict.fromkeys(places, 0.0)
     in_zone = on_node = 0.0
+    labels = labels_by_node(nodes)
     for node in nodes:
         part = 1 / list(zones.values()).count(node.zone)
-        for pod, share in expect(goals, node=NodeView.of(node, nodes), gates=gates).shares.items():
+        for pod, share in expect(goals, node=NodeView.of(node, labels), gates=gates).shares.items():
             goal = places[pod]
             row = shares[node.zone]
             row[goal.zone] = row.get(goal.zone, 0.0) + share * part

@@ -54,7 +54,7 @@ from keepclose.model.wellknown import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
 from keepclose.network.namespaces import Namespace, NetworkError
 from keepclose.network.workerthreads import finish_in_thread
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.portendpoints import NodeView, labels_by_node
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.serviceports import TrafficPolicy, routed_ports
 from keepclose.routing.strategy import StrategyName, choose_strategy
@@ -86,7 +86,7 @@ class Knowledge(NamedTuple):
     def expect(self, node: str, target: Target, gates: FeatureGates) -> Expectation:
         """Return where connections go that the node routes."""
         found = self.nodes.get(node)
-        view = NodeView.of(found, self.nodes.values()) if found else NodeView(node)
+        view = NodeView.of(found, labels_by_node(self.nodes.values())) if found else NodeView(node)
         return expect(self.port, node=view, gates=gates, from_outside=target.is_outside)
 
 

@@ -20,7 +20,12 @@ from keepclose.model.workload import Pod
 from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
 from keepclose.plan.inventory import Inventory, adopt, pods_in_slices
 from keepclose.routing.events import TopologyEvent
-from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.portendpoints import (
+    NodeView,
+    PortEndpoint,
+    collect_endpoints,
+    labels_by_node,
+)
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.serviceports import RoutedPort, routed_ports
@@ -73,9 +78,9 @@ def resolve(
     Services must have been admitted. Nothing asked for that exists gives ().
     """
     cluster = Cluster.of(inventory.nodes)
-    nodes = inventory.nodes
-    views = [NodeView.of(one, nodes) for one in nodes if node in (None, one.name)]
-    senders = [NodeView.of(one, nodes) for one in nodes if one.is_ready]
+    nodes, labels = inventory.nodes, labels_by_node(inventory.nodes)
+    views = [NodeView.of(one, labels) for one in nodes if node in (None, one.name)]
+    senders = [NodeView.of(one, labels) for one in nodes if one.is_ready]
     return tuple(
         _resolve_service(one, inventory, cluster, settings=settings, views=views, senders=senders)
         for one in inventory.services

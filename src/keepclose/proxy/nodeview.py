@@ -16,7 +16,7 @@ from keepclose.model.addresses import canonical, family_of
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node
 from keepclose.proxy.settings import FAMILIES, family_of_range
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.portendpoints import NodeView, labels_by_node
 
 _log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class OwnNode:
 
     def know_others(self, nodes: Iterable[Node]) -> None:
         """Take in the labels of all nodes, which topologyKeys compare with those of the own one."""
-        others = {one.name: one.metadata.labels for one in nodes}
+        others = labels_by_node(nodes)
         if others != self._others:
             self._others = others
             self.view = msgspec.structs.replace(self.view, others=others)

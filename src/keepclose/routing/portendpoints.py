@@ -77,16 +77,15 @@ class NodeView(msgspec.Struct, frozen=True):
     but the name and the zone of its node."""
 
     @classmethod
-    def of(cls, node: Node, others: Iterable[Node] = ()) -> NodeView:
-        """Return the view of a Node object, from its labels and those of the nodes beside it."""
+    def of(cls, node: Node, others: dict[str, dict[str, str]] | None = None) -> NodeView:
+        """Return the view of a Node object, from its labels and those of all nodes by name."""
         labels = node.metadata.labels
-        return cls(
-            node.name,
-            node.zone,
-            labels.get(REGION_LABEL, ""),
-            labels,
-            {one.name: one.metadata.labels for one in others},
-        )
+        return cls(node.name, node.zone, labels.get(REGION_LABEL, ""), labels, others or {})
+
+
+def labels_by_node(nodes: Iterable[Node]) -> dict[str, dict[str, str]]:
+    """Return the labels of nodes by name, to be shared by the views of all of them."""
+    return {node.name: node.metadata.labels for node in nodes}
 
 
 def collect_endpoints(

@@ -263,7 +263,7 @@ async def test_metrics(api: Served) -> None:
         pytest.param("GET", "/api/v2/pods", 404, id="no version"),
         pytest.param("GET", "/apis/apps/v1/statefulsets", 404, id="no such kind"),
         pytest.param("GET", "/api/v1/pods/one", 404, id="a name without its namespace"),
-        pytest.param("GET", "/api/v1/namespaces/a/pods/b/log", 404, id="no such subresource"),
+        pytest.param("GET", "/api/v1/namespaces/a/pods/b/none", 404, id="no such subresource"),
         pytest.param("GET", "/api/v1/namespaces/a/pods/b/c/d", 404, id="a longer path"),
         pytest.param("GET", "/api/v1/namespaces/a/nodes/b", 404, id="a node in a namespace"),
         pytest.param("GET", "/openapi/v3/apis/none/v1", 404, id="no document"),

@@ -49,6 +49,10 @@ _MEMBERS: dict[str, tuple[JsonObject, tuple[str, object]]] = {
         ("/subsets/0/ports/0/protocol", "TCP"),
     ),
     "ConfigMap": ({"data": {"a": "b"}}, ("/data/a", "b")),
+    "ServiceAccount": (
+        {"automountServiceAccountToken": False},
+        ("/automountServiceAccountToken", False),
+    ),
     "Deployment": ({"spec": _WORKLOAD}, ("/spec/replicas", 1)),
     "ReplicaSet": ({"spec": _WORKLOAD}, ("/spec/replicas", 1)),
     "DaemonSet": ({"spec": _WORKLOAD}, ("/spec/updateStrategy/type", "RollingUpdate")),
