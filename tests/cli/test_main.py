@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from keepclose.cli.main import app, plain_switch, plain_switches
+from keepclose.cli.main import app, command_line, plain_switch, plain_switches
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,22 @@ def test_descriptions_in_lists_of_commands_are_whole(group: str) -> None:
     assert (result.exit_code, heading) == (0, "\nCommands:\n")
     assert [line for line in commands.splitlines() if line.endswith("...")] == []
     assert all(line.endswith(".") for line in commands.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words", [["proxy"], ["--debug", "proxy", "status"], ["resolve", "-f", "x"]]
+)
+def test_only_the_command_that_is_called_is_made(words: list[str]) -> None:
+    """It alone is made, with the options before it; everything else gets the whole command line."""
+    [name] = [one for one in words if one in ("proxy", "resolve")]
+    lean = command_line(words)
+    assert list(typer.main.get_group(lean).commands) == [name]
+    assert lean.registered_callback is app.registered_callback
+    for whole in ([], ["--help"], ["--version"], ["nonsense"]):
+        assert command_line(whole) is app
+
+
+def test_every_command_can_be_made_alone() -> None:
+    """Each has the name under which the whole command line knows it."""
+    for name in typer.main.get_group(app).commands:
+        assert list(typer.main.get_group(command_line([name])).commands) == [name]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+from typer.models import CommandInfo, TyperInfo
 
 from keepclose import __version__
 from keepclose.cli.apiserver import apiserver
@@ -21,17 +22,26 @@ from keepclose.cli.streams import adapt_streams
 from keepclose.cli.traffic import traffic
 from keepclose.cli.up import down, up
 
-app = typer.Typer(
-    name="keepclose",
-    cls=QuietGroup,
-    help="Keep the traffic of Kubernetes Services close to its clients, and see what that does.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    # Plain help: drawing boxes costs half of the time that --help may take.
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+_HELP: Final = (
+    "Keep the traffic of Kubernetes Services close to its clients, and see what that does."
 )
+
+
+def _make_app() -> typer.Typer:
+    return typer.Typer(
+        name="keepclose",
+        cls=QuietGroup,
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        # Plain help: drawing boxes costs half of the time that --help may take.
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = _make_app()
 app.command(short_help="Run a multi-zone Kubernetes cluster on this machine.")(up)
 app.command(short_help="Stop the cluster that keepclose up started.")(down)
 app.command(short_help="Show in two minutes what keeps traffic close.")(demo)
@@ -81,7 +91,33 @@ def _run(name: str) -> None:
     if sys.argv[1:2] == [ASK]:
         typer.echo(complete(app, sys.argv[2:]))
         return
-    app(args=plain_switches(sys.argv[1:]), prog_name=name)
+    command_line(sys.argv[1:])(args=plain_switches(sys.argv[1:]), prog_name=name)
+
+
+def command_line(arguments: list[str]) -> typer.Typer:
+    """Return the command line, with but the command that is called where one is.
+
+    Making all commands takes as long as many of them need for their work.
+    """
+    name = next((one for one in arguments if not one.startswith("-")), "")
+    commands = [one for one in app.registered_commands if _name_of(one) == name]
+    groups = [one for one in app.registered_groups if _name_of_group(one) == name]
+    if not commands and not groups:
+        return app
+    lean = _make_app()
+    # NB: without a callback typer would take the name of a single command for an argument.
+    lean.registered_callback = app.registered_callback
+    lean.registered_commands, lean.registered_groups = commands, groups
+    return lean
+
+
+def _name_of(command: CommandInfo) -> str:
+    return command.name or (command.callback.__name__ if command.callback is not None else "")
+
+
+def _name_of_group(group: TyperInfo) -> str:
+    made = group.typer_instance
+    return str(made.info.name) if made is not None else ""
 
 
 def plain_switches(arguments: list[str]) -> list[str]:

@@ -229,15 +229,15 @@ async def _choose(settings: ProxySettings, name: WriterName, clock: Clock) -> Nf
 
 async def fit_settings(settings: ProxySettings, writer: NftWriter) -> ProxySettings:
     """Return the settings without what this nft or kernel cannot do, but need not."""
-    if missing := await find_missing(writer, _tables(settings), (POOLS,)):
+    tables = _tables(settings)
+    if not await find_missing(writer, tables, (POOLS, COUNTED_POOLS)):
+        return settings
+    if missing := await find_missing(writer, tables, (POOLS,)):
         _log.warning("changes of large tables will be slow", missing=missing[0])
         return replace(settings, pooled=False)
-    if settings.counts_connections and (
-        missing := await find_missing(writer, _tables(settings), (COUNTED_POOLS,))
-    ):
-        _log.warning("connections are not counted", missing=missing[0])
-        settings = replace(settings, counts_connections=False)
-    return settings
+    if settings.counts_connections:
+        _log.warning("connections are not counted", missing=COUNTED_POOLS.name)
+    return replace(settings, counts_connections=False)
 
 
 def _tables(settings: ProxySettings) -> tuple[Family, ...]:

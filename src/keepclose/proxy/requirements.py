@@ -67,17 +67,17 @@ POOLS: Final = Feature(
     "maps of endpoints by number",
     (
         _NAT,
-        f"add map {{t}} m {{{{ typeof {_KEY} 65536 : {{f}} daddr . tcp dport ; }}}}",
-        "add element {t} m {{ {x} . tcp . 80 . 0 : {x} . 8080 }}",
-        f"add rule {{t}} n meta l4proto tcp dnat {{f}} addr . port to {_KEY} 2 map @m",
+        f"add map {{t}} e {{{{ typeof {_KEY} 65536 : {{f}} daddr . tcp dport ; }}}}",
+        "add element {t} e {{ {x} . tcp . 80 . 0 : {x} . 8080 }}",
+        f"add rule {{t}} n meta l4proto tcp dnat {{f}} addr . port to {_KEY} 2 map @e",
     ),
 )
 """What large tables are quick with; without it each port has a chain and a map of its own."""
 COUNTED_POOLS: Final = Feature(
     "maps whose elements count",
     (
-        f"add map {{t}} m {{{{ typeof {_KEY} 65536 : {{f}} daddr . tcp dport ; counter ; }}}}",
-        "add element {t} m {{ {x} . tcp . 80 . 0 : {x} . 8080 }}",
+        f"add map {{t}} k {{{{ typeof {_KEY} 65536 : {{f}} daddr . tcp dport ; counter ; }}}}",
+        "add element {t} k {{ {x} . tcp . 80 . 0 : {x} . 8080 }}",
     ),
 )
 """What connections are counted by; without it none are."""
@@ -99,11 +99,12 @@ async def find_missing(
     Nothing is left behind, for nothing is applied. Missing rights and a writer that does not work
     are no missing feature and are raised.
     """
+    # Nearly always nothing is missing; then one question is enough. The kernel takes its time to
+    # answer each.
+    if await _are_all_there(writer, families, features):
+        return []
     missing = []
     for family in families:
-        # Nearly always nothing is missing; then one question a family is enough.
-        if await _are_all_there(writer, family, features):
-            continue
         for feature in features:
             try:
                 await writer.check(transaction_of(feature, family))
@@ -114,10 +115,16 @@ async def find_missing(
     return missing
 
 
-async def _are_all_there(writer: NftWriter, family: Family, features: tuple[Feature, ...]) -> bool:
-    """Tell whether the kernel accepts all features in one transaction."""
+async def _are_all_there(
+    writer: NftWriter, families: tuple[Family, ...], features: tuple[Feature, ...]
+) -> bool:
+    """Tell whether the kernel accepts all features in one transaction.
+
+    NB: so each feature needs names of its own for maps and sets.
+    """
+    texts = [transaction_of(feature, family) for family in families for feature in features]
     try:
-        await writer.check("".join([transaction_of(feature, family) for feature in features]))
+        await writer.check("".join(texts))
     except NftError:
         return False
     return True
