@@ -120,10 +120,23 @@ class RunningLab:
         }
 
     def rules(self, node: str, service: str) -> set[str]:
-        """Return the addresses of endpoints to which the rules of a node for a Service lead."""
+        """Return the addresses of endpoints to which the rules of a node for a Service lead.
+
+        A plain Service has elements of a map, of which the chain for its number of endpoints draws
+        one; any other has chains of its own.
+        """
         text = self.keepclose("lab", "exec", node, "nft", "list", "table", "ip", "kube-proxy")
         chains = re.findall(rf"chain endpoint-\w+-default/{service}/[^}}]*", text)
-        return {address for chain in chains for address in _DNAT.findall(chain)}
+        own = {address for chain in chains for address in _DNAT.findall(chain)}
+        cluster_ip = re.escape(self.get("service", service)["spec"]["clusterIP"])
+        drawn = re.search(rf"{cluster_ip} \. tcp \. \d+ : goto pool/tcp/(\d+)", text)
+        element = rf"{cluster_ip} \. tcp \. \d+ \. (\d+) [^:]*: ([0-9.]+) \."
+        pooled = {
+            address
+            for number, address in re.findall(element, text)
+            if drawn is not None and int(number) < int(drawn[1])
+        }
+        return own | pooled
 
     def traffic(self, service: str, *arguments: str, connections: int = 200) -> JsonObject:
         """Return the report of so many real connections from each zone."""
