@@ -27,6 +27,7 @@ from keepclose.kube.reflector import Reflector
 from keepclose.model.endpointslice import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service import Service
+from keepclose.model.wellknown import SERVICE_NAME_LABEL
 from keepclose.model.workload import Pod
 from keepclose.routing.portendpoints import NodeView
 from keepclose.slices.servicestate import plan_service
@@ -131,7 +132,13 @@ async def recorded(cluster: World, retired: list[str]) -> AsyncIterator[Record]:
     """Record for the time of the block."""
     record = Record(retired)
     reflector = Reflector(
-        cluster.client, ENDPOINT_SLICES, record.cache, clock=CLOCK, namespace=cluster.namespace
+        cluster.client,
+        ENDPOINT_SLICES,
+        record.cache,
+        clock=CLOCK,
+        namespace=cluster.namespace,
+        # The slice of the API server itself has nothing to do with the rollout.
+        label_selector=f"{SERVICE_NAME_LABEL}=web",
     )
     task = asyncio.create_task(reflector.run())
     try:

@@ -69,7 +69,7 @@ def test_calls_are_found() -> None:
         (("proxy", "stats"), False, "no such command: stats"),
         (("proxy", "--nodename", "n1"), False, "No such option: --nodename"),
         (("proxy", "--writer", "iptables"), True, "'iptables' is not one of"),
-        (("apiserver", "--data-dir", "x", "--port", "70000"), True, "less than or equal to 65535"),
+        (("apiserver", "--data-dir", "x", "--port", "70000"), True, "not in the range 0<=x<=65535"),
     ],
 )
 def test_mistakes_are_found(arguments: tuple[str, ...], whole: bool, want: str | None) -> None:

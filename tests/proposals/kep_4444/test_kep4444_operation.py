@@ -117,7 +117,7 @@ async def test_slo_the_proxy_writes_rules_from_the_slices(tmp_path: Path) -> Non
         async with cluster.proxied("n1", writer=writer, families=("IPv4",)) as proxy:
             await cluster.settle(proxy)
             text = "\n".join(writer.applied)
-            assert "dnat to 10.0.0.1:8080" in text
+            assert ": 10.0.0.1 . 8080" in text
             assert "10.0.0.2" not in text
 
 
