@@ -164,6 +164,9 @@ def test_a_starting_threshold_of_its_own(lab: RunningLab) -> None:
     """T5 to T7: one that is not valid leaves the default and says so, a valid one is followed."""
     try:
         limit(lab, f"{START}=soon")
+        # Whatever was divided before is not any more; padding would keep it so at eleven.
+        scale(lab, 5)
+        until_divided(lab, UNDIVIDED, count=5)
         scale(lab, 11)
         until_divided(lab, UNDIVIDED, count=11)
         scale(lab, 12)
