@@ -4,7 +4,7 @@
 VENV := .venv
 READY := $(VENV)/.ready
 PYTEST_ARGS ?= -n auto
-TEST_TIME := $(if $(filter-out -n auto,$(PYTEST_ARGS)),running the tests that were asked for,running all tests: about 10 minutes on two cores)
+TEST_TIME := $(if $(filter-out -n auto,$(PYTEST_ARGS)),running the tests that were asked for,running all tests: about 12 minutes on two cores)
 
 .PHONY: up down test real test-real check bench docs picture coverage wheel lock clean
 
