@@ -44,6 +44,7 @@ bench: $(READY)
 	$(VENV)/bin/python bench/client.py
 	$(VENV)/bin/python bench/storage.py
 	$(VENV)/bin/python bench/apiserver.py
+	$(VENV)/bin/python bench/hostile.py
 	$(VENV)/bin/python bench/controller.py
 	$(VENV)/bin/python bench/controllerscale.py
 	$(VENV)/bin/python bench/sidebyside.py

@@ -143,6 +143,7 @@ class ApiServer:
             make_pages(settings.gates, self._metrics),
             bookmark_seconds=settings.bookmark_seconds,
         )
+        self.application.on_request = self._metrics.loop_meter.wake
         self._server = Server(self.application.handle, context=self._authority.server_context())
         self._followers: list[asyncio.Task[None]] = []
         self.url = ""

@@ -108,6 +108,8 @@ class Application:
         self._gauges = gauges
         self._pages = pages
         self._bookmark_seconds = bookmark_seconds
+        # Called when a request comes in.
+        self.on_request: Callable[[], None] = _nothing
         self._verbs: dict[str, Callable[[Request, Target, Query, Form], Answer | Stream]] = {
             "get": self._get,
             "list": self._list,
@@ -122,6 +124,7 @@ class Application:
     def handle(self, request: Request) -> Answer | Stream:
         """Return the answer to a request; never raises."""
         started = time.perf_counter()
+        self.on_request()
         target: Target | None = None
         verb = ""
         try:
@@ -316,3 +319,7 @@ class Application:
 
 def _manager(options: WriteOptions, request: Request) -> str:
     return manager_name(options.field_manager, request.header(b"user-agent"))
+
+
+def _nothing() -> None:
+    pass

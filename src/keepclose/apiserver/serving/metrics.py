@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.serving.loop_meter import LoopMeter
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.store import Store
 
@@ -20,6 +21,7 @@ _BUCKETS: Final = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30,
     45, 60,
 )  # fmt: skip
+_BUSY_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _LABELS: Final = ("verb", "group", "version", "resource", "subresource", "scope")
 _LONG_RUNNING: Final = frozenset({"watch"})
 
@@ -52,6 +54,13 @@ class Metrics:
             _LABELS,
             registry=self.registry,
         )
+        busy = Histogram(
+            "apiserver_loop_busy_seconds",
+            "CPU time for which the event loop was held, looked at every 10 ms.",
+            buckets=_BUSY_BUCKETS,
+            registry=self.registry,
+        )
+        self.loop_meter = LoopMeter(busy.observe)
         self.registry.register(_StoredObjects(store))
         self._children: dict[tuple[str, _Kind, int], tuple[Counter, Histogram | None]] = {}
 
