@@ -115,6 +115,100 @@ class FieldSelector(msgspec.Struct, frozen=True):
         )
 
 
+class LabelMatcher:
+    """A label selector made ready to be asked often.
+
+    All conditions on one label become one, so that what a question costs depends on the labels of
+    the object and not on how many conditions there are.
+    """
+
+    def __init__(self, selector: LabelSelector) -> None:
+        """Combine the conditions of each label."""
+        # What the value of a label must be among; None allows any value.
+        self._wanted: dict[str, frozenset[str] | None] = {}
+        # What the value of a label must not be among, where there is one; None forbids the label.
+        self._refused: dict[str, frozenset[str] | None] = {}
+        self._compared: dict[str, list[LabelRequirement]] = {}
+        for requirement in selector.requirements:
+            self._add(requirement)
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return what `LabelSelector.matches` returns."""
+        wanted, refused = self._wanted, self._refused
+        if len(wanted) > len(labels):
+            return False
+        for key, values in wanted.items():
+            found = labels.get(key)
+            if found is None or (values is not None and found not in values):
+                return False
+        if refused:
+            for key in labels if len(labels) < len(refused) else refused:
+                if key in refused and key in labels:
+                    values = refused[key]
+                    if values is None or labels[key] in values:
+                        return False
+        return all(
+            requirement.matches(labels)
+            for requirements in self._compared.values()
+            for requirement in requirements
+        )
+
+    def _add(self, requirement: LabelRequirement) -> None:
+        key, values = requirement.key, frozenset(requirement.values)
+        match requirement.operator:
+            case Operator.EQUALS | Operator.IN:
+                before = self._wanted.get(key)
+                self._wanted[key] = values if before is None else before & values
+            case Operator.EXISTS:
+                self._wanted.setdefault(key, None)
+            case Operator.NOT_EQUALS | Operator.NOT_IN:
+                known = self._refused.get(key, frozenset())
+                self._refused[key] = None if known is None else known | values
+            case Operator.ABSENT:
+                self._refused[key] = None
+            case Operator.GREATER | Operator.LESS:
+                self._wanted.setdefault(key, None)
+                self._compare(requirement)
+            case _:
+                assert_never(requirement.operator)
+
+    def _compare(self, requirement: LabelRequirement) -> None:
+        """Keep the narrowest bound of each direction."""
+        kept = self._compared.setdefault(requirement.key, [])
+        for place, other in enumerate(kept):
+            if other.operator is requirement.operator:
+                bounds = (int(other.values[0]), int(requirement.values[0]))
+                is_greater = requirement.operator is Operator.GREATER
+                if (max(bounds) if is_greater else min(bounds)) != bounds[0]:
+                    kept[place] = requirement
+                return
+        kept.append(requirement)
+
+
+class FieldMatcher:
+    """A field selector made ready to be asked often, at a cost by fields and not by conditions."""
+
+    def __init__(self, selector: FieldSelector) -> None:
+        """Combine the conditions of each field."""
+        self._wanted: dict[str, str] = {}
+        self._refused: dict[str, set[str]] = {}
+        self._impossible = False
+        for requirement in selector.requirements:
+            field, value = requirement.field, requirement.value
+            if requirement.negated:
+                self._refused.setdefault(field, set()).add(value)
+            else:
+                self._impossible |= self._wanted.setdefault(field, value) != value
+
+    def matches(self, fields: Mapping[str, str]) -> bool:
+        """Return what `FieldSelector.matches` returns."""
+        return (
+            not self._impossible
+            and all(fields.get(field, "") == value for field, value in self._wanted.items())
+            and all(fields.get(field, "") not in some for field, some in self._refused.items())
+        )
+
+
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Return whether a Service with this selector takes a pod with these labels.
 
@@ -125,14 +219,15 @@ def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
 
 def parse_label_selector(text: str) -> LabelSelector | SelectorRejected:
     """Return the label selector that the text means; "" selects everything."""
-    words = _words.findall(text)
+    # NB: taken from the end, because a list gives its last word at no cost.
+    words = _words.findall(text)[::-1]
     requirements: list[LabelRequirement] = []
     while words:
         requirement = _take_requirement(words)
         if isinstance(requirement, str):
             return SelectorRejected(f"label selector {text!r}: {requirement}")
         requirements.append(requirement)
-        if words and (words.pop(0) != "," or not words):
+        if words and (words.pop() != "," or not words):
             return SelectorRejected(f"label selector {text!r}: expected ',' between conditions")
     return LabelSelector(tuple(sorted(requirements, key=lambda one: one.key)))
 
@@ -169,20 +264,20 @@ _ESCAPE = r"\\\g<0>"
 
 
 def _take_requirement(words: list[str]) -> LabelRequirement | str:
-    """Return the condition at the head of the words and take it off, or say what is wrong."""
-    negated = words[0] == "!"
+    """Return the condition that the last words begin with and take it off, or say what is wrong."""
+    negated = words[-1] == "!"
     if negated:
-        words.pop(0)
-    key = words.pop(0) if words else ""
+        words.pop()
+    key = words.pop() if words else ""
     if not _is_word(key):
         return f"expected a label, found {key!r}" if key else "expected a label after '!'"
     if problems := qualified_name(key):
         return f"key {key!r}: {problems[0]}"
     if negated:
         return LabelRequirement(key, Operator.ABSENT)
-    if not words or words[0] == ",":
+    if not words or words[-1] == ",":
         return LabelRequirement(key, Operator.EXISTS)
-    operator = _OPERATORS.get(words.pop(0))
+    operator = _OPERATORS.get(words.pop())
     if operator is None:
         return f"expected one of {', '.join(_OPERATORS)} after {key!r}"
     if operator in (Operator.IN, Operator.NOT_IN):
@@ -190,7 +285,7 @@ def _take_requirement(words: list[str]) -> LabelRequirement | str:
         if values is None:
             return f"expected values in parentheses after {key!r} {operator}"
     else:
-        values = {words.pop(0) if words and _is_word(words[0]) else ""}
+        values = {words.pop() if words and _is_word(words[-1]) else ""}
     for value in sorted(values):
         if operator in (Operator.GREATER, Operator.LESS) and not _is_int64(value):
             return f"value {value!r} of {key!r}: {operator} needs a whole number"
@@ -200,12 +295,12 @@ def _take_requirement(words: list[str]) -> LabelRequirement | str:
 
 
 def _take_values(words: list[str]) -> set[str] | None:
-    if not words or words.pop(0) != "(":
+    if not words or words.pop() != "(":
         return None
     values: set[str] = set()
     while words:
-        values.add(words.pop(0) if _is_word(words[0]) else "")
-        closing = words.pop(0) if words else ""
+        values.add(words.pop() if _is_word(words[-1]) else "")
+        closing = words.pop() if words else ""
         if closing == ")":
             return values
         if closing != ",":

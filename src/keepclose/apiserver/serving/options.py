@@ -30,6 +30,8 @@ _EVERY_FIELD: Final = FieldSelector()
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True", ""})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _MOST_OPTIONS: Final = 200
+MOST_SELECTOR_VALUES: Final = 2000
+"""Conditions and values of a selector; reading so many takes some milliseconds of the loop."""
 
 
 class ListOptions(msgspec.Struct, frozen=True):
@@ -83,6 +85,9 @@ def read_list_options(query: Query) -> ListOptions:
     """Return the options of a list or a watch."""
     if not query:
         return _NO_OPTIONS
+    for name in ("labelSelector", "fieldSelector"):
+        if query.get(name, "").count(",") >= MOST_SELECTOR_VALUES:
+            raise bad_request(f"{name}: may have {MOST_SELECTOR_VALUES} values at most")
     labels = parse_label_selector(query.get("labelSelector", ""))
     if isinstance(labels, SelectorRejected):
         raise bad_request(f"unable to parse requirement: {labels.message}")

@@ -1,12 +1,14 @@
 """Which stored objects a request with selectors is about.
 
 Labels are kept beside each entry, so most requests are answered without reading any JSON; fields
-other than name and namespace are read from the object when somebody asks about them.
+other than name and namespace are read from the object when somebody asks about them. Requests with
+equal selectors share one matcher, and what is asked about one object by many watchers is read once.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -15,9 +17,14 @@ from keepclose.apiserver.failures import Failure, bad_request
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.options import ListOptions
 from keepclose.apiserver.storage.entries import Entry
+from keepclose.model.selectors import FieldMatcher, FieldSelector, LabelMatcher, LabelSelector
 
 _METADATA: Final = frozenset({"metadata.name", "metadata.namespace"})
 _NO_LABELS: Final[dict[str, str]] = {}
+# Most watchers look at the same few changes.
+_MOST_READ: Final = 256
+_label_matchers: WeakValueDictionary[LabelSelector, LabelMatcher] = WeakValueDictionary()
+_field_matchers: WeakValueDictionary[FieldSelector, FieldMatcher] = WeakValueDictionary()
 
 
 class Selection:
@@ -27,9 +34,10 @@ class Selection:
         """Check that every field may be selected by."""
         self.resource = resource
         self.namespace = namespace
-        self.labels = options.labels
         self.fields = options.fields
         self.takes_all = options.selects_all
+        self._labels = _label_matcher(options.labels)
+        self._fields = _field_matcher(options.fields)
         self._reads_objects = False
         for one in options.fields.requirements:
             if one.field in resource.selectable:
@@ -50,17 +58,49 @@ class Selection:
             return False
         if self.takes_all:
             return True
-        if self.labels.requirements and not self.labels.matches(entry.labels or _NO_LABELS):
+        if self._labels is not None and not self._labels.matches(entry.labels or _NO_LABELS):
             return False
-        if not self.fields.requirements:
+        if self._fields is None:
             return True
         values = {"metadata.name": entry.name, "metadata.namespace": entry.namespace}
         if self._reads_objects:
-            found = from_stored(self.resource, msgspec.json.decode(entry.data))
-            for one in self.fields.requirements:
-                if one.field not in _METADATA:
-                    values[one.field] = _text_at(found, one.field)
-        return self.fields.matches(values)
+            values |= _read_fields(self.resource, entry)
+        return self._fields.matches(values)
+
+
+def _label_matcher(selector: LabelSelector) -> LabelMatcher | None:
+    if not selector.requirements:
+        return None
+    matcher = _label_matchers.get(selector)
+    if matcher is None:
+        matcher = _label_matchers[selector] = LabelMatcher(selector)
+    return matcher
+
+
+def _field_matcher(selector: FieldSelector) -> FieldMatcher | None:
+    if not selector.requirements:
+        return None
+    matcher = _field_matchers.get(selector)
+    if matcher is None:
+        matcher = _field_matchers[selector] = FieldMatcher(selector)
+    return matcher
+
+
+# By the id of an entry, which is held beside and so keeps its id.
+_read: dict[int, tuple[Entry, Resource, dict[str, str]]] = {}
+
+
+def _read_fields(resource: Resource, entry: Entry) -> dict[str, str]:
+    """Return all fields of the object that may be selected by."""
+    known = _read.get(id(entry))
+    if known is not None and known[0] is entry and known[1] is resource:
+        return known[2]
+    found = from_stored(resource, msgspec.json.decode(entry.data))
+    values = {field: _text_at(found, field) for field in resource.selectable}
+    if len(_read) >= _MOST_READ:
+        _read.clear()
+    _read[id(entry)] = (entry, resource, values)
+    return values
 
 
 def _text_at(found: Any, path: str) -> str:
