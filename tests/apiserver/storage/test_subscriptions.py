@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.apiserver.storage.entries import Change
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.storage.subscriptions import Closed, Overflow
+from keepclose.apiserver.storage.subscriptions import WOKEN_AT_ONCE, Closed, Overflow
 
 
 def make(name: str, namespace: str = "default") -> dict[str, Any]:
@@ -191,3 +191,26 @@ async def test_a_closed_subscription_is_forgotten(store: Store) -> None:
     assert len(subscribers) == 1
     third.close()
     assert len(subscribers) == 0
+
+
+async def test_many_readers_are_woken_a_few_at_a_time(store: Store) -> None:
+    """In each turn of the loop a few readers go on, in their order, and all of them in the end."""
+    turns: list[int] = []
+    turn = 0
+
+    async def read(number: int) -> int:
+        await store.subscribe("pods", since=None).next()
+        turns.append(turn)
+        return number
+
+    count = 10 * WOKEN_AT_ONCE
+    readers = [asyncio.create_task(read(number)) for number in range(count)]
+    await asyncio.sleep(0)
+    store.create("pods", make("c"))
+    store.create("pods", make("d"))
+    while not all(reader.done() for reader in readers):
+        turn += 1
+        await asyncio.sleep(0)
+    assert len(turns) == count
+    assert max(turns.count(number) for number in set(turns)) <= WOKEN_AT_ONCE
+    assert len(set(turns)) >= 10

@@ -4,13 +4,16 @@ Changes are handed over when they are stored and never copied; a watcher costs t
 queue. A reader that lets more changes wait than its limit is given up, because it would otherwise
 hold ever more old versions in memory. What arrives at once is not held against a reader, who had
 no chance to take it: a large transaction counts as one change, the backlog at the beginning as
-none.
+none. Readers are woken a few at a time, and in between the event loop looks after its connections:
+thousands who watch the same objects must not keep everybody else waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from keepclose.apiserver.storage.entries import Change
 from keepclose.apiserver.storage.errors import Closed, Ended, Overflow
@@ -18,10 +21,23 @@ from keepclose.apiserver.storage.errors import Closed, Ended, Overflow
 __all__ = ["Closed", "Overflow", "Subscribers", "Subscription"]
 
 
+WOKEN_AT_ONCE: Final = 16
+"""Readers that are woken in one turn of the event loop; each sends what it gets at once."""
+
+
 class Subscription:
     """The changes of a store, of one namespace or of all, from some version on."""
 
-    __slots__ = ("_end", "_limit", "_pending", "_subscribers", "_uncounted", "_waiter", "namespace")
+    __slots__ = (
+        "_end",
+        "_limit",
+        "_pending",
+        "_subscribers",
+        "_uncounted",
+        "_waiter",
+        "is_queued",
+        "namespace",
+    )
 
     def __init__(
         self, subscribers: Subscribers, backlog: list[Change], *, namespace: str, limit: int
@@ -34,6 +50,8 @@ class Subscription:
         self._waiter: asyncio.Future[None] | None = None
         self._end: Ended | None = None
         self.namespace = namespace
+        # Whether its reader is among those yet to be woken.
+        self.is_queued = False
 
     @property
     def pending(self) -> int:
@@ -77,29 +95,37 @@ class Subscription:
         else:
             self._pending += changes
             self._uncounted += len(changes) - 1
-            self._wake()
+            if self._waiter is not None:
+                self._subscribers.wake_later(self)
 
     def _finish(self, end: Ended) -> None:
         if self._end is None:
             self._end = end
             self._pending = []
             self._subscribers.remove(self)
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def wake(self) -> bool:
+        """Have the reader look again; return whether there is one that slept."""
+        if self._waiter is None or self._waiter.done():
+            return False
+        self._waiter.set_result(None)
+        return True
 
 
 class Subscribers:
     """Everybody who watches one store."""
 
-    __slots__ = ("_by_namespace",)
+    __slots__ = ("_by_namespace", "_is_waking", "_sleepers", "_woken")
 
     def __init__(self) -> None:
         """Begin with nobody."""
         # NB: a dict rather than a set, so that watchers are served in the order of their coming.
         self._by_namespace: dict[str, dict[Subscription, None]] = {}
+        # Those whose readers are yet to be woken.
+        self._sleepers: deque[Subscription] = deque()
+        self._woken = 0
+        self._is_waking = False
 
     def __len__(self) -> int:
         return sum(len(some) for some in self._by_namespace.values())
@@ -128,6 +154,28 @@ class Subscribers:
         for namespace, lot in (("", changes), *lots.items()):
             for one in list(self._by_namespace.get(namespace, ())):
                 one.offer(lot)
+
+    def wake_later(self, subscription: Subscription) -> None:
+        """Wake the reader in this turn of the loop, or in one of the next if many are woken."""
+        if self._woken < WOKEN_AT_ONCE:
+            self._woken += subscription.wake()
+        elif not subscription.is_queued:
+            subscription.is_queued = True
+            self._sleepers.append(subscription)
+        if not self._is_waking:
+            self._is_waking = True
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        self._woken = 0
+        while self._sleepers and self._woken < WOKEN_AT_ONCE:
+            subscription = self._sleepers.popleft()
+            subscription.is_queued = False
+            self._woken += subscription.wake()
+        if self._woken:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        else:
+            self._is_waking = False
 
     def close(self) -> None:
         """End all subscriptions."""
