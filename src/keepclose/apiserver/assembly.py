@@ -8,10 +8,12 @@ nothing that was answered.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -39,6 +41,7 @@ from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.guard import Guard
 from keepclose.apiserver.serving.metrics import Metrics
+from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.pages import make_pages
 from keepclose.apiserver.serving.server import Server
@@ -64,6 +67,9 @@ NAMESPACES: Final = (
     "kube-system",
 )
 _RETRY_SECONDS: Final = 1.0
+# How often Python looks for unreachable cycles. It stops all threads for that, and with its own
+# values it goes through a large request again and again, for tenths of a second each time.
+_COLLECTED_AT: Final = (50_000, 10, 100)
 
 log = structlog.get_logger(__name__)
 
@@ -136,8 +142,8 @@ class ApiServer:
         self._service_cidrs = ServiceCIDRConditions(self.writer, manager=MANAGER)
         self._metrics = Metrics(self.store)
         self.application = Application(
-            self.writer,
-            deleter,
+            self.store,
+            Operations(self.writer, deleter),
             Guard(self._tokens),
             self._metrics,
             make_pages(settings.gates, self._metrics),
@@ -174,18 +180,21 @@ class ApiServer:
             ) from error
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"https://{host}:{port}"
-        follow = [self._collector.run, self._graces.run]
+        follow: list[Callable[[], Awaitable[None]]] = [self._collector.run, self._graces.run]
         try:
             # NB: before the first client knows of the server, so that it finds all there.
             if settings.makes_own_service:
                 self._kubernetes_service.port = port
                 self._kubernetes_service.reconcile()
-                follow.append(self._kubernetes_service.run)
+                follow.append(partial(self._kubernetes_service.run, self.store))
             if settings.runs_controllers:
                 self._namespace_objects.renew_ca()
                 self._namespace_objects.resume()
                 self._service_cidrs.resume()
-                follow += [self._namespace_objects.run, self._service_cidrs.run]
+                follow += [
+                    partial(self._namespace_objects.run, self.store),
+                    partial(self._service_cidrs.run, self.store),
+                ]
             self._write_kubeconfigs()
         except (BrokenFileError, Failure, InvalidNodeNameError, OSError, StorageError) as error:
             await self.stop()
@@ -198,6 +207,7 @@ class ApiServer:
         for follower in self._followers:
             follower.cancel()
         await asyncio.gather(*self._followers, return_exceptions=True)
+        self.application.workers.close()
         await self._server.stop()
         self.store.close()
 
@@ -265,6 +275,8 @@ async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, ended.set)
     await server.start()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTED_AT)
     on_ready(f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})")
     await ended.wait()
     await server.stop()

@@ -190,6 +190,12 @@ def too_large(limit: int) -> Failure:
     return Failure(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
 
 
+def too_many_requests() -> Failure:
+    """Return the answer to an identity that has too much under way already."""
+    message = "Too many requests, please try again later."
+    return Failure(429, "TooManyRequests", message, retry_after=1)
+
+
 def expired(message: str = "The provided continue parameter is too old") -> Failure:
     """Return the answer to a version that is no longer kept."""
     return Failure(410, "Expired", message)

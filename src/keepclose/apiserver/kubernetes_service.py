@@ -24,6 +24,7 @@ from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer
 from keepclose.apiserver.storage.entries import Change
+from keepclose.apiserver.storage.store import Store
 from keepclose.model.addresses import (
     IPV4,
     IPV6,
@@ -96,10 +97,10 @@ class KubernetesService:
         self.port = 0
         """The port that the server listens at; set it before anything is made."""
 
-    async def run(self) -> None:
+    async def run(self, store: Store) -> None:
         """Repair the objects after every change of them, until the store is closed."""
         await follow_stores(
-            self._writer.store,
+            store,
             [resource.store for resource in (_SERVICES, _ENDPOINTS, _SLICES)],
             resume=self.reconcile,
             handle=self._handle,

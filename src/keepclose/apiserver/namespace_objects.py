@@ -18,6 +18,7 @@ from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer
 from keepclose.apiserver.storage.entries import DELETED, Change, Entry
+from keepclose.apiserver.storage.store import Store
 
 JsonObject = dict[str, Any]
 
@@ -45,10 +46,10 @@ class NamespaceObjects:
         self._ca = ca.decode()
         self._manager = manager
 
-    async def run(self) -> None:
+    async def run(self, store: Store) -> None:
         """Follow namespaces and what is deleted in them, until the store is closed."""
         await follow_stores(
-            self._writer.store,
+            store,
             (NAMESPACES, _SERVICE_ACCOUNTS.store, _CONFIG_MAPS.store),
             resume=self.resume,
             handle=self._handle,

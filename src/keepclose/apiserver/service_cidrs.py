@@ -18,6 +18,7 @@ from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer, timestamp
 from keepclose.apiserver.storage.entries import Change
+from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.metadata import finalizers_of
 from keepclose.apiserver.strategies.service_allocation import held_addresses
 from keepclose.apiserver.strategies.typed import read_as
@@ -75,10 +76,10 @@ class ServiceCIDRConditions:
         self._writer = writer
         self._manager = manager
 
-    async def run(self) -> None:
+    async def run(self, store: Store) -> None:
         """Follow ServiceCIDRs and Services until the store is closed."""
         await follow_stores(
-            self._writer.store,
+            store,
             (_SERVICE_CIDRS.store, _SERVICES.store),
             resume=self.resume,
             handle=self._handle,

@@ -138,7 +138,12 @@ def besieged(directory: Path, attack: Attack, *flags: str) -> Iterator[Siege]:
         store.close()
     node = NODE.removeprefix("node-")
     with embedded_server(directory, "--node", node, *flags) as server:
-        yield Siege(server, attack)
+        try:
+            yield Siege(server, attack)
+        except BaseException:
+            # A server that hangs would hide what was found, and outlive the test.
+            server.process.kill()
+            raise
 
 
 def _attack(attack: Attack, target: Target, begun: Any, results: Any) -> None:

@@ -19,11 +19,14 @@ _PLAIN: Final = Form()
 _UNAUTHORIZED: Final = 401
 
 
+def content_type_of(form: Form) -> bytes:
+    """Return the Content-Type of an answer."""
+    return b"application/json" if form.media_type == JSON else b"application/yaml"
+
+
 def answer_with(code: int, data: bytes, form: Form) -> Answer:
     """Return data that is rendered already."""
-    return Answer(
-        code, data, b"application/json" if form.media_type == JSON else b"application/yaml"
-    )
+    return Answer(code, data, content_type_of(form))
 
 
 def answer_written(target: Target, written: Written, warnings: list[str], form: Form) -> Answer:

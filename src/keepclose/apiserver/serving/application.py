@@ -2,69 +2,76 @@
 
 Knows the paths of the API and nothing of sockets. Every refusal below comes up as a Failure and
 becomes a Status here; a fault of our own is logged with its trace and answered with 500, and the
-server goes on.
+server goes on. Small requests are answered at once; what is large is answered later, beside the
+loop, and what comes too often waits for its turn.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
-import msgspec
 import structlog
 
 from keepclose.apiserver.failures import (
     Failure,
     method_not_allowed,
     no_such_path,
-    unsupported_patch_type,
+    stale,
+    too_many_requests,
 )
-from keepclose.apiserver.patching.merge import apply_merge_patch
-from keepclose.apiserver.patching.operations import apply_json_patch
-from keepclose.apiserver.patching.strategic import apply_strategic_patch
-from keepclose.apiserver.resources import BINDINGS
-from keepclose.apiserver.security.users import AUTHENTICATED, User
-from keepclose.apiserver.serving import bodies
-from keepclose.apiserver.serving.answers import (
-    answer_failure,
-    answer_status,
-    answer_with,
-    answer_written,
-    noting,
-)
-from keepclose.apiserver.serving.binding import SUCCESS, bind_pod
+from keepclose.apiserver.security.users import AUTHENTICATED, MASTERS, User
+from keepclose.apiserver.serving.answers import answer_failure, answer_with, noting
+from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, Attempt, OvertakenError
 from keepclose.apiserver.serving.container_requests import refuse_container_request
-from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
-from keepclose.apiserver.serving.forms import Form, encode, read_accept, render_entry, render_list
-from keepclose.apiserver.serving.identities import check_path_name, drop_duplicate_owners
-from keepclose.apiserver.serving.messages import Answer, Request, Stream
+from keepclose.apiserver.serving.deleting import Deleter
+from keepclose.apiserver.serving.forms import (
+    YAML,
+    Form,
+    ListRendering,
+    read_accept,
+    render_list,
+)
+from keepclose.apiserver.serving.identities import check_path_name
+from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
+from keepclose.apiserver.serving.messages import Answer, Pending, Request, Stream
 from keepclose.apiserver.serving.notices import warning_headers
+from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import (
-    WriteOptions,
     parse_query,
     read_list_options,
-    read_write_options,
     wants_watch,
 )
-from keepclose.apiserver.serving.reading import read_list, read_one
+from keepclose.apiserver.serving.reading import choose, read_candidates
 from keepclose.apiserver.serving.reviews import answer_review, answers_review
 from keepclose.apiserver.serving.targets import Target, parse_path, verb_of
+from keepclose.apiserver.serving.turns import Turns
 from keepclose.apiserver.serving.watching import Watch
-from keepclose.apiserver.serving.writing import Writer, manager_name
-from keepclose.apiserver.storage.errors import StorageError
+from keepclose.apiserver.serving.workers import Workers
+from keepclose.apiserver.storage.errors import Exists, Missing, Stale, StorageError
+from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.endpoints import DEPRECATED
-from keepclose.apiserver.strategies.scale import scale_of, write_scale
 
 log = structlog.get_logger(__name__)
 Query = dict[str, str]
+
+LARGE_BYTES: Final = 32 * 1024
+"""A request that has to do with more than so much JSON runs beside the loop."""
+YAML_FACTOR: Final = 8
+"""YAML takes so much longer to read and write than JSON, and more."""
+SMALL_LIST: Final = 64
+"""A list of more objects runs beside the loop, unless they are sent as they are stored."""
+MOST_WATCHES: Final = 1000
+"""Watches that one identity may hold; administrators are exempt."""
 
 
 class Guard(Protocol):
     """Says who calls and what they may do; raises Failure where they may not."""
 
-    def admit(self, request: Request, verb: str, target: Target | None) -> None:
-        """Return when the request may go on."""
+    def admit(self, request: Request, verb: str, target: Target | None) -> User:
+        """Return whose request may go on."""
         ...
 
     def user_of(self, request: Request) -> User:
@@ -87,13 +94,29 @@ class Gauges(Protocol):
 Page = Callable[[Request, Query], Answer]
 
 
+class Call(NamedTuple):
+    """An admitted request for a resource."""
+
+    request: Request
+    target: Target
+    query: Query
+    verb: str
+    form: Form
+    user: User
+
+    @property
+    def exempt(self) -> bool:
+        """Whether the caller goes before all others."""
+        return MASTERS in self.user.groups
+
+
 class Application:
     """The API behind one server."""
 
     def __init__(
         self,
-        writer: Writer,
-        deleter: Deleter,
+        store: Store,
+        operations: Operations,
         guard: Guard,
         gauges: Gauges,
         pages: dict[str, Page],
@@ -101,63 +124,160 @@ class Application:
         bookmark_seconds: float = 60.0,
     ) -> None:
         """Put the parts together; `pages` are the paths that are no resources."""
-        self.writer = writer
-        self.store = writer.store
-        self._deleter = deleter
+        self.store = store
+        self.writer = operations.writer
+        self._operations = operations
         self._guard = guard
         self._gauges = gauges
         self._pages = pages
         self._bookmark_seconds = bookmark_seconds
+        self.workers = Workers()
+        self._turns: Turns[Answer | Stream] = Turns()
+        # Pieces of lists that are sent as they are stored.
+        self._pieces: Turns[bytes] = Turns()
+        self._watches: dict[str, int] = {}
         # Called when a request comes in.
         self.on_request: Callable[[], None] = _nothing
-        self._verbs: dict[str, Callable[[Request, Target, Query, Form], Answer | Stream]] = {
-            "get": self._get,
-            "list": self._list,
-            "watch": self._watch,
-            "create": self._create,
-            "update": self._update,
-            "patch": self._patch,
-            "delete": self._delete,
-            "deletecollection": self._delete_collection,
-        }
 
-    def handle(self, request: Request) -> Answer | Stream:
-        """Return the answer to a request; never raises."""
+    def handle(self, request: Request) -> Answer | Stream | Pending:
+        """Return the answer to a request, or what will give it; never raises."""
         started = time.perf_counter()
         self.on_request()
         target: Target | None = None
-        verb = ""
+        verb = request.method.lower()
         try:
             query = parse_query(request.query)
             target = parse_path(request.path)
             if target is None:
-                verb = request.method.lower()
+                # NB: the documents of OpenAPI are made when they are first asked for.
+                if len(request.body) > LARGE_BYTES or request.path.startswith("/openapi/"):
+                    return self._page_later(request, query, started)
                 answer: Answer | Stream = self._page(request, query)
             else:
                 found = verb_of(request.method, target, watch=wants_watch(query))
                 # NB: who may not use the resource must not learn which verbs it has.
-                verb = found or request.method.lower()
-                self._guard.admit(request, verb, target)
-                answer = self._serve(request, target, query, found)
-        except Failure as failure:
-            answer = answer_failure(failure)
-        except StorageError as error:
-            log.error("storage", path=request.path, error=str(error))  # noqa: TRY400 - says it all
-            answer = answer_failure(Failure(500, "InternalError", f"Internal error: {error}"))
-        except Exception:
-            log.exception("request failed", method=request.method, path=request.path)
-            message = "Internal error occurred: see the server's log"
-            answer = answer_failure(Failure(500, "InternalError", message))
-        code = answer.status if isinstance(answer, Answer) else 200
-        self._gauges.count(verb, target, code, time.perf_counter() - started)
+                verb = found or verb
+                user = self._guard.admit(request, verb, target)
+                if found is None:
+                    raise method_not_allowed()  # noqa: TRY301 - answered as all refusals are
+                form = read_accept(request.header(b"accept"))
+                call = Call(request, target, query, found, form, user)
+                if self._is_large(call):
+                    return Pending(partial(self._answer_later, call, started))
+                if MASTERS not in user.groups:
+                    return self._take_turn(call, started)
+                answer = self._serve(call, self._operations)
+        except Exception as error:  # noqa: BLE001 - every failure is answered
+            answer = _failed(error, request)
+        self._count(verb, target, answer, started)
         return answer
 
-    def _serve(
-        self, request: Request, target: Target, query: Query, verb: str | None
-    ) -> Answer | Stream:
-        if verb is None:
-            raise method_not_allowed()
-        form = read_accept(request.header(b"accept"))
+    def _take_turn(self, call: Call, started: float) -> Answer | Stream | Pending:
+        """Answer now, or later where the caller has had its share."""
+        name = call.user.name
+        # NB: a watch costs little by itself, and one that is dropped in a queue would never end.
+        if call.verb == "watch" or not self._turns.must_wait(name, started):
+            return self._answer_now(call, started)
+
+        async def wait() -> Answer | Stream:
+            try:
+                return await self._turns.run(name, partial(self._answer_now, call, started))
+            except Failure as failure:
+                answer = answer_failure(failure)
+                self._count(call.verb, call.target, answer, started)
+                return answer
+
+        return Pending(wait)
+
+    def _answer_now(self, call: Call, started: float) -> Answer | Stream:
+        begun = time.perf_counter()
+        try:
+            answer: Answer | Stream = self._serve(call, self._operations)
+        except Exception as error:  # noqa: BLE001 - every failure is answered
+            answer = _failed(error, call.request)
+        self._turns.spend(call.user.name, begun, time.perf_counter() - begun)
+        self._count(call.verb, call.target, answer, started)
+        return answer
+
+    async def _answer_later(self, call: Call, started: float) -> Answer | Stream:
+        """Answer beside the loop."""
+        try:
+            if call.verb == "list":
+                answer: Answer | Stream = await self._list_later(call)
+            else:
+                answer = await self._run(call, partial(self._attempt, call))
+        except Exception as error:  # noqa: BLE001 - every failure is answered
+            answer = _failed(error, call.request)
+        self._count(call.verb, call.target, answer, started)
+        return answer
+
+    def _page_later(self, request: Request, query: Query, started: float) -> Pending:
+        user = self._guard.user_of(request)
+
+        async def begin() -> Answer:
+            try:
+                answer = await self.workers.run(
+                    user.name, partial(self._page, request, query), exempt=MASTERS in user.groups
+                )
+            except Exception as error:  # noqa: BLE001 - every failure is answered
+                answer = _failed(error, request)
+            self._count(request.method.lower(), None, answer, started)
+            return answer
+
+        return Pending(begin)
+
+    def _count(
+        self, verb: str, target: Target | None, answer: Answer | Stream, started: float
+    ) -> None:
+        code = answer.status if isinstance(answer, Answer) else 200
+        self._gauges.count(verb, target, code, time.perf_counter() - started)
+
+    async def _run(self, call: Call, work: Callable[[], Answer]) -> Answer:
+        return await self.workers.run(call.user.name, work, exempt=call.exempt)
+
+    def _attempt(self, call: Call) -> Answer:
+        """Do in a thread what the call asks for, again where another write came before."""
+        for _ in range(MOST_ATTEMPTS):
+            attempt = Attempt(self.store, self.workers)
+            writer = self.writer.with_store(attempt)
+            operations = Operations(writer, Deleter(attempt, writer.strategies))
+            try:
+                answer = self._serve(call, operations)
+            except (Exists, Missing, OvertakenError, Stale):
+                continue
+            if isinstance(answer, Answer):
+                return answer
+        resource = call.target.resource
+        raise stale(resource.plural, resource.group, call.target.name)
+
+    def _is_large(self, call: Call) -> bool:
+        """Return whether the request is to run beside the loop."""
+        verb, target = call.verb, call.target
+        if verb == "watch":
+            return False
+        if verb in ("list", "deletecollection"):
+            if self.store.count(target.resource.store, target.namespace) > SMALL_LIST:
+                return True
+            size = sum(
+                len(entry.data)
+                for entry in self.store.entries(target.resource.store, target.namespace)
+            )
+        else:
+            body = call.request.body
+            size = len(body)
+            if verb == "get" and call.form == _PLAIN:
+                return False
+            if size and b"yaml" in call.request.headers.get(b"content-type", b""):
+                size *= YAML_FACTOR
+            if target.name:
+                entry = self.store.get(target.resource.store, target.namespace, target.name)
+                size += 0 if entry is None else len(entry.data)
+        if call.form.media_type == YAML:
+            size *= YAML_FACTOR
+        return size > LARGE_BYTES
+
+    def _serve(self, call: Call, operations: Operations) -> Answer | Stream:
+        request, target, query, verb, form, _ = call
         # The warning names the release from which on it is given.
         warned = target.resource.qualified == "endpoints" and self.writer.gates.knows_since(33)
         deprecated = [DEPRECATED] if warned else []
@@ -165,7 +285,12 @@ class Application:
             if verb != "update":
                 # An update is compared with its body first.
                 check_path_name(target)
-            answer = self._verbs[verb](request, target, query, form)
+            if verb == "list":
+                answer: Answer | Stream = self._list(call)
+            elif verb == "watch":
+                answer = self._watch(call)
+            else:
+                answer = operations.verbs[verb](request, target, query, form)
         if deprecated and isinstance(answer, Answer):
             answer.headers = warning_headers(deprecated) + answer.headers
         return answer
@@ -186,139 +311,83 @@ class Application:
             raise method_not_allowed()
         return page(request, query)
 
-    def _get(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
-        del request
-        entry = read_one(self.store, target)
-        if target.subresource == "scale":
-            scale = scale_of(target.resource, msgspec.json.decode(entry.data))
-            return answer_with(200, encode(scale, form.media_type), form)
-        data = render_entry(target.resource, entry, form, query.get("includeObject", ""))
-        return answer_with(200, data, form)
-
-    def _list(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
-        del request
-        listed = read_list(self.store, target, read_list_options(query))
+    def _list(self, call: Call) -> Answer:
+        """Return a short list."""
+        options = read_list_options(call.query)
+        listed = choose(read_candidates(self.store, call.target, options), options)
         data = render_list(
-            target.resource, listed.entries, form, listed.metadata, query.get("includeObject", "")
+            call.target.resource,
+            listed.entries,
+            call.form,
+            listed.metadata,
+            call.query.get("includeObject", ""),
         )
-        return answer_with(200, data, form)
+        return answer_with(200, data, call.form)
 
-    def _watch(self, request: Request, target: Target, query: Query, form: Form) -> Stream:
-        del request
+    async def _list_later(self, call: Call) -> Answer | Stream:
+        """Return a long list as a stream, or what is left of it if that is little."""
+        target, form = call.target, call.form
+        check_path_name(target)
+        options = read_list_options(call.query)
+        candidates = read_candidates(self.store, target, options)
+        run = partial(self.workers.run, call.user.name, exempt=call.exempt)
+        if candidates.selection.takes_all or len(candidates.entries) <= SMALL_LIST:
+            listed = choose(candidates, options)
+        else:
+            listed = await run(partial(choose, candidates, options))
+        include = call.query.get("includeObject", "")
+        rendering = ListRendering(target.resource, form, listed.metadata, include)
+        entries = listed.entries
+        if rendering.is_plain and sum(len(entry.data) for entry in entries) <= PLAIN_BYTES:
+            return answer_with(200, rendering.whole(entries), form)
+        # NB: what has begun must not be refused half-way.
+        take_turn = partial(self._pieces.run, call.user.name, begun=True)
+        later = take_turn if rendering.is_plain else partial(run, begun=True)
+        return ListStream(rendering, entries, later)
+
+    def _watch(self, call: Call) -> Stream:
+        name = call.user.name
+        held = self._watches.get(name, 0)
+        if held >= MOST_WATCHES and not call.exempt:
+            raise too_many_requests()
         watch = Watch(
             self.store,
-            target,
-            read_list_options(query),
-            form,
-            include=query.get("includeObject", ""),
+            call.target,
+            read_list_options(call.query),
+            call.form,
+            include=call.query.get("includeObject", ""),
             bookmark_seconds=self._bookmark_seconds,
+            take_turn=partial(self._pieces.run, name, begun=True),
+            run=partial(self.workers.run, name, exempt=call.exempt, begun=True),
         )
-        watch.on_close = self._gauges.watch_started(target)
+        self._watches[name] = held + 1
+        ended = self._gauges.watch_started(call.target)
+
+        def close() -> None:
+            ended()
+            left = self._watches[name] - 1
+            if left:
+                self._watches[name] = left
+            else:
+                del self._watches[name]
+
+        watch.on_close = close
         return watch
 
-    def _create(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
-        binds = target.subresource == "binding" or target.resource is BINDINGS
-        resource = BINDINGS if binds else target.resource
-        options = read_write_options(query)
-        new, warnings = bodies.read_object(
-            request.body,
-            bodies.media_type_of(request.header(b"content-type")),
-            resource,
-            self.writer.type_of(resource),
-            validation=options.field_validation,
-        )
-        with noting(warnings):
-            if binds:
-                bind_pod(self.store, target, new, dry_run=options.dry_run)
-                return answer_status(201, SUCCESS, warnings, form)
-            warnings += drop_duplicate_owners(new["metadata"])
-            written = self.writer.create(target, new, options, manager=_manager(options, request))
-        return answer_written(target, written, warnings, form)
 
-    def _update(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
-        resource = target.resource
-        options = read_write_options(query)
-        media_type = bodies.media_type_of(request.header(b"content-type"))
-        manager = _manager(options, request)
-        if target.subresource == "scale":
-            scale = bodies.read_values(request.body, media_type, bodies.SCALE.kind)
-            bodies.check_scale(scale, self.writer.type_of(bodies.SCALE))
-            return self._scaled(target, scale, options, manager, form)
-        new, warnings = bodies.read_object(
-            request.body,
-            media_type,
-            resource,
-            self.writer.type_of(resource, target),
-            validation=options.field_validation,
-        )
-        with noting(warnings):
-            warnings += drop_duplicate_owners(new["metadata"])
-            written = self.writer.update(target, new, options, manager=manager)
-        return answer_written(target, written, warnings, form)
-
-    def _patch(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
-        resource = target.resource
-        media_type = bodies.media_type_of(request.header(b"content-type"))
-        if media_type not in bodies.PATCH_TYPES:
-            raise unsupported_patch_type()
-        options = read_write_options(query, patch=media_type)
-        scaled = target.subresource == "scale"
-        shape = self.writer.type_of(bodies.SCALE if scaled else resource, target)
-        if media_type == bodies.APPLY:
-            manager = bodies.required_manager(options.field_manager)
-            applied = bodies.read_applied(request.body, resource)
-            written = self.writer.apply(target, applied, options, manager=manager)
-            return answer_written(target, written, [], form)
-        manager = _manager(options, request)
-        current = self.writer.current(target)
-        document = scale_of(resource, current) if scaled else current
-        if media_type == bodies.JSON_PATCH:
-            patched = apply_json_patch(document, request.body)
-        elif media_type == bodies.MERGE_PATCH:
-            patched = apply_merge_patch(document, bodies.read_patch(request.body))
-        else:
-            patched = apply_strategic_patch(document, bodies.read_patch(request.body), shape)
-        if scaled:
-            bodies.check_scale(patched, shape, patched=True)
-            return self._scaled(target, patched, options, manager, form)
-        bodies.check_kind(patched, resource)
-        warnings = bodies.check_patched(
-            patched, resource, shape, validation=options.field_validation
-        )
-        with noting(warnings):
-            written = self.writer.update(target, patched, options, manager=manager)
-        return answer_written(target, written, warnings, form)
-
-    def _scaled(
-        self,
-        target: Target,
-        scale: dict[str, Any],
-        options: WriteOptions,
-        manager: str,
-        form: Form,
-    ) -> Answer:
-        current = self.writer.current(target)
-        changed = write_scale(target.resource, current, scale)
-        written = self.writer.update(target, changed, options, manager=manager)
-        shown = scale_of(target.resource, written.object)
-        return answer_with(200, encode(shown, form.media_type), form)
-
-    def _delete(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
-        options = read_delete_options(request, query)
-        code, body = self._deleter.delete(target, options)
-        return answer_with(code, encode(body, form.media_type), form)
-
-    def _delete_collection(
-        self, request: Request, target: Target, query: Query, form: Form
-    ) -> Answer:
-        options = read_delete_options(request, query)
-        listed = self._deleter.delete_collection(target, read_list_options(query), options)
-        data = render_list(target.resource, listed.entries, form, listed.metadata)
-        return answer_with(200, data, form)
+_PLAIN: Final = Form()
 
 
-def _manager(options: WriteOptions, request: Request) -> str:
-    return manager_name(options.field_manager, request.header(b"user-agent"))
+def _failed(error: Exception, request: Request) -> Answer:
+    """Return the answer to what went wrong; a fault of our own is logged."""
+    if isinstance(error, Failure):
+        return answer_failure(error)
+    if isinstance(error, StorageError):
+        log.error("storage", path=request.path, error=str(error))
+        return answer_failure(Failure(500, "InternalError", f"Internal error: {error}"))
+    log.error("request failed", method=request.method, path=request.path, exc_info=error)
+    message = "Internal error occurred: see the server's log"
+    return answer_failure(Failure(500, "InternalError", message))
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ from keepclose.apiserver.resources import BINDINGS, BY_KIND
 from keepclose.apiserver.serving.identities import settle_namespace
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
-from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.model.causes import Cause, not_supported, render_value, required
 
 JsonObject = dict[str, Any]
@@ -36,7 +36,9 @@ _SCHEDULED: Final = "PodScheduled"
 _PLACES: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 
 
-def bind_pod(store: Store, target: Target, binding: JsonObject, *, dry_run: bool = False) -> None:
+def bind_pod(
+    store: ObjectStore, target: Target, binding: JsonObject, *, dry_run: bool = False
+) -> None:
     """Give the pod the node that a checked Binding names; raises a Failure where it cannot.
 
     The target is the pod's own `binding`, or the bindings of a namespace, where the name of the pod
@@ -66,7 +68,7 @@ def bind_pod(store: Store, target: Target, binding: JsonObject, *, dry_run: bool
         store.update(_PODS.store, pod, expected=entry.version)
 
 
-def _places_of(store: Store, aim: JsonObject) -> dict[str, str]:
+def _places_of(store: ObjectStore, aim: JsonObject) -> dict[str, str]:
     """Return the labels of the node that say where it is; of a node that is not there none."""
     if aim.get("kind") != _TARGET_KIND:
         return {}

@@ -20,7 +20,14 @@ import structlog
 from keepclose.apiserver.failures import too_large
 from keepclose.apiserver.security.impersonation import GROUP_HEADER, GROUP_SEPARATOR
 from keepclose.apiserver.serving.container_requests import refusal_of
-from keepclose.apiserver.serving.messages import Answer, Handler, Request, Stream, encode_head
+from keepclose.apiserver.serving.messages import (
+    Answer,
+    Handler,
+    Pending,
+    Request,
+    Stream,
+    encode_head,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -190,6 +197,24 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, request: Request, *, keep: bool) -> None:
         answer = self._handler(request)
+        if isinstance(answer, Pending):
+            self._streaming = self._loop.create_task(self._serve_later(answer, request, keep=keep))
+        else:
+            self._respond(answer, request, keep=keep)
+
+    async def _serve_later(self, pending: Pending, request: Request, *, keep: bool) -> None:
+        try:
+            answer = await pending.begin()
+        finally:
+            self._streaming = None
+        if self._closing:
+            if not isinstance(answer, Answer):
+                answer.close()
+            return
+        self._respond(answer, request, keep=keep)
+        self._serve_waiting()
+
+    def _respond(self, answer: Answer | Stream, request: Request, *, keep: bool) -> None:
         if isinstance(answer, Answer):
             self._send(answer, keep=keep, head_only=request.method == "HEAD")
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.failures import Failure, bad_request, not_found
+from keepclose.apiserver.failures import Failure, bad_request, not_found, stale
 from keepclose.apiserver.lifecycle import (
     DeleteOptions,
     Deletion,
@@ -19,6 +19,7 @@ from keepclose.apiserver.lifecycle import (
     refuse_immortal,
 )
 from keepclose.apiserver.resources import BY_STORE, Resource
+from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
 from keepclose.apiserver.serving.bodies import JsonObject, media_type_of, read_values
 from keepclose.apiserver.serving.forms import Form, render_entry
 from keepclose.apiserver.serving.messages import Request
@@ -26,8 +27,9 @@ from keepclose.apiserver.serving.options import ListOptions, Query
 from keepclose.apiserver.serving.reading import Listed, read_list
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
+from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
-from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.storage.errors import Missing, Stale
 from keepclose.apiserver.strategies.base import Strategy
 
 
@@ -41,7 +43,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Deleter:
     """Deletes objects of every kind."""
 
-    def __init__(self, store: Store, strategies: Mapping[str, Strategy]) -> None:
+    def __init__(self, store: ObjectStore, strategies: Mapping[str, Strategy]) -> None:
         """Hold what every deletion needs."""
         self.store = store
         self.strategies = strategies
@@ -68,10 +70,21 @@ class Deleter:
         check_options(asked.options)
         listed = read_list(self.store, target, options)
         for entry in listed.entries:
-            current = self.store.get(target.resource.store, entry.namespace, entry.name)
-            if current is not None and current.uid == entry.uid:
-                self._delete_entry(target.resource, current, asked)
+            self._delete_listed(target.resource, entry, asked)
         return listed
+
+    def _delete_listed(self, resource: Resource, entry: Entry, asked: Asked) -> None:
+        """Delete an object of a list, if it is still that one, as it is by now."""
+        for _ in range(MOST_ATTEMPTS):
+            current = self.store.get(resource.store, entry.namespace, entry.name)
+            if current is None or current.uid != entry.uid:
+                return
+            try:
+                self._delete_entry(resource, current, asked)
+            except (Missing, OvertakenError, Stale):
+                continue
+            return
+        raise stale(resource.plural, resource.group, entry.name)
 
     def delete_dependent(
         self, store: str, namespace: str, name: str, *, uid: str, propagation: Propagation

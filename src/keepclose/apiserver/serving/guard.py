@@ -25,15 +25,16 @@ class Guard:
         """Hold the tokens that count."""
         self._tokens = tokens
 
-    def admit(self, request: Request, verb: str, target: Target | None) -> None:
-        """Return when the request may go on; raise Failure where it may not."""
+    def admit(self, request: Request, verb: str, target: Target | None) -> User:
+        """Return whose request may go on; raise Failure where it may not."""
         user = self.user_of(request)
         if MASTERS in user.groups:
-            return
+            return user
         action = _action(request, verb, target)
         body = _read_body(request) if verb == "create" and user is not ANONYMOUS else None
         if not allowed(user, action, body).allowed:
             raise refusal(user, action)
+        return user
 
     def user_of(self, request: Request) -> User:
         """Return whose rights the request has: who calls, or whom it is allowed to impersonate."""
@@ -72,7 +73,21 @@ def _action(request: Request, verb: str, target: Target | None) -> Action:
 def _read_body(request: Request) -> Mapping[str, Any] | None:
     """Return the object of a create, for the rules that go by its name."""
     try:
-        value = msgspec.json.decode(request.body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        head = _read_head(request.body)
+        named = _read_named(head.metadata)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    return value if isinstance(value, dict) else None
+    return {"metadata": {"name": named.name}}
+
+
+class _Named(msgspec.Struct):
+    name: Any = None
+
+
+class _Head(msgspec.Struct):
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+# NB: what the rules do not ask for is skipped, which is many times as quick as reading it.
+_read_head: Final = msgspec.json.Decoder(_Head).decode
+_read_named: Final = msgspec.json.Decoder(_Named).decode

@@ -23,7 +23,7 @@ from keepclose.apiserver.failures import (
 from keepclose.apiserver.lifecycle import refuse_new_content
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.targets import Target
-from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.strategies.base import Strategy
 from keepclose.model.causes import invalid as invalid_value
 from keepclose.model.strings import path_segment
@@ -41,7 +41,7 @@ _DUPLICATE_OWNERS: Final = (
 )
 
 
-def settle_namespace(store: Store, target: Target, metadata: JsonObject) -> None:
+def settle_namespace(store: ObjectStore, target: Target, metadata: JsonObject) -> None:
     """Set the namespace of a new object, which must exist and not be on its way out."""
     resource = target.resource
     if not resource.namespaced:
@@ -60,7 +60,7 @@ def settle_namespace(store: Store, target: Target, metadata: JsonObject) -> None
         refuse_new_content(resource, name, msgspec.json.decode(entry.data))
 
 
-def generate_name(store: Store, target: Target, base: str) -> str:
+def generate_name(store: ObjectStore, target: Target, base: str) -> str:
     """Return a free name that begins with the base."""
     for _ in range(_ATTEMPTS):
         suffix = "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(_SUFFIX_LENGTH))

@@ -5,7 +5,7 @@ An answer is sent at once; a stream bit by bit, for as long as somebody listens.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -75,7 +75,13 @@ class Stream(Protocol):
         ...
 
 
-Handler = Callable[[Request], Answer | Stream]
+class Pending(msgspec.Struct):
+    """What is sent back later: `begin` starts the work and returns its outcome."""
+
+    begin: Callable[[], Awaitable[Answer | Stream]]
+
+
+Handler = Callable[[Request], Answer | Stream | Pending]
 
 
 def encode_head(answer: Answer, *, keep: bool) -> bytes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Final
+from bisect import bisect_right
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,8 +17,9 @@ from keepclose.apiserver.failures import Failure, bad_request, expired, not_foun
 from keepclose.apiserver.serving.options import EXACT, ListOptions, failure_of_version
 from keepclose.apiserver.serving.selection import Selection
 from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
-from keepclose.apiserver.storage.store import Compacted, Store
+from keepclose.apiserver.storage.errors import Compacted
 
 _VERSION_OF_TOKENS: Final = "meta.k8s.io/v1"
 
@@ -29,7 +31,15 @@ class Listed(msgspec.Struct, frozen=True):
     metadata: dict[str, Any]
 
 
-def read_one(store: Store, target: Target) -> Entry:
+class Candidates(NamedTuple):
+    """The objects of one moment, before selectors and limit."""
+
+    entries: list[Entry]
+    version: int
+    selection: Selection
+
+
+def read_one(store: ObjectStore, target: Target) -> Entry:
     """Return the named object."""
     resource = target.resource
     entry = store.get(resource.store, target.namespace, target.name)
@@ -38,8 +48,13 @@ def read_one(store: Store, target: Target) -> Entry:
     return entry
 
 
-def read_list(store: Store, target: Target, options: ListOptions) -> Listed:
+def read_list(store: ObjectStore, target: Target, options: ListOptions) -> Listed:
     """Return the selected objects, by namespace and name."""
+    return choose(read_candidates(store, target, options), options)
+
+
+def read_candidates(store: ObjectStore, target: Target, options: ListOptions) -> Candidates:
+    """Return the objects of the moment that the selectors choose among."""
     resource = target.resource
     selection = Selection(resource, target.namespace, options)
     version, after = _starting_point(store, options)
@@ -51,18 +66,28 @@ def read_list(store: Store, target: Target, options: ListOptions) -> Listed:
         except Compacted:
             raise _too_old(after) from None
     if after is not None:
-        found = [entry for entry in found if (entry.namespace, entry.name) > after]
+        found = found[bisect_right(found, after, key=_place) :]
+    return Candidates(found, version, selection)
+
+
+def choose(candidates: Candidates, options: ListOptions) -> Listed:
+    """Return what is selected, up to the limit; needs no store."""
+    found, selection = candidates.entries, candidates.selection
     if not selection.takes_all:
         found = [entry for entry in found if selection.takes(entry)]
-    metadata: dict[str, Any] = {"resourceVersion": str(version)}
+    metadata: dict[str, Any] = {"resourceVersion": str(candidates.version)}
     if 0 < options.limit < len(found):
         last = found[options.limit - 1]
-        metadata["continue"] = _make_token(version, last.namespace, last.name)
+        metadata["continue"] = _make_token(candidates.version, last.namespace, last.name)
         if selection.takes_all:
             # As in Kubernetes the rest is counted only where no selector thins it out.
             metadata["remainingItemCount"] = len(found) - options.limit
         found = found[: options.limit]
     return Listed(found, metadata)
+
+
+def _place(entry: Entry) -> tuple[str, str]:
+    return (entry.namespace, entry.name)
 
 
 def check_version(text: str) -> int:
@@ -87,7 +112,7 @@ def too_large_version(asked: int, current: int) -> Failure:
     )
 
 
-def _now(store: Store, selection: Selection, name: str) -> list[Entry]:
+def _now(store: ObjectStore, selection: Selection, name: str) -> list[Entry]:
     single = selection.single_name()
     if single and selection.namespace:
         entry = store.get(name, selection.namespace, single)
@@ -95,7 +120,7 @@ def _now(store: Store, selection: Selection, name: str) -> list[Entry]:
     return store.entries(name, selection.namespace)
 
 
-def _starting_point(store: Store, options: ListOptions) -> tuple[int, tuple[str, str] | None]:
+def _starting_point(store: ObjectStore, options: ListOptions) -> tuple[int, tuple[str, str] | None]:
     """Return the version to list at, and the object after which to go on."""
     if options.continue_token:
         if options.resource_version not in ("", "0"):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +19,7 @@ from keepclose.apiserver.conversion import from_stored
 from keepclose.apiserver.failures import Failure, expired, too_old
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.forms import Form, Shape, check_include, encode, shape_object
+from keepclose.apiserver.serving.listing import PLAIN_BYTES, RENDERED_BYTES, portions
 from keepclose.apiserver.serving.options import ListOptions
 from keepclose.apiserver.serving.reading import check_version, too_large_version
 from keepclose.apiserver.serving.selection import Selection
@@ -36,7 +38,29 @@ GATHER_SECONDS_EACH: Final = 0.0003
 LARGEST_FRAME: Final = 1 << 20
 # A watcher for whom more changes wait is let go.
 MOST_WAITING: Final = 10_000
+# Work on more than so much runs beside the loop.
+FEW_OBJECTS: Final = 64
+FEW_BYTES: Final = 32 * 1024
 _INITIAL_END: Final = "k8s.io/initial-events-end"
+
+
+T = TypeVar("T")
+
+
+class Turn(Protocol):
+    """Computes a piece in turn with others."""
+
+    async def __call__(self, work: Callable[[], bytes]) -> bytes:
+        """Return what the work returns."""
+        ...
+
+
+class Run(Protocol):
+    """Computes beside the loop."""
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """Return what the work returns."""
+        ...
 
 
 class Watch:
@@ -52,8 +76,14 @@ class Watch:
         include: str = "",
         bookmark_seconds: float = BOOKMARK_SECONDS,
         most_waiting: int = MOST_WAITING,
+        take_turn: Turn | None = None,
+        run: Run | None = None,
     ) -> None:
-        """Subscribe at once, so that nothing is missed between here and the first frame."""
+        """Subscribe at once, so that nothing is missed between here and the first frame.
+
+        `take_turn` computes in turn with others and `run` beside the loop; without them everything
+        is done where the frames are.
+        """
         if form.shape is Shape.TABLE:
             check_include(include)
         self._store = store
@@ -63,6 +93,8 @@ class Watch:
         self._form = form
         self._include = include
         self._bookmark_seconds = bookmark_seconds
+        self._take_turn = take_turn or _run_here
+        self._run = run or _run_here
         self._plain = form == Form() and not target.resource.stored_as
         self._columns_sent = False
         self.content_type = b"application/json"
@@ -104,8 +136,15 @@ class Watch:
             yield self._error(self.failure or expired())
             return
         initial, self._initial = self._initial, []
-        for start, stop in _portions([len(entry.data) for entry in initial]):
-            yield b"".join(self._added(initial[start:stop]))
+        if not self._selection.takes_all:
+            initial = await self._run_if(initial, partial(self._select, initial))
+        largest = PLAIN_BYTES if self._plain else RENDERED_BYTES
+        for start, stop in portions(initial, largest):
+            add = partial(self._added, initial[start:stop])
+            if self._plain:
+                yield await self._take_turn(add)
+            else:
+                yield await self._run_if(initial[start:stop], add)
         if self._options.initial_events:
             yield self._bookmark(initial=True)
         loop = asyncio.get_running_loop()
@@ -145,8 +184,16 @@ class Watch:
                 changes += subscription.take()
             sent = loop.time()
             self._version = changes[-1].version
-            for start, stop in _portions([len(change.entry.data) for change in changes]):
-                data = self._frames_of(changes[start:stop])
+            largest = LARGEST_FRAME if self._plain else RENDERED_BYTES
+            entries = [change.entry for change in changes]
+            for start, stop in portions(entries, largest):
+                some = changes[start:stop]
+                if self._plain:
+                    if start:
+                        await asyncio.sleep(0)
+                    data = self._frames_of(some)
+                else:
+                    data = await self._run_if(entries[start:stop], partial(self._frames_of, some))
                 if data:
                     yield data
 
@@ -164,10 +211,16 @@ class Watch:
         return check_version(asked)
 
     def _selected_now(self) -> list[Entry]:
-        entries = self._store.entries(self._resource.store, self._selection.namespace)
-        if self._selection.takes_all:
-            return list(entries)
+        """Return the objects of this moment; selectors are looked at before they are sent."""
+        return self._store.entries(self._resource.store, self._selection.namespace)
+
+    def _select(self, entries: Sequence[Entry]) -> list[Entry]:
         return [entry for entry in entries if self._selection.takes(entry)]
+
+    async def _run_if(self, entries: Sequence[Entry], work: Callable[[], T]) -> T:
+        """Return the outcome of work on the entries, which is done here where they are few."""
+        few = len(entries) <= FEW_OBJECTS and sum(len(entry.data) for entry in entries) <= FEW_BYTES
+        return work() if few else await self._run(work)
 
     def _frames_of(self, changes: Sequence[Change]) -> bytes:
         if self._plain and self._selection.takes_all:
@@ -200,10 +253,12 @@ class Watch:
             return b'{"type":"%b","object":%b}\n' % (kind.encode(), entry.data)
         return self._encode(kind, msgspec.json.decode(entry.data))
 
-    def _added(self, entries: Sequence[Entry]) -> list[bytes]:
+    def _added(self, entries: Sequence[Entry]) -> bytes:
         if self._plain:
-            return [b'{"type":"ADDED","object":%b}\n' % entry.data for entry in entries]
-        return [self._encode("ADDED", msgspec.json.decode(entry.data)) for entry in entries]
+            return b"".join([b'{"type":"ADDED","object":%b}\n' % entry.data for entry in entries])
+        return b"".join(
+            [self._encode("ADDED", msgspec.json.decode(entry.data)) for entry in entries]
+        )
 
     def _encode(self, kind: str, stored: dict[str, Any]) -> bytes:
         found = from_stored(self._resource, stored)
@@ -243,16 +298,8 @@ class Watch:
         return encode({"type": "ERROR", "object": failure.status()}) + b"\n"
 
 
-def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield from where to where to send at once, so that no frame is much too large."""
-    start = total = 0
-    for place, size in enumerate(sizes):
-        if total and total + size > LARGEST_FRAME:
-            yield start, place
-            start, total = place, 0
-        total += size
-    if start < len(sizes):
-        yield start, len(sizes)
+async def _run_here(work: Callable[[], T]) -> T:
+    return work()
 
 
 def _nothing() -> None:

@@ -35,8 +35,8 @@ from keepclose.apiserver.serving.identities import (
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.reading import read_one
 from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
-from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.base import Context, Strategy
 from keepclose.apiserver.strategies.events import newer_event_causes
 from keepclose.apiserver.strategies.metadata import metadata_causes
@@ -65,7 +65,7 @@ class Writer:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         strategies: Mapping[str, Strategy],
         types: Mapping[str, Type],
         gates: FeatureGates,
@@ -75,6 +75,10 @@ class Writer:
         self.strategies = strategies
         self.types = types
         self.gates = gates
+
+    def with_store(self, store: ObjectStore) -> Writer:
+        """Return a writer that differs in its store only."""
+        return Writer(store, self.strategies, self.types, self.gates)
 
     def type_of(self, resource: Resource, target: Target | None = None) -> Type:
         """Return the type of the resource's objects, or of those that may stand at the target.

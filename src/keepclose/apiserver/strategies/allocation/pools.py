@@ -3,12 +3,13 @@
 A pool has a lower band for numbers that users name and an upper one for drawing, so that the two
 rarely meet; drawing falls back to the lower band when the upper one is empty, as Kubernetes does
 for cluster IPs (KEP-3070) and node ports (KEP-3668). A pool of 2**64 numbers costs no more than
-what is held of it.
+what is held of it. Large writes of Services run in threads, so a pool does one thing at a time.
 """
 
 from __future__ import annotations
 
 from random import Random, SystemRandom
+from threading import Lock
 from typing import Final
 
 _SYSTEM_RANDOM: Final = SystemRandom()
@@ -85,6 +86,7 @@ class Pool:
         self._lower = Band(reserved)
         self._upper = Band(size - reserved)
         self._random = random or _SYSTEM_RANDOM
+        self._lock = Lock()
 
     @property
     def free(self) -> int:
@@ -99,17 +101,20 @@ class Pool:
     def take(self, number: int) -> bool:
         """Hold the number, which must be one of the pool's; return False when it is held."""
         band, place = self._find(number)
-        return band.take(place)
+        with self._lock:
+            return band.take(place)
 
     def draw(self) -> int | None:
         """Hold any free number and return it, or None when the pool is empty."""
-        drawn = self._upper.draw(self._random)
-        return self._lower.draw(self._random) if drawn is None else drawn + self._reserved
+        with self._lock:
+            drawn = self._upper.draw(self._random)
+            return self._lower.draw(self._random) if drawn is None else drawn + self._reserved
 
     def give(self, number: int) -> None:
         """Let the number go, which must be one of the pool's."""
         band, place = self._find(number)
-        band.give(place)
+        with self._lock:
+            band.give(place)
 
     def _find(self, number: int) -> tuple[Band, int]:
         if number < self._reserved:

@@ -1,0 +1,89 @@
+"""A write computed beside the event loop: what it has read must still hold when it is stored.
+
+The objects that an attempt has seen are noted. Its write happens on the loop, and only if every one
+of them is as it was; else the attempt is given up and made again from what is stored now. So a
+write that takes a second is as safe as one that takes no time, and no lock is held meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from keepclose.apiserver.serving.workers import Workers
+from keepclose.apiserver.storage.entries import Entry, JsonObject
+from keepclose.apiserver.storage.store import Store
+
+T = TypeVar("T")
+MOST_ATTEMPTS: Final = 5
+"""A write is tried so often before the client is asked to try again, as kube-apiserver does."""
+
+
+class OvertakenError(Exception):
+    """Another write changed what the attempt had read."""
+
+
+class Attempt:
+    """The store as a thread sees it."""
+
+    def __init__(self, store: Store, workers: Workers) -> None:
+        """Begin with nothing read."""
+        self._store = store
+        self._workers = workers
+        self._read: dict[tuple[str, str, str], Entry | None] = {}
+
+    @property
+    def version(self) -> int:
+        """The version of the latest write."""
+        return self._store.version
+
+    def get(self, store: str, namespace: str, name: str) -> Entry | None:
+        """Return the object, or None; what an attempt has read once stays as it is."""
+        key = (store, namespace, name)
+        if key not in self._read:
+            # NB: two lookups in dicts, which the loop may change at any time but never half.
+            self._read[key] = self._store.get(store, namespace, name)
+        return self._read[key]
+
+    def entries(self, store: str, namespace: str = "") -> list[Entry]:
+        """Return the objects by namespace and name."""
+        return self._workers.on_loop(lambda: self._store.entries(store, namespace))
+
+    def entries_at(self, store: str, version: int, namespace: str = "") -> list[Entry]:
+        """Return the objects as they were at the version."""
+        return self._workers.on_loop(lambda: self._store.entries_at(store, version, namespace))
+
+    def create(self, store: str, obj: JsonObject) -> Entry:
+        """Add an object."""
+        return self._commit(lambda: self._store.create(store, obj))
+
+    def update(self, store: str, obj: JsonObject, *, expected: int | None = None) -> Entry:
+        """Put an object in the place of its former version."""
+        return self._commit(lambda: self._store.update(store, obj, expected=expected))
+
+    def delete(
+        self,
+        store: str,
+        namespace: str,
+        name: str,
+        *,
+        expected: int | None = None,
+        final: JsonObject | None = None,
+    ) -> Entry:
+        """Remove an object."""
+        return self._commit(
+            lambda: self._store.delete(store, namespace, name, expected=expected, final=final)
+        )
+
+    def _commit(self, write: Callable[[], T]) -> T:
+        def step() -> T:
+            for key, entry in self._read.items():
+                if self._store.get(*key) is not entry:
+                    raise OvertakenError
+            return write()
+
+        try:
+            return self._workers.on_loop(step)
+        finally:
+            # What follows, such as the next object of a collection, is looked at as it is then.
+            self._read.clear()

@@ -1,0 +1,178 @@
+"""What each verb does with one request, wherever it runs.
+
+Everything here happens without waiting. It runs on the event loop for small requests, with the
+store itself, and in a thread for large ones, with an `Attempt` in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from keepclose.apiserver.failures import unsupported_patch_type
+from keepclose.apiserver.patching.merge import apply_merge_patch
+from keepclose.apiserver.patching.operations import apply_json_patch
+from keepclose.apiserver.patching.strategic import apply_strategic_patch
+from keepclose.apiserver.resources import BINDINGS
+from keepclose.apiserver.serving import bodies
+from keepclose.apiserver.serving.answers import (
+    answer_status,
+    answer_with,
+    answer_written,
+    noting,
+)
+from keepclose.apiserver.serving.binding import SUCCESS, bind_pod
+from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
+from keepclose.apiserver.serving.forms import Form, encode, render_entry, render_list
+from keepclose.apiserver.serving.identities import drop_duplicate_owners
+from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.serving.options import (
+    WriteOptions,
+    read_list_options,
+    read_write_options,
+)
+from keepclose.apiserver.serving.reading import read_one
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.writing import Writer, manager_name
+from keepclose.apiserver.strategies.scale import scale_of, write_scale
+
+Query = dict[str, str]
+Operation = Callable[[Request, Target, Query, Form], Answer]
+
+
+class Operations:
+    """The verbs that answer at once, by way of one writer and one deleter."""
+
+    def __init__(self, writer: Writer, deleter: Deleter) -> None:
+        """Hold both, which share a store."""
+        self.writer = writer
+        self._deleter = deleter
+        self.verbs: dict[str, Operation] = {
+            "get": self.get,
+            "create": self.create,
+            "update": self.update,
+            "patch": self.patch,
+            "delete": self.delete,
+            "deletecollection": self.delete_collection,
+        }
+
+    def get(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+        """Return one object."""
+        del request
+        entry = read_one(self.writer.store, target)
+        if target.subresource == "scale":
+            scale = scale_of(target.resource, msgspec.json.decode(entry.data))
+            return answer_with(200, encode(scale, form.media_type), form)
+        data = render_entry(target.resource, entry, form, query.get("includeObject", ""))
+        return answer_with(200, data, form)
+
+    def create(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+        """Create an object, or bind a pod."""
+        binds = target.subresource == "binding" or target.resource is BINDINGS
+        resource = BINDINGS if binds else target.resource
+        options = read_write_options(query)
+        new, warnings = bodies.read_object(
+            request.body,
+            bodies.media_type_of(request.header(b"content-type")),
+            resource,
+            self.writer.type_of(resource),
+            validation=options.field_validation,
+        )
+        with noting(warnings):
+            if binds:
+                bind_pod(self.writer.store, target, new, dry_run=options.dry_run)
+                return answer_status(201, SUCCESS, warnings, form)
+            warnings += drop_duplicate_owners(new["metadata"])
+            written = self.writer.create(target, new, options, manager=_manager(options, request))
+        return answer_written(target, written, warnings, form)
+
+    def update(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+        """Put an object in place of the stored one."""
+        resource = target.resource
+        options = read_write_options(query)
+        media_type = bodies.media_type_of(request.header(b"content-type"))
+        manager = _manager(options, request)
+        if target.subresource == "scale":
+            scale = bodies.read_values(request.body, media_type, bodies.SCALE.kind)
+            bodies.check_scale(scale, self.writer.type_of(bodies.SCALE))
+            return self._scaled(target, scale, options, manager, form)
+        new, warnings = bodies.read_object(
+            request.body,
+            media_type,
+            resource,
+            self.writer.type_of(resource, target),
+            validation=options.field_validation,
+        )
+        with noting(warnings):
+            warnings += drop_duplicate_owners(new["metadata"])
+            written = self.writer.update(target, new, options, manager=manager)
+        return answer_written(target, written, warnings, form)
+
+    def patch(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+        """Change an object by a patch of any type."""
+        resource = target.resource
+        media_type = bodies.media_type_of(request.header(b"content-type"))
+        if media_type not in bodies.PATCH_TYPES:
+            raise unsupported_patch_type()
+        options = read_write_options(query, patch=media_type)
+        scaled = target.subresource == "scale"
+        shape = self.writer.type_of(bodies.SCALE if scaled else resource, target)
+        if media_type == bodies.APPLY:
+            manager = bodies.required_manager(options.field_manager)
+            applied = bodies.read_applied(request.body, resource)
+            written = self.writer.apply(target, applied, options, manager=manager)
+            return answer_written(target, written, [], form)
+        manager = _manager(options, request)
+        current = self.writer.current(target)
+        document = scale_of(resource, current) if scaled else current
+        if media_type == bodies.JSON_PATCH:
+            patched = apply_json_patch(document, request.body)
+        elif media_type == bodies.MERGE_PATCH:
+            patched = apply_merge_patch(document, bodies.read_patch(request.body))
+        else:
+            patched = apply_strategic_patch(document, bodies.read_patch(request.body), shape)
+        if scaled:
+            bodies.check_scale(patched, shape, patched=True)
+            return self._scaled(target, patched, options, manager, form)
+        bodies.check_kind(patched, resource)
+        warnings = bodies.check_patched(
+            patched, resource, shape, validation=options.field_validation
+        )
+        with noting(warnings):
+            written = self.writer.update(target, patched, options, manager=manager)
+        return answer_written(target, written, warnings, form)
+
+    def _scaled(
+        self,
+        target: Target,
+        scale: dict[str, Any],
+        options: WriteOptions,
+        manager: str,
+        form: Form,
+    ) -> Answer:
+        current = self.writer.current(target)
+        changed = write_scale(target.resource, current, scale)
+        written = self.writer.update(target, changed, options, manager=manager)
+        shown = scale_of(target.resource, written.object)
+        return answer_with(200, encode(shown, form.media_type), form)
+
+    def delete(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+        """Delete one object."""
+        options = read_delete_options(request, query)
+        code, body = self._deleter.delete(target, options)
+        return answer_with(code, encode(body, form.media_type), form)
+
+    def delete_collection(
+        self, request: Request, target: Target, query: Query, form: Form
+    ) -> Answer:
+        """Delete what is selected, and return what it was."""
+        options = read_delete_options(request, query)
+        listed = self._deleter.delete_collection(target, read_list_options(query), options)
+        data = render_list(target.resource, listed.entries, form, listed.metadata)
+        return answer_with(200, data, form)
+
+
+def _manager(options: WriteOptions, request: Request) -> str:
+    return manager_name(options.field_manager, request.header(b"user-agent"))

@@ -1,0 +1,48 @@
+"""What requests need of the store, so that they can run on the event loop or beside it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from keepclose.apiserver.storage.entries import Entry, JsonObject
+
+
+class ObjectStore(Protocol):
+    """Reads and writes objects, each write by itself; the methods are those of `Store`."""
+
+    @property
+    def version(self) -> int:
+        """The version of the latest write."""
+        ...
+
+    def get(self, store: str, namespace: str, name: str) -> Entry | None:
+        """Return the object, or None."""
+        ...
+
+    def entries(self, store: str, namespace: str = "") -> list[Entry]:
+        """Return the objects by namespace and name."""
+        ...
+
+    def entries_at(self, store: str, version: int, namespace: str = "") -> list[Entry]:
+        """Return the objects as they were at the version."""
+        ...
+
+    def create(self, store: str, obj: JsonObject) -> Entry:
+        """Add an object."""
+        ...
+
+    def update(self, store: str, obj: JsonObject, *, expected: int | None = None) -> Entry:
+        """Put an object in the place of its former version."""
+        ...
+
+    def delete(
+        self,
+        store: str,
+        namespace: str,
+        name: str,
+        *,
+        expected: int | None = None,
+        final: JsonObject | None = None,
+    ) -> Entry:
+        """Remove an object."""
+        ...
