@@ -7,12 +7,14 @@ do follows from groups here, so a name without groups has the rights of any auth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
+from urllib.parse import unquote
 
 from keepclose.apiserver.failures import bad_request
 from keepclose.apiserver.security.roles import Action, allowed, refusal
 from keepclose.apiserver.security.users import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
+from keepclose.model.causes import render_value
 
 GROUP_HEADER: Final = b"impersonate-group"
 """The header that may be repeated; its values are joined by GROUP_SEPARATOR."""
@@ -21,6 +23,7 @@ GROUP_SEPARATOR: Final = b"\n"
 _PREFIX: Final = b"impersonate-"
 _USER_HEADER: Final = b"impersonate-user"
 _UID_HEADER: Final = b"impersonate-uid"
+_EXTRA_PREFIX: Final = b"impersonate-extra-"
 _SERVICE_ACCOUNT: Final = ("system", "serviceaccount")
 _SERVICE_ACCOUNTS: Final = "system:serviceaccounts"
 
@@ -43,7 +46,8 @@ class Impersonation(NamedTuple):
 def read_impersonation(headers: Mapping[bytes, bytes]) -> Impersonation | None:
     """Return whom the headers name, None when they name no user.
 
-    Raises Failure for headers that name groups or a UID and no user. Header names are lower case.
+    Raises Failure for headers that name groups, a UID or other attributes and no user. Header
+    names are lower case.
     """
     if not any(name.startswith(_PREFIX) for name in headers):
         return None
@@ -53,11 +57,30 @@ def read_impersonation(headers: Mapping[bytes, bytes]) -> Impersonation | None:
     if name:
         return Impersonation(name, groups)
     uid = headers.get(_UID_HEADER, b"").decode("latin-1")
-    without_user = [f"{{Group  {group}    }}" for group in groups]
-    without_user += [f"{{UID  {uid}  authentication.k8s.io/v1  }}"] if uid else []
-    if not without_user:
+    extra = _read_extra(headers)
+    if joined is None and not uid and not extra:
         return None
-    raise bad_request(f"requested [{' '.join(without_user)}] without impersonating a user")
+    wanted = (
+        f'&user.DefaultInfo{{Name:"", UID:{render_value(uid)}, '
+        f"Groups:{_list_texts(groups) if groups else '[]string(nil)'}, "
+        f"Extra:map[string][]string{extra or '(nil)'}}}"
+    )
+    raise bad_request(f"requested {wanted} without impersonating a user name")
+
+
+def _read_extra(headers: Mapping[bytes, bytes]) -> str:
+    """Return the further attributes that headers name, as Go writes a map; "" without any."""
+    values = {
+        unquote(name.removeprefix(_EXTRA_PREFIX).decode("latin-1")): value.decode("latin-1")
+        for name, value in headers.items()
+        if name.startswith(_EXTRA_PREFIX)
+    }
+    texts = [f"{render_value(key)}:{_list_texts((values[key],))}" for key in sorted(values)]
+    return f"{{{', '.join(texts)}}}" if texts else ""
+
+
+def _list_texts(texts: Iterable[str]) -> str:
+    return f"[]string{{{', '.join(map(render_value, texts))}}}"
 
 
 def impersonate(caller: User, wanted: Impersonation) -> User:

@@ -138,6 +138,17 @@ def allowed(user: User, action: Action, body: Mapping[str, Any] | None = None) -
     return REFUSED
 
 
+def may_create_some(user: User, action: Action) -> bool:
+    """Return whether the user may create an object of a name that is not known yet.
+
+    Where the rule is about one name, `allowed` decides as soon as the object is read.
+    """
+    if action.verb != "create" or action.name or not user.node:
+        return False
+    own = _own_objects(user.node).get(action.target)
+    return own is not None and "create" in own.verbs and own.namespace == action.namespace
+
+
 def refusal(user: User, action: Action) -> Failure:
     """Return the answer to what the user may not do."""
     who = f"User {render_value(user.name)} cannot {action.verb}"

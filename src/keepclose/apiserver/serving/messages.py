@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from keepclose.apiserver.security.write_rights import WriteRights
+
 _REASONS: Final = {
     200: b"OK",
     201: b"Created",
@@ -46,6 +48,8 @@ class Request(msgspec.Struct):
     body: bytes = b""
     # What TLS knows of the client, as `ssl.SSLSocket.getpeercert` gives it.
     peer: dict[str, Any] | None = None
+    # Set when the request is admitted; None for administrators, whose writes are not checked.
+    rights: WriteRights | None = None
 
     def header(self, name: bytes) -> str:
         """Return a header, or ""."""

@@ -85,7 +85,9 @@ class Operations:
                 bind_pod(self.writer.store, target, new, dry_run=options.dry_run)
                 return answer_status(201, SUCCESS, warnings, form)
             warnings += drop_duplicate_owners(new["metadata"])
-            written = self.writer.create(target, new, options, manager=_manager(options, request))
+            written = self.writer.create(
+                target, new, options, manager=_manager(options, request), rights=request.rights
+            )
         return answer_written(target, written, warnings, form)
 
     def update(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
@@ -107,7 +109,9 @@ class Operations:
         )
         with noting(warnings):
             warnings += drop_duplicate_owners(new["metadata"])
-            written = self.writer.update(target, new, options, manager=manager)
+            written = self.writer.update(
+                target, new, options, manager=manager, rights=request.rights
+            )
         return answer_written(target, written, warnings, form)
 
     def patch(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
@@ -122,7 +126,9 @@ class Operations:
         if media_type == bodies.APPLY:
             manager = bodies.required_manager(options.field_manager)
             applied = bodies.read_applied(request.body, resource)
-            written = self.writer.apply(target, applied, options, manager=manager)
+            written = self.writer.apply(
+                target, applied, options, manager=manager, rights=request.rights
+            )
             return answer_written(target, written, [], form)
         manager = _manager(options, request)
         current = self.writer.current(target)
@@ -141,7 +147,9 @@ class Operations:
             patched, resource, shape, validation=options.field_validation
         )
         with noting(warnings):
-            written = self.writer.update(target, patched, options, manager=manager)
+            written = self.writer.update(
+                target, patched, options, manager=manager, rights=request.rights
+            )
         return answer_written(target, written, warnings, form)
 
     def _scaled(

@@ -25,6 +25,7 @@ from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.schemas.checking import check_object
 from keepclose.apiserver.schemas.definitions import load_types
 from keepclose.apiserver.schemas.types import Type
+from keepclose.apiserver.security.write_rights import WriteRights
 from keepclose.apiserver.serving.bodies import JsonObject
 from keepclose.apiserver.serving.identities import (
     check_name,
@@ -110,7 +111,13 @@ class Writer:
         return conversion.from_stored(target.resource, stored)
 
     def create(
-        self, target: Target, new: JsonObject, options: WriteOptions, *, manager: str
+        self,
+        target: Target,
+        new: JsonObject,
+        options: WriteOptions,
+        *,
+        manager: str,
+        rights: WriteRights | None = None,
     ) -> Written:
         """Store a new object."""
         metadata: JsonObject = new["metadata"]
@@ -121,10 +128,16 @@ class Writer:
         now = timestamp()
         self._begin(target, metadata, now)
         new = self._record(target, None, new, manager=manager, now=now)
-        return self._store_new(target.resource, new, options, now=now)
+        return self._store_new(target.resource, new, options, now=now, rights=rights)
 
     def update(
-        self, target: Target, new: JsonObject, options: WriteOptions, *, manager: str
+        self,
+        target: Target,
+        new: JsonObject,
+        options: WriteOptions,
+        *,
+        manager: str,
+        rights: WriteRights | None = None,
     ) -> Written:
         """Store an object in place of the one with its name."""
         resource = target.resource
@@ -132,7 +145,8 @@ class Writer:
         entry = self.store.get(resource.store, target.namespace, target.name)
         if entry is None:
             if self.strategy_of(resource).allows_create_on_update and not target.subresource:
-                return self.create(target._replace(name=""), new, options, manager=manager)
+                unnamed = target._replace(name="")
+                return self.create(unnamed, new, options, manager=manager, rights=rights)
             raise not_found(resource.plural, resource.group, target.name)
         old = msgspec.json.decode(entry.data)
         check_versions(resource, new["metadata"], old["metadata"], self.strategy_of(resource))
@@ -141,10 +155,16 @@ class Writer:
         if target.subresource == "scale":
             # Who scales owns the number of replicas apart; else it is a change like any other.
             target = target._replace(subresource="")
-        return self._store_changed(target, new, entry, old, options, now=now)
+        return self._store_changed(target, new, entry, old, options, now=now, rights=rights)
 
     def apply(
-        self, target: Target, applied: JsonObject, options: WriteOptions, *, manager: str
+        self,
+        target: Target,
+        applied: JsonObject,
+        options: WriteOptions,
+        *,
+        manager: str,
+        rights: WriteRights | None = None,
     ) -> Written:
         """Merge a configuration into the object, or create the object from it."""
         resource = target.resource
@@ -178,11 +198,11 @@ class Writer:
             self._begin(target, merged["metadata"], now)
             merged = conversion.to_stored(resource, merged)
             strategy.set_defaults(merged)
-            return self._store_new(resource, merged, options, now=now)
+            return self._store_new(resource, merged, options, now=now, rights=rights)
         check_versions(resource, merged["metadata"], stored["metadata"], strategy)
         merged = conversion.to_stored(resource, merged)
         strategy.set_defaults(merged)
-        return self._store_changed(target, merged, entry, stored, options, now=now)
+        return self._store_changed(target, merged, entry, stored, options, now=now, rights=rights)
 
     def _begin(self, target: Target, metadata: JsonObject, now: str) -> None:
         """Give a new object what the server gives it."""
@@ -214,7 +234,13 @@ class Writer:
         return conversion.to_stored(resource, new)
 
     def _store_new(
-        self, resource: Resource, new: JsonObject, options: WriteOptions, *, now: str
+        self,
+        resource: Resource,
+        new: JsonObject,
+        options: WriteOptions,
+        *,
+        now: str,
+        rights: WriteRights | None,
     ) -> Written:
         strategy = self.strategy_of(resource)
         context = Context(self.gates, now, options.dry_run)
@@ -229,6 +255,8 @@ class Writer:
                 causes = newer_event_causes(causes, new, None)
             if causes:
                 raise invalid(resource.kind, BY_STORE[resource.store].group, name, causes)
+            if rights is not None:
+                rights.check_create(new)
             strategy.on_read(new)
             warnings = strategy.warnings(new, None, context)
             if self.store.get(resource.store, metadata.get("namespace", ""), name) is not None:
@@ -251,6 +279,7 @@ class Writer:
         options: WriteOptions,
         *,
         now: str,
+        rights: WriteRights | None,
     ) -> Written:
         resource = target.resource
         strategy = self.strategy_of(resource)
@@ -259,6 +288,8 @@ class Writer:
             metadata["namespace"] = target.namespace
         metadata.pop("selfLink", None)
         metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
+        if rights is not None:
+            rights.check_update(new, old)
         context = Context(self.gates, now, options.dry_run)
         stored = False
         try:
