@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from keepclose.cluster.holders import identify_self, parse_holder
 from keepclose.cluster.home import (
     BusyError,
     ClusterState,
@@ -52,7 +53,7 @@ def test_two_clusters_cannot_have_one_directory(tmp_path: Path) -> None:
     """The second is told who has it."""
     home = Home(tmp_path / "home")
     claim = claim_home(home)
-    assert holder_of(home) == os.getpid()
+    assert holder_of(home) == parse_holder(identify_self())
     with pytest.raises(BusyError, match=rf"already \(process {os.getpid()}\)"):
         claim_home(home)
     home.write_state(STATE)
@@ -143,7 +144,7 @@ def test_the_holder_is_named_before_anything_else(tmp_path: Path) -> None:
     (home.directory / "made-by-keepclose-up").touch()
     (home.directory / "lab.lock").write_text("4242 and more digits than the next one has")
     claim = claim_home(home)
-    assert holder_of(home) == os.getpid()
+    assert holder_of(home) == parse_holder(identify_self())
     claim.release()
 
 

@@ -33,7 +33,7 @@ from keepclose.apiserver.namespace_objects import NamespaceObjects
 from keepclose.apiserver.resources import BY_KIND, Resource
 from keepclose.apiserver.schemas.definitions import load_types
 from keepclose.apiserver.security.certificates import Authority, InvalidHostError
-from keepclose.apiserver.security.files import BrokenFileError
+from keepclose.apiserver.security.files import BrokenFileError, make_private_directory
 from keepclose.apiserver.security.kubeconfigs import write_kubeconfigs, write_node_kubeconfig
 from keepclose.apiserver.security.tokens import InvalidNodeNameError, Tokens
 from keepclose.apiserver.service_cidrs import ServiceCIDRConditions
@@ -106,10 +106,10 @@ class ApiServer:
         self.settings = settings
         directory = settings.data_dir
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(directory)
             # NB: the store first, because its lock keeps us off the files of a running server.
             self.store = Store.open(directory, synchronous=settings.synchronous)
-        except (OSError, StorageError) as error:
+        except (BrokenFileError, OSError, StorageError) as error:
             raise StartError(_explain(error)) from error
         try:
             self._authority = Authority(directory / "pki", now=time.time())

@@ -228,9 +228,11 @@ def _kubectl_hint() -> str:
 
 
 def _write_errors_to(log: Path, *, output_too: bool) -> None:
+    from keepclose.apiserver.security.directories import open_append
+
     with suppress(BrokenPipeError):
         sys.stdout.flush()
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    file = open_append(log)
     os.dup2(file, 2)
     if output_too:
         os.dup2(file, 1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from keepclose.apiserver.security.directories import BrokenFileError, PrivateDirectory
 from keepclose.cluster.control import socket_address
 
 JsonObject = dict[str, Any]
@@ -41,13 +43,13 @@ def call(
     path = data_dir.expanduser() / "lab.sock"
     with socket.socket(socket.AF_UNIX) as one:
         try:
-            directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-            try:
-                one.connect(socket_address(path, directory))
-            finally:
-                os.close(directory)
+            with PrivateDirectory.open(path.parent) as directory:
+                one.connect(socket_address(path, directory.descriptor))
+            _check_peer(one)
         except PermissionError:
             raise CallError(f"the cluster in {path.parent} belongs to another user", 5) from None
+        except BrokenFileError as error:
+            raise CallError(str(error), 5) from None
         except OSError:
             text = f"no cluster runs in {path.parent}; start one with keepclose up"
             raise CallError(text, 4) from None
@@ -67,3 +69,12 @@ def call(
             # Half a line, or none, is all that is left of a cluster that was killed.
             pass
     raise CallError("the cluster ended before it answered", 4)
+
+
+def _check_peer(one: socket.socket) -> None:
+    """Raise PermissionError where a process of another user listens at the socket."""
+    form = "3i"
+    sent = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
+    _pid, user, _group = struct.unpack(form, sent)
+    if user != os.geteuid():
+        raise PermissionError

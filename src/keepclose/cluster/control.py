@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from keepclose.apiserver.security.directories import PrivateDirectory
 from keepclose.kube.errors import KubeError, ServerError, TransportError
 from keepclose.lab.refusals import LabRefusal
 
@@ -42,16 +43,15 @@ class ControlServer:
 
     async def start(self) -> None:
         """Listen; raises OSError."""
-        directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
         one = socket.socket(socket.AF_UNIX)
         try:
-            one.bind(socket_address(self._path, directory))
-            self._path.chmod(0o600)
+            with PrivateDirectory.open(self._path.parent) as directory:
+                # NB: the mode of the socket before it is bound is the one that it gets.
+                os.fchmod(one.fileno(), 0o600)
+                one.bind(socket_address(self._path, directory.descriptor))
         except BaseException:
             one.close()
             raise
-        finally:
-            os.close(directory)
         # NB: a server that serves at once is out of reach while its maker is cancelled.
         self._server = await asyncio.start_unix_server(
             self._take, sock=one, limit=_LONGEST, start_serving=False

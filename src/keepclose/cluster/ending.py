@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import Final
 
-from keepclose.cluster.home import Home, clear_free, holder_of, is_held
+from keepclose.cluster.holders import NotRunningError, send_signal
+from keepclose.cluster.home import LOCK, Home, clear_free, holder_of, is_held
 
 _ORDERLY_S: Final = 10.0
 _KILLED_S: Final = 5.0
@@ -31,24 +31,29 @@ def end_cluster(home: Home) -> bool:
 
 
 def _end_holder(home: Home) -> None:
-    pid = holder_of(home)
-    if pid is None:
+    holder = holder_of(home)
+    if holder is None:
         if not is_held(home):
             return
         raise StillRunningError(f"the cluster in {home.directory} is just starting; try again")
     try:
-        os.kill(pid, signal.SIGTERM)
+        send_signal(holder, signal.SIGTERM)
         if not _await_end(home, _ORDERLY_S):
-            os.kill(pid, signal.SIGKILL)
+            send_signal(holder, signal.SIGKILL)
             if not _await_end(home, _KILLED_S):
-                raise StillRunningError(f"process {pid} does not end")
+                raise StillRunningError(f"process {holder.pid} does not end")
     except PermissionError:
         raise StillRunningError(
-            f"the cluster in {home.directory} belongs to another user (process {pid})"
+            f"the cluster in {home.directory} belongs to another user (process {holder.pid})"
         ) from None
-    except ProcessLookupError:
-        # It has just ended by itself.
-        return
+    except NotRunningError:
+        if _await_end(home, _LOOK_S * 5):
+            # It has just ended by itself.
+            return
+        raise StillRunningError(
+            f"{home.directory / LOCK} names process {holder.pid}, which has ended, and is held by "
+            f"another; see who holds it: fuser {home.directory / LOCK}"
+        ) from None
 
 
 def _await_end(home: Home, seconds: float) -> bool:

@@ -1,7 +1,8 @@
 """The directory of a cluster: what lies where, who has it, and what is left when it ends.
 
 One cluster at a time has a directory, told by a lock that the kernel takes back when its holder
-ends in whatever way. Only directories that a cluster made for itself are ever removed.
+ends in whatever way. Only directories that a cluster made for itself are ever removed, and only a
+directory of this user is used at all: what another user left in its place is refused, not read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +17,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from keepclose.apiserver.security.directories import BrokenFileError, PrivateDirectory
+from keepclose.cluster.holders import Holder, identify_self, parse_holder
+
 DEFAULT_HOME: Final = Path("~/.keepclose")
 _MARK: Final = "made-by-keepclose-up"
 LOCK: Final = "lab.lock"
-_PASSING: Final = ("lab.json", "lab.sock", LOCK)
+_STATE: Final = "lab.json"
+_SOCKET: Final = "lab.sock"
+_LOGS: Final = "logs"
+_PASSING: Final = (_STATE, _SOCKET, LOCK)
 _LOOK_S: Final = 0.3
 
 
@@ -67,54 +73,66 @@ class Home(NamedTuple):
     @property
     def logs(self) -> Path:
         """What each process logs."""
-        return self.directory / "logs"
+        return self.directory / _LOGS
 
     @property
     def socket(self) -> Path:
         """Where a running cluster takes requests."""
-        return self.directory / "lab.sock"
+        return self.directory / _SOCKET
 
     def node_kubeconfig(self, node: str) -> Path:
         """Return the kubeconfig of a node."""
         return self.directory / f"node-{node}.kubeconfig"
 
     def read_state(self) -> ClusterState | None:
-        """Return what the cluster here says about itself, or None."""
+        """Return what the cluster here says about itself, or None; raises HomeError."""
         try:
-            return msgspec.json.decode(
-                (self.directory / "lab.json").read_bytes(), type=ClusterState
-            )
+            with PrivateDirectory.open(self.directory) as directory:
+                content = directory.read(_STATE)
+                return None if content is None else msgspec.json.decode(content, type=ClusterState)
+        except BrokenFileError as error:
+            raise HomeError(str(error)) from None
         except (OSError, msgspec.DecodeError):
             return None
 
     def write_state(self, state: ClusterState) -> None:
         """Let others find the cluster."""
-        path = self.directory / "lab.json"
-        path.with_suffix(".new").write_bytes(msgspec.json.encode(state))
-        path.with_suffix(".new").replace(path)
+        with PrivateDirectory.open(self.directory) as directory:
+            directory.write(_STATE, msgspec.json.encode(state))
 
     def clear(self) -> None:
         """Remove what a cluster leaves: everything, or of one that is kept what passes."""
-        with suppress(FileNotFoundError):
-            if not self.is_kept and (self.directory / _MARK).exists():
-                _empty(self.directory)
-            # NB: the lock goes last, because others take its absence for the end.
-            for name in _PASSING:
-                (self.directory / name).unlink(missing_ok=True)
-            if not self.is_kept and not any(self.directory.iterdir()):
-                self.directory.rmdir()
+        directory = _open_existing(self)
+        if directory is not None:
+            with directory:
+                _clear(self, directory)
 
 
 class Claim:
     """The right to a directory, for as long as this process lives or until it is given back."""
 
-    def __init__(self, home: Home, file: int) -> None:
-        self.home, self._file = home, file
+    def __init__(self, home: Home, directory: PrivateDirectory, file: int) -> None:
+        self.home, self._directory, self._file = home, directory, file
 
     def release(self) -> None:
         """Remove what is to be removed and let others have the directory."""
-        self.home.clear()
+        with self._directory:
+            _clear(self.home, self._directory)
         os.close(self._file)
+
+
+def check_home(home: Home) -> None:
+    """Return when the directory is ours or is not there yet; raises HomeError where it is not.
+
+    To be called before a user namespace is entered: from within, all other users look alike.
+    """
+    try:
+        PrivateDirectory.open(home.directory).close()
+    except BrokenFileError as error:
+        raise HomeError(str(error)) from None
+    except OSError:
+        # NB: claim_home says what is wrong with a directory that cannot be opened.
+        return
 
 
 def claim_home(home: Home) -> Claim:
@@ -122,62 +140,85 @@ def claim_home(home: Home) -> Claim:
 
     Raises BusyError when another cluster has it, and HomeError when it cannot be used.
     """
-    directory = home.directory
     try:
-        _refuse_strange(home)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = _lock_patiently(directory / LOCK)
+        directory = PrivateDirectory.open(home.directory, make=True)
+    except BrokenFileError as error:
+        raise HomeError(str(error)) from None
+    except OSError as error:
+        raise _unusable(home, error) from None
+    try:
+        _refuse_strange(home, directory)
+        directory, file = _lock_patiently(home, directory)
         if file is None:
             raise BusyError(_tell_holder(home))
         # NB: first of all, since others signal whoever is named here.
         os.truncate(file, 0)
-        os.write(file, str(os.getpid()).encode())
+        os.write(file, identify_self())
         if home.is_kept:
-            (directory / _MARK).unlink(missing_ok=True)
+            directory.remove(_MARK)
         else:
             _empty(directory)
-            (directory / _MARK).touch()
-        for name in ("lab.json", "lab.sock"):
-            (directory / name).unlink(missing_ok=True)
-        home.logs.mkdir(exist_ok=True)
+            directory.create(_MARK, b"")
+        for name in (_STATE, _SOCKET):
+            directory.remove(name)
+        directory.make_directory(_LOGS)
+    except BrokenFileError as error:
+        directory.close()
+        raise HomeError(str(error)) from None
     except OSError as error:
-        raise HomeError(
-            f"{error.filename or directory}: {error.strerror}; choose another directory "
-            "with --data-dir"
-        ) from None
-    return Claim(home, file)
+        directory.close()
+        raise _unusable(home, error) from None
+    except HomeError:
+        directory.close()
+        raise
+    return Claim(home, directory, file)
+
+
+def _unusable(home: Home, error: OSError) -> HomeError:
+    # NB: names are relative to the directory, unless it is one above that is in the way.
+    where = error.filename if isinstance(error.filename, str) else ""
+    path = home.directory / where if where else home.directory
+    return HomeError(f"{path}: {error.strerror}; choose another directory with --data-dir")
 
 
 def clear_free(home: Home) -> None:
     """Remove what a cluster left that was killed, unless another has the directory by now."""
-    if not (home.directory / LOCK).exists():
+    directory = _open_existing(home)
+    if directory is None:
         return
-    file = _lock(home.directory / LOCK)
-    if file is not None:
-        Claim(home, file).release()
+    file = _lock(directory) if directory.has(LOCK) else None
+    if file is None:
+        directory.close()
+    else:
+        Claim(home, directory, file).release()
 
 
-def holder_of(home: Home) -> int | None:
+def holder_of(home: Home) -> Holder | None:
     """Return the process that has the directory, None when nobody has it or it says nothing yet.
 
     Raises HomeError.
     """
     if not is_held(home):
         return None
-    try:
-        return int((home.directory / LOCK).read_text())
-    except (OSError, ValueError):
+    directory = _open_existing(home)
+    if directory is None:
         return None
+    with directory:
+        return parse_holder(directory.read(LOCK) or b"")
 
 
 def is_held(home: Home) -> bool:
     """Return whether a cluster runs here, without making or changing anything; raises HomeError."""
-    try:
-        file = os.open(home.directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+    directory = _open_existing(home)
+    if directory is None:
         return False
-    except OSError as error:
-        raise HomeError(f"{home.directory}: {error.strerror}") from None
+    with directory:
+        try:
+            file = directory.open_file(LOCK, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except BrokenFileError as error:
+            raise HomeError(str(error)) from None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -187,59 +228,88 @@ def is_held(home: Home) -> bool:
     return False
 
 
-def _refuse_strange(home: Home) -> None:
-    directory = home.directory
-    if home.is_kept or not directory.exists() or (directory / _MARK).exists():
+def _open_existing(home: Home) -> PrivateDirectory | None:
+    try:
+        return PrivateDirectory.open(home.directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except BrokenFileError as error:
+        raise HomeError(str(error)) from None
+    except OSError as error:
+        raise HomeError(f"{home.directory}: {error.strerror}") from None
+
+
+def _refuse_strange(home: Home, directory: PrivateDirectory) -> None:
+    if home.is_kept or directory.has(_MARK):
         return
-    if any(entry.name not in _PASSING for entry in directory.iterdir()):
+    if any(name not in _PASSING for name in directory.names()):
         raise HomeError(
-            f"{directory} holds files that no cluster made; "
+            f"{home.directory} holds files that no cluster made; "
             "move them, or choose another directory with --data-dir"
         )
 
 
-def _empty(directory: Path) -> None:
+def _clear(home: Home, directory: PrivateDirectory) -> None:
+    if not home.is_kept and directory.has(_MARK):
+        _empty(directory)
+    # NB: the lock goes last, because others take its absence for the end.
+    for name in _PASSING:
+        directory.remove(name)
+    if not home.is_kept and not directory.names():
+        with suppress(OSError):
+            home.directory.rmdir()
+
+
+def _empty(directory: PrivateDirectory) -> None:
     """Remove everything but the lock, which is ours by now."""
-    for entry in directory.iterdir():
-        if entry.name == LOCK:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    for name in directory.names():
+        if name != LOCK:
+            directory.remove(name)
 
 
-def _lock_patiently(path: Path) -> int | None:
-    """Return the lock as `_lock` does; one who only looks has it for a moment too."""
+def _lock_patiently(home: Home, directory: PrivateDirectory) -> tuple[PrivateDirectory, int | None]:
+    """Return the lock as `_lock` does; one who only looks has it for a moment too.
+
+    The last holder may have removed the directory meanwhile, so that it is opened again.
+    """
     end = time.monotonic() + _LOOK_S
     while True:
-        file = _lock(path)
+        try:
+            file = _lock(directory)
+        except FileNotFoundError:
+            again = PrivateDirectory.open(home.directory, make=True)
+            directory.close()
+            directory = again
+            continue
         if file is not None or time.monotonic() > end:
-            return file
+            return directory, file
         time.sleep(_LOOK_S / 10)
 
 
-def _lock(path: Path) -> int | None:
-    """Return an open file that holds the lock, or None when somebody else has it."""
+def _lock(directory: PrivateDirectory) -> int | None:
+    """Return an open file that holds the lock, or None when another process has it.
+
+    Raises FileNotFoundError when the directory itself is gone.
+    """
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = directory.open_file(LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
             return None
         # NB: its last holder may have removed the file since it was opened.
-        try:
-            if os.stat(path).st_ino == os.fstat(file).st_ino:  # noqa: PTH116
+        with suppress(FileNotFoundError):
+            named = os.stat(LOCK, dir_fd=directory.descriptor, follow_symlinks=False)
+            if named.st_ino == os.fstat(file).st_ino:
                 return file
-        except FileNotFoundError:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(file)
 
 
 def _tell_holder(home: Home) -> str:
-    state, pid = home.read_state(), holder_of(home)
-    who = f" (process {state.pid}, {state.url})" if state else f" (process {pid})" if pid else ""
+    state, holder = home.read_state(), holder_of(home)
+    held = f" (process {holder.pid})" if holder else ""
+    who = f" (process {state.pid}, {state.url})" if state else held
     option = f" --data-dir {shlex.quote(str(home.directory))}" if home.is_kept else ""
     return (
         f"a cluster runs in {home.directory} already{who}; "

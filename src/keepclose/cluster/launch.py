@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from keepclose.cluster.applying import ApplyError
-from keepclose.cluster.home import ClusterState, HomeError, claim_home
+from keepclose.cluster.home import ClusterState, HomeError, check_home, claim_home
 from keepclose.cluster.nursery import Nursery
 from keepclose.cluster.programs import ProgramError
 from keepclose.cluster.supervisor import ClusterSettings, Step, Supervisor
@@ -57,6 +57,10 @@ def run_cluster(settings: ClusterSettings, reports: Reports) -> None:
 
 
 def _run_claimed(settings: ClusterSettings, reports: Reports) -> None:
+    try:
+        check_home(settings.home)
+    except HomeError as error:
+        raise LaunchError(str(error)) from error
     settings = _gain_packets(settings)
     if settings.no_packets:
         reports.no_packets(settings.no_packets)

@@ -24,6 +24,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
+from keepclose.apiserver.security.directories import open_append
 from keepclose.cluster.programs import Program, ProgramError
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -247,7 +248,7 @@ def _close_all_but(kept: int) -> None:
 
 
 def _write_output_to(log: str) -> None:
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    file = open_append(Path(log))
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, source in ((0, nothing), (1, file), (2, file)):
         os.dup2(source, number)

@@ -25,6 +25,7 @@ from keepclose.apiserver.security.files import (
     BrokenFileError,
     make_private_directory,
     read_private,
+    remove_private,
     write_private,
 )
 from keepclose.model.strings import dns1123_subdomain
@@ -201,7 +202,7 @@ class Authority:
     def _write_pair(self, name: str, pair: _Pair) -> None:
         certificate_path, key_path = self._paths(name)
         # The old certificate goes first: without it a key left alone by a crash is made anew.
-        certificate_path.unlink(missing_ok=True)
+        remove_private(certificate_path)
         write_private(key_path, _key_pem(pair.key))
         write_private(certificate_path, _certificate_pem(pair.certificate))
 

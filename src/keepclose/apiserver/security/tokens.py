@@ -101,6 +101,9 @@ class Tokens:
 
     def _files(self) -> Iterator[tuple[Path, User]]:
         for path in sorted(self._directory.iterdir()):
+            if path.is_symlink() and not path.exists():
+                # A link to nowhere holds no token; making one in its place names it.
+                continue
             if path.name in list(Role):
                 yield path, role_user(Role(path.name))
             elif path.name.startswith(_NODE_FILE):

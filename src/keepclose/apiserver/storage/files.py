@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,8 @@ CREATE TABLE floors (store TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT R
 PRAGMA journal_mode = WAL;
 """
 
+# Neither by way of a symbolic link nor waiting for the other end of a named pipe.
+_PLAIN_FILE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_SIZE: Final = 100
 _START_EMPTY: Final = f"move {DATA_FILE}* away to start empty"
@@ -55,10 +58,14 @@ class Lock:
         path = directory / LOCK_FILE
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | _PLAIN_FILE, 0o600)
         except OSError as error:
             advice = "choose a directory that this user may write to"
             raise StorageError(directory, f"cannot be written: {error.strerror}", advice) from error
+        status = os.fstat(self._handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(self._handle)
+            raise StorageError(path, "is no regular file of its own", "remove it")
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -111,7 +118,10 @@ def create_file(path: Path) -> None:
 def check_file(path: Path) -> None:
     """Raise a StorageError when the file is not a whole store of a format that is known."""
     try:
-        with path.open("rb") as file:
+        # NB: opened without waiting, for a named pipe would never be opened from the other side.
+        with os.fdopen(os.open(path, os.O_RDONLY | _PLAIN_FILE), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise StorageError(path, "is no regular file", _ELSEWHERE)
             header = file.read(_HEADER_SIZE)
             size = file.seek(0, os.SEEK_END)
     except OSError as error:
