@@ -194,14 +194,22 @@ def test_unreadable_text_is_explained(text: str, want: Unreadable) -> None:
     assert read(text) == want
 
 
-def test_many_aliases_are_cheap() -> None:
-    """A text whose aliases would unfold to billions of items is read without unfolding them."""
+def test_excessive_aliases_are_refused() -> None:
+    """A text whose aliases would unfold to billions of items is refused where they exceed it."""
     lines = ["a0: &a0 [x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
-    value = read("\n".join(lines))
+    unreadable = read("\n".join(lines))
 
-    assert len(value["a29"]) == 9
-    assert value["a29"][0] is value["a28"]
+    assert isinstance(unreadable, Unreadable)
+    assert unreadable.message == "not valid YAML: its aliases repeat more than a document may hold"
+    assert unreadable.line == 5
+
+
+def test_aliases_share_the_value_of_their_anchor() -> None:
+    """What an alias repeats is built once."""
+    value = read("a: &a [x]\nb: [*a, *a]")
+
+    assert value["b"][0] is value["b"][1] is value["a"]
 
 
 def test_members_are_read_without_their_values() -> None:

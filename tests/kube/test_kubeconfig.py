@@ -365,8 +365,8 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
         ),
         pytest.param(
             "current-context: 2026-01-31",
-            "current-context: expected a text, got a date; put it in quotes",
-            id="a name that YAML takes for a date",
+            "current-context: there is no context '2026-01-31'; there are: none",
+            id="a name that looks like a date is a text, as kubectl reads it",
         ),
         pytest.param("- a", "is no kubeconfig: expected a map", id="a list"),
         pytest.param(

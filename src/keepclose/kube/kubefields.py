@@ -139,4 +139,4 @@ _WORDS: Final[tuple[tuple[type, str], ...]] = (
 
 
 def _article(value: object) -> str:
-    return next((words for kind, words in _WORDS if isinstance(value, kind)), "a date")
+    return next((words for kind, words in _WORDS if isinstance(value, kind)), "a value")

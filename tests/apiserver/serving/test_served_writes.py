@@ -114,7 +114,14 @@ async def test_creates_that_are_refused(
 @pytest.mark.parametrize(
     ("path", "body", "type_", "want_text"),
     [
-        pytest.param(CONFIGMAPS, b"a: b: c", "application/yaml", "error decoding YAML", id="yaml"),
+        pytest.param(
+            CONFIGMAPS,
+            b"a: b: c",
+            "application/yaml",
+            "the object provided is unrecognized (must be of type ConfigMap): yaml: line 1: "
+            "mapping values are not allowed in this context (613a20623a2063)",
+            id="yaml",
+        ),
         pytest.param(
             CONFIGMAPS,
             b"k8s\x00\xff",
@@ -148,11 +155,15 @@ async def test_bodies_that_cannot_be_read(
     assert want_text in reply.message
 
 
-async def test_patches_may_be_yaml(api: Served) -> None:
-    """A merge patch is taken as YAML too, where dates stay text."""
+async def test_patches_are_no_yaml(api: Served) -> None:
+    """A merge patch in YAML is refused, as kube-apiserver does; apply reads dates as text."""
     await api.create(CONFIGMAPS, {"metadata": {"name": "one"}})
     path = f"{CONFIGMAPS}/one"
     reply = await api.call("PATCH", path, b"data:\n  day: 2026-01-02\n", type=MERGE_PATCH)
+    assert reply.status == 400
+    assert reply.message.startswith("error decoding patch: ")
+    applied = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {day: 2026-01-02}\n"
+    reply = await api.call("PATCH", f"{path}?fieldManager=me", applied, type=APPLY)
     assert (reply.status, reply.json["data"]) == (200, {"day": "2026-01-02"})
 
 

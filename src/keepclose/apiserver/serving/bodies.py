@@ -1,16 +1,16 @@
 """The objects that requests carry: bytes of a known type to a checked JSON value.
 
-A body is bounded in size by the server and in depth here. Fields that a kind does not have are
-refused, warned of or silently dropped, as `fieldValidation` says; a value of the wrong type is
-always refused.
+A body is bounded in size by the server, in depth and in YAML nodes here. Fields that a kind does
+not have are refused, warned of or silently dropped, as `fieldValidation` says; a value of the wrong
+type is always refused.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from keepclose.apiserver.failures import Failure, bad_request, invalid, unsupported_media_type
 from keepclose.apiserver.resources import BINDINGS, BY_KIND, Resource
@@ -20,8 +20,16 @@ from keepclose.apiserver.schemas.strictness import strict_texts
 from keepclose.apiserver.schemas.types import Type
 from keepclose.apiserver.schemas.wires import MessageError
 from keepclose.apiserver.serving.forms import JSON, YAML
+from keepclose.kube.yamlnodes import Limits, YamlError
+from keepclose.kube.yamlvalues import explain, read_yaml
 from keepclose.model.causes import invalid as invalid_value
 from keepclose.model.causes import required
+from keepclose.model.jsonvalues import (
+    JsonDepthError,
+    JsonValueError,
+    check_depth,
+    decode_json,
+)
 
 JsonObject = dict[str, Any]
 APPLY: Final = "application/apply-patch+yaml"
@@ -38,9 +46,16 @@ SCALE: Final = Resource(
     singular="scale",
     definition="io.k8s.api.autoscaling.v1.Scale",
 )
+# A node of YAML takes 3 to 5 microseconds to read, so the costliest body takes a second at most.
+# The largest EndpointSlice, of 1,000 endpoints, has 20,000 nodes.
+YAML_NODES_MAX: Final = 200_000
+YAML_LIMITS: Final = Limits(nodes=YAML_NODES_MAX, repeated_nodes=YAML_NODES_MAX)
+# Up to here YAML is read within 10 ms, whatever it holds.
+YAML_AT_ONCE_BYTES: Final = 4096
 _YAML_TYPES: Final = frozenset({YAML, APPLY, "application/x-yaml"})
 _DEFAULT_VALIDATION: Final = "Warn"
 _SHOWN: Final = 30
+_REPEATED_MAX: Final = 100
 _GO_KINDS: Final = {list: "array", dict: "object", str: "string", bool: "bool", type(None): "null"}
 _GO_TYPE: Final = (
     'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; '
@@ -53,33 +68,70 @@ def media_type_of(header: str) -> str:
     return header.partition(";")[0].strip().lower() or JSON
 
 
+class ParsedYaml(bytes):
+    """A body of YAML with what it holds, so that it is parsed elsewhere than it is used."""
+
+    outcome: tuple[Any, list[str]] | YamlError
+
+
+def parse_body(body: bytes, media_type: str) -> bytes:
+    """Return a body with its costly part done: that of YAML which is no JSON is parsed.
+
+    A pure function that never raises, for threads beside the loop; the functions below take what
+    it returns in place of the body.
+    """
+    if media_type not in _YAML_TYPES or isinstance(body, ParsedYaml):
+        return body
+    try:
+        decode_json(body)
+    except JsonValueError:
+        parsed = ParsedYaml(body)
+        try:
+            parsed.outcome = read_yaml(body, YAML_LIMITS)
+        except YamlError as error:
+            parsed.outcome = error
+        return parsed
+    return body
+
+
 def read_values(body: bytes, media_type: str, kind: str = "object") -> JsonObject:
     """Return the JSON object that a body holds; messages name the kind that it should be."""
+    return _read_values(body, media_type, kind)[0]
+
+
+def _read_values(body: bytes, media_type: str, kind: str) -> tuple[JsonObject, list[str]]:
+    """Return the object and the keys that its YAML repeats, in the words of strict readers."""
     if media_type == PROTOBUF:
-        return _read_protobuf(body)
+        return _read_protobuf(body), []
     if media_type != JSON and media_type not in _YAML_TYPES:
         raise unsupported_media_type((JSON, YAML, PROTOBUF))
+    repeated: list[str] = []
     try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        value = decode_json(body)
+    except JsonValueError as error:
         if media_type == JSON:
             raise _unreadable(body, kind, _json_problem(error)) from None
-        value = _read_yaml(body)
+        value, repeated = _read_yaml(body, media_type, kind)
     if not isinstance(value, dict):
         found = _GO_KINDS.get(type(value), "number")
         why = f"json: cannot unmarshal {found} into Go value of type {_GO_TYPE}"
         raise _unreadable(body, kind, why)
-    return value
+    return value, repeated
 
 
 def read_object(
     body: bytes, media_type: str, resource: Resource, shape: Type, *, validation: str
 ) -> tuple[JsonObject, list[str]]:
     """Return the checked object of a create or an update, and warnings about its fields."""
-    value = read_values(body, media_type, resource.kind)
+    value, repeated = _read_values(body, media_type, resource.kind)
     check_kind(value, resource)
     warnings = check_shape(
-        value, resource, shape, validation=validation, body=body if media_type == JSON else None
+        value,
+        resource,
+        shape,
+        validation=validation,
+        body=body if media_type == JSON else None,
+        repeated=repeated,
     )
     return value, warnings
 
@@ -122,9 +174,9 @@ def check_scale(value: JsonObject, shape: Type, *, patched: bool = False) -> Non
 def read_patch(body: bytes) -> JsonObject:
     """Return the patch that a body holds."""
     try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        value = _read_yaml(body)
+        value = decode_json(body)
+    except JsonValueError as error:
+        raise bad_request(f"error decoding patch: {_json_problem(error)}") from None
     if not isinstance(value, dict):
         raise bad_request(f"error decoding patch: expected an object, got {type(value).__name__}")
     return value
@@ -164,10 +216,14 @@ def check_patched(
     value: JsonObject, resource: Resource, shape: Type, *, validation: str
 ) -> list[str]:
     """Do what `check_shape` does for an object that a patch made."""
+    try:
+        # A patch may nest one value that is allowed in another.
+        check_depth(value)
+    except JsonDepthError as error:
+        raise bad_request(f"error decoding patch: {error}") from None
     problems = check_object(shape, value)
     if problems.wrong_type:
-        text = msgspec.json.encode(value).decode()
-        raise invalid("", "", "", [invalid_value("patch", text, problems.wrong_type)])
+        raise invalid("", "", "", [invalid_value("patch", _encode(value), problems.wrong_type)])
     texts = [f'unknown field "{path}"' for path in problems.unknown]
     return _settle(texts, resource, validation or _DEFAULT_VALIDATION)
 
@@ -179,6 +235,7 @@ def check_shape(
     *,
     validation: str,
     body: bytes | None = None,
+    repeated: list[str] | None = None,
 ) -> list[str]:
     """Drop what the kind does not have, and return the warnings that are due."""
     mode = validation or _DEFAULT_VALIDATION
@@ -191,7 +248,10 @@ def check_shape(
     if body is not None:
         texts = strict_texts(shape, body, unknown=unknown)
     else:
-        texts = [f'unknown field "{path}"' for path in unknown]
+        texts = [
+            *(repeated or [])[:_REPEATED_MAX],
+            *(f'unknown field "{path}"' for path in unknown),
+        ]
     return _settle(texts, resource, mode)
 
 
@@ -225,12 +285,19 @@ def _unreadable(body: bytes, kind: str, why: str) -> Failure:
     )
 
 
-def _json_problem(error: Exception) -> str:
+def _json_problem(error: JsonValueError) -> str:
     """Return what is wrong with a text, in the words of Go's decoder where they are known."""
-    if isinstance(error, RecursionError):
-        return "exceeded max depth"
     text = str(error)
     return "unexpected end of JSON input" if "truncated" in text else text
+
+
+def _encode(value: JsonObject) -> str:
+    """Return a value as messages show it."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except OverflowError:
+        # A number of more than 64 bits, which is of the wrong type wherever it stands.
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _summary(body: bytes) -> str:
@@ -250,18 +317,16 @@ def _read_protobuf(body: bytes) -> JsonObject:
         raise bad_request(f"error decoding protobuf: {error}") from None
 
 
-def _read_yaml(body: bytes) -> Any:
-    try:
-        return yaml.load(body, Loader=_PlainLoader)  # noqa: S506 - a SafeLoader without dates
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise bad_request(f"error decoding YAML: {error}") from None
-
-
-class _PlainLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Reads YAML as JSON has it: a date stays text."""
-
-
-_PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:timestamp"]
-    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+def _read_yaml(body: bytes, media_type: str, kind: str) -> tuple[Any, list[str]]:
+    parsed = body if isinstance(body, ParsedYaml) else parse_body(body, media_type)
+    outcome = parsed.outcome if isinstance(parsed, ParsedYaml) else (decode_json(body), [])
+    if not isinstance(outcome, YamlError):
+        value, repeated = outcome
+        return {} if value is None else value, repeated
+    if media_type == APPLY:
+        why = f"error converting YAML to JSON: {explain(outcome)}"
+        raise bad_request(f"error decoding YAML: {why}")
+    raise bad_request(
+        f"the object provided is unrecognized (must be of type {kind}): {explain(outcome)} "
+        f"({_summary(body)})"
+    )

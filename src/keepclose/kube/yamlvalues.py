@@ -1,0 +1,272 @@
+"""YAML documents as plain values, read as sigs.k8s.io/yaml reads them.
+
+Scalars mean what they mean to kubectl and to a kube-apiserver: `yes`, `y` and `off` are booleans,
+1e3 is a number, dates and 12:30 stay strings, `<<` merges. Whole numbers have at most 64 bits;
+larger ones become fractions, and digits without end are a string.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+import struct
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from keepclose.kube.yamlnodes import (
+    CONTAINS_ITSELF,
+    MERGE,
+    STR,
+    TAG,
+    Limits,
+    YamlError,
+    compose,
+    error_at,
+    plain_tag,
+)
+
+Scalar = str | float | bool | None
+
+MERGE_NEEDS_MAP: Final = "map merge requires map or sequence of maps as the value"
+KEY_NEEDS_TEXT: Final = "invalid map key"
+KEY_REPEATED: Final = "already set in map"
+
+
+def read_yaml(text: str | bytes, limits: Limits) -> tuple[Any, list[str]]:
+    """Return the JSON value of the first document, and what a strict reader would object to.
+
+    No part of the value stands in two places, so that it may be changed. Raises YamlError. A pure
+    function: it may run on any thread.
+    """
+    document = compose(text, limits, alone=False)
+    if document is None:
+        return None, []
+    builder = Builder(exact=True)
+    value = builder.build(document.root)
+    if document.has_aliases:
+        value = msgspec.json.decode(msgspec.json.encode(value))
+    return value, builder.repeated
+
+
+class Builder:
+    """Builds values of the nodes of one document; the value of a node is built once.
+
+    `exact` builds JSON values as a kube-apiserver does: the last of two equal keys counts and is
+    noted in `repeated`, and what its tag or JSON cannot express is an error. Otherwise a key that
+    stands twice is an error, and a scalar that does not fit its tag stays a string.
+    """
+
+    def __init__(self, *, exact: bool) -> None:
+        self.repeated: list[str] = []
+        self._exact = exact
+        self._values: dict[int, Any] = {}
+        self._members: dict[int, dict[str, Node]] = {}
+
+    def build(self, node: Node) -> Any:
+        """Return the value of a node; raise YamlError where it has none."""
+        if isinstance(node, ScalarNode):
+            return node.value if node.tag == STR else self._scalar(node)
+        place = id(node)
+        built = self._values.get(place)
+        if built is not None:
+            if built is _OPEN:
+                raise error_at(node, CONTAINS_ITSELF)
+            return built
+        self._values[place] = _OPEN
+        value: Any
+        if isinstance(node, MappingNode):
+            value = {}
+            for key, member in self.members(node).items():
+                value[key] = self.build(member)
+        else:
+            value = []
+            for item in node.value:
+                value.append(
+                    item.value
+                    if isinstance(item, ScalarNode) and item.tag == STR
+                    else self.build(item)
+                )
+        self._values[place] = value
+        return value
+
+    def members(self, node: MappingNode) -> dict[str, Node]:
+        """Return the members of a map by their keys, merged ones included; raise YamlError."""
+        place = id(node)
+        known = self._members.get(place)
+        if known is not None:
+            if known is _NO_MEMBERS:
+                raise error_at(node, CONTAINS_ITSELF)
+            return known
+        self._members[place] = _NO_MEMBERS
+        members: dict[str, Node] = {}
+        own: dict[str, Node] = {}
+        for key, value in node.value:
+            if key.tag == MERGE:
+                self._merge(value, members, own)
+                continue
+            name = key.value if key.tag == STR else self._key(key)
+            if name in own or (self._exact and name in members):
+                self._note_repeated(node, key, name)
+            own[name] = members[name] = value
+        self._members[place] = members
+        return members
+
+    def _merge(self, value: Node, members: dict[str, Node], own: dict[str, Node]) -> None:
+        """Add the members of a merged map, or of several, of which the first wins."""
+        bases = value.value if isinstance(value, SequenceNode) else [value]
+        merged: dict[str, Node] = {}
+        for base in bases:
+            if not isinstance(base, MappingNode):
+                raise error_at(value, MERGE_NEEDS_MAP)
+            for name, member in self.members(base).items():
+                merged.setdefault(name, member)
+        # sigs.k8s.io/yaml takes a map in its order, so a later merge wins over a member.
+        kept = {} if self._exact else {name: own[name] for name in merged if name in own}
+        members.update(merged)
+        members.update(kept)
+
+    def _note_repeated(self, node: MappingNode, key: Node, name: str) -> None:
+        if self._exact:
+            line = key.start_mark.line + 1
+            self.repeated.append(
+                f"line {line}: key {msgspec.json.encode(name).decode()} {KEY_REPEATED}"
+            )
+            return
+        first = next(other for other, _ in node.value if other.value == key.value)
+        problem = f'key "{name}" {KEY_REPEATED}'
+        raise error_at(key, problem, earlier=first.start_mark.line)
+
+    def _key(self, key: Node) -> str:
+        """Return the text of a key that is no plain text."""
+        if not isinstance(key, ScalarNode):
+            raise error_at(key, KEY_NEEDS_TEXT)
+        if not self._exact:
+            return str(key.value)
+        value = resolve_scalar(key.tag, key.value)
+        match value:
+            case None:
+                raise error_at(key, "unsupported map key of type: <nil>")
+            case bool():
+                return "true" if value else "false"
+            case float():
+                return _short_float(value)
+            case _:
+                return str(value)
+
+    def _scalar(self, node: ScalarNode) -> Scalar:
+        tag, text = node.tag, node.value
+        if not self._exact:
+            value = resolve_scalar(tag, text)
+            return text if isinstance(value, bytes) else value
+        value = resolve_scalar(tag, text)
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        if isinstance(value, str):
+            if tag in _TYPED:
+                found = plain_tag(text).removeprefix(TAG)
+                wanted = tag.removeprefix(TAG)
+                if not (wanted == "int" and found in ("int", "float")):
+                    problem = f"cannot decode !!{found} `{text[:64]}` as a !!{wanted}"
+                    raise error_at(node, problem)
+            elif tag == _BINARY:
+                raise error_at(node, "!!binary value contains invalid base64 data")
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                name = "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
+                raise error_at(node, f"json: unsupported value: {name}")
+            # JSON has no way to say that 1000.0 is a fraction.
+            return int(value) if value.is_integer() and abs(value) < _INT_END else value
+        return value
+
+
+_OPEN: Final = object()
+_NO_MEMBERS: Final[dict[str, Node]] = {}
+_BINARY: Final = f"{TAG}binary"
+_TYPED: Final = frozenset({f"{TAG}{name}" for name in ("null", "bool", "int", "float")})
+_INT_END: Final = 1 << 63
+_UINT_END: Final = 1 << 64
+_BOOLEANS: Final = {
+    **dict.fromkeys(("y", "yes", "true", "on"), True),
+    **dict.fromkeys(("n", "no", "false", "off"), False),
+}
+_is_octal = re.compile("[-+]?0[0-7]+").fullmatch
+
+
+@lru_cache(maxsize=1 << 12)
+def resolve_scalar(tag: str, text: str) -> Scalar | bytes:
+    """Return the value of a scalar; what does not fit its tag stays a string."""
+    match tag.removeprefix(TAG):
+        case "null":
+            return None if plain_tag(text) == tag else text
+        case "bool":
+            return _BOOLEANS.get(text.lower(), text)
+        case "int":
+            return _whole_number(text)
+        case "float":
+            return _fraction(text)
+        case "binary":
+            return _decoded(text)
+        case _:
+            return text
+
+
+def _whole_number(text: str) -> Scalar:
+    if plain_tag(text) != f"{TAG}int":
+        return text
+    digits = text.replace("_", "")
+    try:
+        number = int(digits, 8) if _is_octal(digits) else int(digits, 0)
+    except ValueError:
+        return text
+    if -_INT_END <= number < _UINT_END:
+        return number
+    # NB: what has a prefix and too many digits is a text to Go.
+    return _fraction(digits) if digits.lstrip("+-").isdecimal() else text
+
+
+def _fraction(text: str) -> Scalar:
+    if plain_tag(text) not in _NUMBERS:
+        return text
+    digits = text.replace("_", "")
+    if digits[-3:].lower() in ("inf", "nan"):
+        return float(digits.replace(".", ""))
+    try:
+        number = float(digits)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+_NUMBERS: Final = (f"{TAG}int", f"{TAG}float")
+
+
+def _decoded(text: str) -> str | bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return text
+
+
+def _short_float(value: float) -> str:
+    """Return a fraction as a key: in the fewest digits that 32 bits need."""
+    if not math.isfinite(value):
+        return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    try:
+        wanted = struct.pack("f", value)
+    except OverflowError:
+        return ".inf" if value > 0 else "-.inf"
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+    return next((text for text in texts if struct.pack("f", float(text)) == wanted), f"{value:g}")
+
+
+def explain(error: YamlError) -> str:
+    """Return an error in the form of sigs.k8s.io/yaml: `yaml: line 4: exceeded max depth`."""
+    if error.problem.startswith("json: "):
+        return error.problem
+    where = "" if error.line is None else f"line {error.line + 1}: "
+    return f"yaml: {where}{error.problem}"
