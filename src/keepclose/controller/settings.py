@@ -91,7 +91,11 @@ def parse_duration(text: str) -> float | None:
     """
     if text == "0":
         return 0.0
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    seconds, position = 0.0, 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None:
+            return None
+        seconds += float(match[1]) * _UNITS[match[2]]
+        position = match.end()
+    return seconds if text else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.model.numbers import parse_natural
 
 
 class Named(Protocol):
@@ -191,14 +192,10 @@ class Cache(Generic[T]):
 
 def is_older(one: str, other: str) -> bool:
     """Return whether a resource version is certainly older; False where they cannot be compared."""
-    return (
-        one != other
-        and one.isascii()
-        and other.isascii()
-        and one.isdecimal()
-        and other.isdecimal()
-        and int(one) < int(other)
-    )
+    if one == other:
+        return False
+    version, other_version = parse_natural(one), parse_natural(other)
+    return version is not None and other_version is not None and version < other_version
 
 
 def _is_same(old: Named, new: Named) -> bool:

@@ -21,6 +21,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from keepclose.kube.yamlnodes import (
     CONTAINS_ITSELF,
     MERGE,
+    NUMBER_CHARACTERS_MAX,
     STR,
     TAG,
     Limits,
@@ -197,9 +198,16 @@ _BOOLEANS: Final = {
 _is_octal = re.compile("[-+]?0[0-7]+").fullmatch
 
 
-@lru_cache(maxsize=1 << 12)
 def resolve_scalar(tag: str, text: str) -> Scalar | bytes:
     """Return the value of a scalar; what does not fit its tag stays a string."""
+    # A cache of long texts would hold on to the bodies of thousands of requests.
+    if len(text) <= NUMBER_CHARACTERS_MAX:
+        return _resolve_short(tag, text)
+    return _decoded(text) if tag == _BINARY else text
+
+
+@lru_cache(maxsize=1 << 12)
+def _resolve_short(tag: str, text: str) -> Scalar | bytes:
     match tag.removeprefix(TAG):
         case "null":
             return None if plain_tag(text) == tag else text

@@ -15,6 +15,7 @@ import msgspec
 from keepclose.kube.kinds import Kind
 from keepclose.lab.constraints import Affinity, SpreadConstraint, Toleration
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, OwnerReference
+from keepclose.model.numbers import parse_int64
 from keepclose.model.workload import StatusCondition
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -216,7 +217,4 @@ def rank_for_deletion(
 
 
 def _deletion_cost(pod: WorkloadPod) -> int:
-    try:
-        return int(pod.metadata.annotations.get(DELETION_COST, "0"))
-    except ValueError:
-        return 0
+    return parse_int64(pod.metadata.annotations.get(DELETION_COST, "0")) or 0

@@ -17,6 +17,7 @@ import msgspec
 from keepclose.lab.rollouts import deployment_bounds
 from keepclose.lab.workloads import Deployment, JsonObject, ReplicaSet, owned_by
 from keepclose.model.meta import ObjectMeta
+from keepclose.model.numbers import parse_natural
 
 TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
 REVISION: Final = "deployment.kubernetes.io/revision"
@@ -76,8 +77,7 @@ def revision_of(meta: ObjectMeta) -> int:
 
 def number_in(meta: ObjectMeta, annotation: str) -> int:
     """Return the number that an annotation holds, 0 where it holds none."""
-    text = meta.annotations.get(annotation, "")
-    return int(text) if text.isascii() and text.isdecimal() else 0
+    return parse_natural(meta.annotations.get(annotation, "")) or 0
 
 
 def next_revision(old: Sequence[ReplicaSet]) -> int:

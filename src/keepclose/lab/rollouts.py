@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keepclose.lab.workloads import Deployment, ReplicaSet, Share, Strategy
+from keepclose.model.numbers import parse_natural
 
 
 class Bounds(NamedTuple):
@@ -33,9 +34,10 @@ def resolve_share(share: Share | None, whole: int, *, up: bool) -> int:
     if share is None or isinstance(share, int):
         return max(0, share or 0)
     digits = share.removesuffix("%")
-    if digits == share or not (digits.isascii() and digits.isdecimal()):
+    percent = parse_natural(digits)
+    if digits == share or percent is None:
         return 0
-    exact = int(digits) * whole
+    exact = percent * whole
     return -(-exact // 100) if up else exact // 100
 
 

@@ -18,6 +18,8 @@ MUST_BE_QUANTITY: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
 
+# No amount in use is longer. A kube-apiserver takes any length and needs 10 s for 1 MB.
+QUANTITY_CHARACTERS_MAX: Final = 1024
 _LARGEST: Final = 2**63 - 1
 _POWER_OF_TEN: Final = {
     "n": -9,
@@ -32,7 +34,7 @@ _POWER_OF_TEN: Final = {
     "E": 18,
 }
 _POWER_OF_TWO: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-_match = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+)|([A-Za-z]*))").fullmatch
+_match = re.compile(r"([+-]?)([0-9]*+)(?:\.([0-9]*+))?(?:[eE]([+-]?[0-9]+)|([A-Za-z]*+))").fullmatch
 # Past this many digits nothing can change but whether there is a remainder to round up.
 _DIGITS_KEPT: Final = 60
 # More digits than this do not fit the 64 bits in which Kubernetes reads an exponent.
@@ -43,7 +45,8 @@ def millis(value: str | float) -> int | None:
     """Return a quantity times 1000, rounded away from zero, or None when it cannot be read."""
     if isinstance(value, int):
         return _limited(value * 1000)
-    return _read_millis(value if isinstance(value, str) else repr(value))
+    text = value if isinstance(value, str) else repr(value)
+    return _read_millis(text) if len(text) <= QUANTITY_CHARACTERS_MAX else None
 
 
 def quantity_causes(field: str, value: str | float) -> list[Cause]:

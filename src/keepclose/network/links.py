@@ -77,9 +77,11 @@ def run_batch(namespace: Namespace, lines: Sequence[str], *, tool: str = "ip") -
         namespace.run(tool, "-batch", "-", text="\n".join(lines) + "\n")
     except NetworkError as error:
         said = str(error)
-        if match := re.search(r"(.*?)\s*Command failed -:(\d+)", said):
-            reason = match[1].removeprefix(f"{tool}: ")
-            said = f"{tool} {lines[int(match[2]) - 1]}: {reason}"
+        if match := re.search(r"Command failed -:(\d+)", said):
+            # The reason is the rest of the line before; the message of `run` begins with the tool.
+            before = said[: match.start()].rstrip()
+            reason = before[before.rfind("\n") + 1 :].removeprefix(f"{tool}: ")
+            said = f"{tool} {lines[int(match[1]) - 1]}: {reason}"
         raise NetworkError(f"{namespace.name}: {said}") from None
 
 

@@ -34,7 +34,7 @@ DEFAULT_START_PER_ZONE = 3
 _REGION = "region/"
 LEAST_LIMIT = 1e-6
 MOST_LIMIT = 1e6
-_is_decimal = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
+_is_decimal = re.compile(r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
 UNKNOWN = ""
 """The location of endpoints that have no zone."""
 

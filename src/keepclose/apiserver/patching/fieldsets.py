@@ -17,10 +17,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from keepclose.apiserver.patching.texts import encode_sorted, quote
+from keepclose.model.jsonvalues import decode_json
 
 FieldSet = dict[str, Any]
 
 LEAF: Final[FieldSet] = {}
+_STEP_CACHED: Final = 1024
 _ALONE: Final[FieldSet] = {".": LEAF}
 
 
@@ -171,8 +173,13 @@ def _decode(fields: Any) -> FieldSet:
     return out
 
 
-@lru_cache(maxsize=8192)
 def _spell(step: str) -> str:
+    # The cache would hold steps of any length, as many as it has places.
+    return _spell_cached(step) if len(step) <= _STEP_CACHED else _spell_cached.__wrapped__(step)
+
+
+@lru_cache(maxsize=8192)
+def _spell_cached(step: str) -> str:
     if step[1:2] != ":":
         raise FieldSetError(f"missing colon: {step}")
     kind, rest = step[0], step[2:]
@@ -181,12 +188,12 @@ def _spell(step: str) -> str:
     try:
         match kind:
             case "k":
-                keys = json.loads(rest)
+                keys = decode_json(rest)
                 if not isinstance(keys, dict):
                     raise FieldSetError(f"not a key: {step}")
                 return "k:" + encode_sorted(keys)
             case "v":
-                return "v:" + encode_sorted(json.loads(rest))
+                return "v:" + encode_sorted(decode_json(rest))
             case "i":
                 return f"i:{int(rest)}"
             case _:
@@ -195,8 +202,12 @@ def _spell(step: str) -> str:
         raise FieldSetError(f"not a step: {step}: {problem}") from None
 
 
-@lru_cache(maxsize=8192)
 def _order(step: str) -> tuple[int, Any]:
+    return _order_cached(step) if len(step) <= _STEP_CACHED else _order_cached.__wrapped__(step)
+
+
+@lru_cache(maxsize=8192)
+def _order_cached(step: str) -> tuple[int, Any]:
     # Fields come before keys, keys before values, and numbers are ordered as numbers.
     match step[0]:
         case ".":

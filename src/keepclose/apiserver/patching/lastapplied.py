@@ -7,7 +7,6 @@ date, for kubectl alone.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from keepclose.apiserver.patching.checking import find_misfits
@@ -17,6 +16,7 @@ from keepclose.apiserver.patching.fieldsets import FieldSet, difference
 from keepclose.apiserver.patching.shapes import shape_of
 from keepclose.apiserver.patching.texts import encode_sorted
 from keepclose.apiserver.schemas.types import Type
+from keepclose.model.jsonvalues import decode_json
 
 JsonObject = dict[str, Any]
 
@@ -30,7 +30,7 @@ def list_last_applied(live: JsonObject | None, api_version: str, described: Type
     annotations = ((live or {}).get("metadata") or {}).get("annotations") or {}
     shape = shape_of(described)
     try:
-        last = json.loads(annotations.get(LAST_APPLIED, ""))
+        last = decode_json(annotations.get(LAST_APPLIED, ""))
     except ValueError:
         return {}
     if shape is None or not isinstance(last, dict) or last.get("apiVersion") != api_version:

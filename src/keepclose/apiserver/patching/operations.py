@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import jsonpatch
-import msgspec
 
 from keepclose.apiserver.failures import Failure, bad_request
 from keepclose.apiserver.patching.texts import name_type
+from keepclose.model.jsonvalues import JsonValueError, decode_json
 
 JsonObject = dict[str, Any]
 
@@ -59,8 +59,8 @@ def copy_json(value: Any) -> Any:
 
 def _read(body: bytes) -> list[JsonObject]:
     try:
-        patch = msgspec.json.decode(body)
-    except msgspec.DecodeError as problem:
+        patch = decode_json(body)
+    except JsonValueError as problem:
         raise bad_request(f"error decoding patch: {problem}") from None
     for value, want in [(patch, list), *((one, dict) for one in patch or [])]:
         if not isinstance(value, want):

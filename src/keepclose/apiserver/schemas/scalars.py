@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from keepclose.model.quantities import MUST_BE_QUANTITY
+from keepclose.model.quantities import MUST_BE_QUANTITY, QUANTITY_CHARACTERS_MAX
 
 _LARGEST: Final = 2**63 - 1
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
@@ -22,7 +22,9 @@ _POWER_OF_TEN: Final = _DECIMAL | {"E": 18}
 _SUFFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 _BINARY_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _quantity = re.compile(
-    r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)", re.ASCII
+    # Possessive, since the suffix may begin with digits too: all ways to part them were tried.
+    r"([+-]?)([0-9]*+)(?:\.([0-9]*+))?([eEinumkKMGTP]*+[-+]?[0-9]*+)",
+    re.ASCII,
 ).fullmatch
 _exponent = re.compile(r"[eE]([-+]?[0-9]+)", re.ASCII).fullmatch
 # Larger ones are rare enough to be stored as they came.
@@ -53,6 +55,7 @@ _TIME_RANGES: Final = {
     "04": ("minute", 0, 59),
     "05": ("second", 0, 59),
 }
+_TIME_CHARACTERS_CACHED: Final = 64
 _short_hour = re.compile(r"T(\d):", re.ASCII)
 _fraction = re.compile(r"^[.,]\d+", re.ASCII)
 _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
@@ -65,9 +68,15 @@ class Unread(str):
     __slots__ = ()
 
 
-@lru_cache(maxsize=8192)
 def store_quantity(text: str) -> str:
     """Return a quantity as it is stored, rounded up to thousandths, or an Unread."""
+    if len(text) > QUANTITY_CHARACTERS_MAX:
+        return Unread(MUST_BE_QUANTITY)
+    return _store_quantity(text)
+
+
+@lru_cache(maxsize=8192)
+def _store_quantity(text: str) -> str:
     match = _quantity(text.strip())
     if match is None or not text.strip():
         return Unread(MUST_BE_QUANTITY)
@@ -107,12 +116,19 @@ def _write(thousandths: int, *, binary: bool, exponent: bool) -> str:
     return f"{amount}{(_BINARY_SUFFIXES if binary else _SUFFIXES)[power]}"
 
 
-@lru_cache(maxsize=8192)
 def store_time(text: str, *, micro: bool) -> str:
     """Return a point in time as it is stored, in UTC, or an Unread.
 
     NB: times with microseconds must be written with exactly six digits, the others may have any.
     """
+    # The cache would hold texts of any length, as many as it has places.
+    if len(text) > _TIME_CHARACTERS_CACHED:
+        return _store_time.__wrapped__(text, micro=micro)
+    return _store_time(text, micro=micro)
+
+
+@lru_cache(maxsize=8192)
+def _store_time(text: str, *, micro: bool) -> str:
     # Go takes an hour of one digit.
     text = _short_hour.sub(r"T0\1:", text)
     match = _time(text)

@@ -31,6 +31,7 @@ from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Missing, Stale
 from keepclose.apiserver.strategies.base import Strategy
+from keepclose.model.numbers import parse_int64
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -148,10 +149,10 @@ def read_delete_options(request: Request, query: Query) -> Asked:
 def _from_query(query: Query) -> JsonObject:
     body: JsonObject = {}
     if query.get("gracePeriodSeconds"):
-        try:
-            body["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
-        except ValueError:
-            raise bad_request("gracePeriodSeconds must be a number") from None
+        seconds = parse_int64(query["gracePeriodSeconds"])
+        if seconds is None:
+            raise bad_request("gracePeriodSeconds must be a number")
+        body["gracePeriodSeconds"] = seconds
     if query.get("propagationPolicy"):
         body["propagationPolicy"] = query["propagationPolicy"]
     if query.get("orphanDependents"):

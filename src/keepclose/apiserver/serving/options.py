@@ -14,6 +14,7 @@ import msgspec
 from keepclose.apiserver.failures import Failure, bad_request, invalid
 from keepclose.apiserver.strategies.metadata import manager_causes
 from keepclose.model.causes import Cause, forbidden, not_supported
+from keepclose.model.numbers import parse_int64
 from keepclose.model.selectors import (
     FieldSelector,
     LabelSelector,
@@ -146,10 +147,12 @@ def _number(query: Query, name: str) -> int:
     text = query.get(name, "")
     if not text:
         return 0
-    try:
-        return max(0, int(text))
-    except ValueError:
-        raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from None
+    number = parse_int64(text)
+    if number is None:
+        is_number = text.isascii() and text.lstrip("+-").isdecimal()
+        why = "value out of range" if is_number else "invalid syntax"
+        raise bad_request(f'strconv.ParseInt: parsing "{text}": {why}')
+    return max(0, number)
 
 
 def _flag(query: Query, name: str) -> bool:

@@ -20,6 +20,7 @@ from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Compacted
+from keepclose.model.numbers import parse_natural
 
 _VERSION_OF_TOKENS: Final = "meta.k8s.io/v1"
 
@@ -92,9 +93,10 @@ def _place(entry: Entry) -> tuple[str, str]:
 
 def check_version(text: str) -> int:
     """Return a resourceVersion as the number that it is."""
-    if not text.isascii() or not text.isdecimal():
+    version = parse_natural(text)
+    if version is None:
         raise failure_of_version(text)
-    return int(text)
+    return version
 
 
 def too_large_version(asked: int, current: int) -> Failure:
@@ -163,7 +165,7 @@ def _read_token(token: str) -> tuple[int, tuple[str, str]]:
         value = msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Token)
     except (binascii.Error, UnicodeEncodeError):
         raise _bad_token("illegal base64 data at input byte 0") from None
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise _bad_token(str(error)) from None
     if value.v != _VERSION_OF_TOKENS:
         raise _bad_token("server does not recognize this encoded version " + f'"{value.v}"')

@@ -9,6 +9,7 @@ import re
 from typing import Any, Final
 
 from keepclose.model.causes import Cause, invalid, required
+from keepclose.model.numbers import INT64_MAX, parse_natural
 from keepclose.model.workload_rules import NOT_NEGATIVE
 
 JsonObject = dict[str, Any]
@@ -52,12 +53,18 @@ def _share_causes(value: int | str, field: str) -> list[Cause]:
 
 
 def _whole_causes(value: int | str, field: str) -> list[Cause]:
-    if isinstance(value, str) and _is_percent(value) and int(value[:-1]) > 100:
+    if isinstance(value, str) and _is_percent(value) and _percent(value) > 100:
         return [invalid(field, value, "must not be greater than 100%")]
     return []
 
 
 def _share(value: int | str) -> int:
     if isinstance(value, str):
-        return int(value[:-1]) if _is_percent(value) else 0
+        return _percent(value) if _is_percent(value) else 0
     return value
+
+
+def _percent(text: str) -> int:
+    """Return the number before the sign; one of more than 64 bits counts as the largest."""
+    number = parse_natural(text[:-1])
+    return INT64_MAX if number is None else number

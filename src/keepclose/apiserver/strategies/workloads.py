@@ -17,6 +17,7 @@ from keepclose.apiserver.strategies.pod_rules import hostname_warnings, template
 from keepclose.apiserver.strategies.rollouts import rolling_causes
 from keepclose.model.causes import Cause, forbidden, invalid, not_supported, required
 from keepclose.model.metadata import IMMUTABLE
+from keepclose.model.numbers import parse_natural
 from keepclose.model.workload_rules import NOT_NEGATIVE
 
 TEMPLATE_GENERATION: Final = "deprecated.daemonset.template.generation"
@@ -249,7 +250,8 @@ class DaemonSetStrategy(WorkloadStrategy):
         super().prepare_update(new, old, context, subresource=subresource)
         known = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
         changed = not same(new["spec"].get("template"), old["spec"].get("template"))
-        _annotate(new, str(int(known) + 1) if changed and known.isdigit() else known)
+        generation = parse_natural(known)
+        _annotate(new, str(generation + 1) if changed and generation is not None else known)
 
     def selector_and_template(self, spec: JsonObject) -> list[Cause]:
         """Return what is wrong with the selector, the template, or both together."""
