@@ -5,6 +5,10 @@ there may be no kubelet at all, so the server itself takes a pod away when its d
 which is the end of the grace period, has come. Deletions take the path of any client with no grace
 left, so that finalizers hold. It follows the changes of pods and looks at all of them but once, at
 start.
+
+A deletionTimestamp is a time of the wall clock, which may be set back: by itself it would then hold
+the pod for as long as the clock was wrong. So a pod goes at that time, or when its grace period has
+passed since the server learned of it, by the clock that never goes back, whichever is first.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import datetime as dt
 import heapq
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -25,8 +29,21 @@ from keepclose.apiserver.storage.errors import Closed, Overflow
 from keepclose.apiserver.storage.store import Store
 
 PODS: Final = "pods"
+# A deletionTimestamp has whole seconds, so the period may end so much later than it says.
+_TRUNCATED_SECONDS: Final = 1.0
 
 log = structlog.get_logger(__name__)
+
+
+# A clock, and by that clock when each pod ends, with its deletionTimestamp, namespace and name.
+_Queue = tuple[Callable[[], float], list[tuple[float, float, str, str]]]
+
+
+class _Period(NamedTuple):
+    """The end of a grace period, in seconds since 1970, and how long it was."""
+
+    end: float
+    seconds: float
 
 
 class EndPath(Protocol):
@@ -41,14 +58,20 @@ class Graces:
     """The pods that are given time to end, by when that time is over."""
 
     def __init__(
-        self, store: Store, delete: EndPath, *, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        delete: EndPath,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Hold what is needed; nothing happens before `run`."""
         self._store = store
         self._delete = delete
-        self._clock = clock
-        # When each ends, earliest first. What was put in may have changed since; see `end_due`.
-        self._ends: list[tuple[float, str, str]] = []
+        # When each ends by either clock, earliest first. What was put in may have changed since.
+        self._queues: tuple[_Queue, _Queue] = ((clock, []), (monotonic, []))
+        # The deletionTimestamp that counts, by namespace and name; none for a pod that was ended.
+        self._ends: dict[tuple[str, str], float] = {}
 
     async def run(self) -> None:
         """Follow the pods until the store is closed."""
@@ -76,27 +99,45 @@ class Graces:
     def resume(self) -> None:
         """Take note of every stored pod that is on its way out."""
         self._ends.clear()
+        for _clock, queued in self._queues:
+            queued.clear()
         for entry in self._store.entries(PODS):
             self.note(entry)
 
     def note(self, entry: Entry) -> None:
         """Take note of a pod, if it is given time to end."""
-        end = _end_of(entry)
-        if end is not None:
-            heapq.heappush(self._ends, (end, entry.namespace, entry.name))
+        period = _period_of(entry)
+        if period is None:
+            return
+        self._ends[entry.namespace, entry.name] = period.end
+        (_, by_wall), (monotonic, by_monotonic) = self._queues
+        heapq.heappush(by_wall, (period.end, period.end, entry.namespace, entry.name))
+        latest = monotonic() + period.seconds + _TRUNCATED_SECONDS
+        heapq.heappush(by_monotonic, (latest, period.end, entry.namespace, entry.name))
 
     def end_due(self) -> float | None:
         """Delete every pod whose time is over; return in how many seconds the next one's is."""
-        while self._ends:
-            end, namespace, name = self._ends[0]
-            left = end - self._clock()
-            if left > 0:
-                return left
-            heapq.heappop(self._ends)
-            entry = self._store.get(PODS, namespace, name)
-            # NB: a shortened period is in the queue twice, and so may be a name that came again.
-            if entry is not None and _end_of(entry) == end:
-                self._end(entry)
+        for queue in self._queues:
+            while (left := self._next_of(queue)) is not None and left <= 0:
+                _at, end, namespace, name = heapq.heappop(queue[1])
+                del self._ends[namespace, name]
+                entry = self._store.get(PODS, namespace, name)
+                period = None if entry is None else _period_of(entry)
+                # NB: a name may have come again since.
+                if entry is not None and period is not None and period.end == end:
+                    self._end(entry)
+        waits = [left for queue in self._queues if (left := self._next_of(queue)) is not None]
+        return min(waits, default=None)
+
+    def _next_of(self, queue: _Queue) -> float | None:
+        """Return in how many seconds the next pod of a queue ends; drops what no longer counts."""
+        clock, queued = queue
+        while queued:
+            at, end, namespace, name = queued[0]
+            # NB: a shortened period is queued twice, and one that ended by the other clock once.
+            if self._ends.get((namespace, name)) == end:
+                return at - clock()
+            heapq.heappop(queued)
         return None
 
     def _end(self, entry: Entry) -> None:
@@ -106,13 +147,13 @@ class Graces:
             log.warning("not ended", pod=f"{entry.namespace}/{entry.name}", why=failure.message)
 
 
-def _end_of(entry: Entry) -> float | None:
-    """Return when the grace period of a pod ends, in seconds since 1970; None when it has none."""
+def _period_of(entry: Entry) -> _Period | None:
+    """Return the grace period of a pod; None when it has none."""
     # Most pods are not decoded for this; the words may stand elsewhere in some.
     if b'"deletionTimestamp"' not in entry.data:
         return None
     metadata: dict[str, Any] = msgspec.json.decode(entry.data)["metadata"]
-    end = metadata.get("deletionTimestamp")
-    if not end or not metadata.get("deletionGracePeriodSeconds"):
+    end, seconds = metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds")
+    if not end or not seconds:
         return None
-    return dt.datetime.fromisoformat(end).timestamp()
+    return _Period(dt.datetime.fromisoformat(end).timestamp(), float(seconds))

@@ -164,18 +164,26 @@ def is_good(pair: ServingPair, hosts: Sequence[str], *, now: float) -> bool:
     """Return whether a made pair can be read, is for these hosts and holds for a while yet."""
     try:
         from cryptography import x509  # noqa: PLC0415 - loaded only where it is needed
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     except ImportError:
         # Whoever made it could judge it; one that cannot must trust it.
         return True
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
+        authority = x509.load_pem_x509_certificate(pair.ca)
+        certificate.verify_directly_issued_by(authority)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
-    except (ValueError, x509.ExtensionNotFound, ConfigError):
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound, ConfigError):
         return False
     known = {str(one.value) for one in names}
-    end = certificate.not_valid_after_utc
-    return known >= set(hosts) and datetime.fromtimestamp(now, UTC) < end - RENEWED_BEFORE
+    moment = datetime.fromtimestamp(now, UTC)
+    # NB: one that was made while the clock was ahead is not valid yet, and may not be for years.
+    hold = all(
+        one.not_valid_before_utc <= moment < one.not_valid_after_utc - RENEWED_BEFORE
+        for one in (certificate, authority)
+    )
+    return hold and known >= set(hosts)
 
 
 def _read_secret(secret: dict[str, Any]) -> ServingPair | None:

@@ -1,8 +1,10 @@
 """A private CA, the server's certificate, and certificates for clients, under one directory.
 
 Made at the first start and kept: clients hold the CA. The server's certificate is made anew when
-it has less than 30 days left, when a name is missing from it or when the CA is another; the CA
-itself when it has less than 30 days left. A file that cannot be read is never replaced silently.
+it has less than 30 days left or is not valid yet, when a name is missing from it or when the CA is
+another; the CA itself when it has less than 30 days left. A CA that is not valid yet was made, or
+is read, with a wrong clock: which of them, no program can know, so it is named and kept. A file
+that cannot be read is never replaced silently.
 Keys are on the curve P-256 and readable by their owner alone.
 """
 
@@ -78,6 +80,7 @@ class Authority:
         self.server_key_path = directory / "server.key"
         make_private_directory(directory)
         self._pair = self._read_pair("ca") or self._make()
+        self._refuse_future(self._pair.certificate)
         if self._ends_soon(self._pair.certificate):
             self._pair = self._make()
 
@@ -171,7 +174,18 @@ class Authority:
             held = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound):
             return False
-        return set(names) <= set(held.value) and not self._ends_soon(certificate)
+        is_valid = certificate.not_valid_before_utc <= self._now
+        return set(names) <= set(held.value) and is_valid and not self._ends_soon(certificate)
+
+    def _refuse_future(self, certificate: x509.Certificate) -> None:
+        start = certificate.not_valid_before_utc
+        if start > self._now:
+            raise BrokenFileError(
+                self.certificate_path,
+                f"is valid only from {start:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
+                f"{self._now:%Y-%m-%d %H:%M}",
+                f"set the clock, or remove {self._directory} to make all certificates again",
+            )
 
     def _ends_soon(self, certificate: x509.Certificate) -> bool:
         return certificate.not_valid_after_utc - self._now < RENEWED_BEFORE
