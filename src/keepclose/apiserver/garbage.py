@@ -6,13 +6,15 @@ An owner that is deleted in the foreground waits for its blocking dependents; on
 releases its dependents first. Owners in a circle would wait for each other, so a dependent that
 closes a circle stops blocking its owners, as in kube-controller-manager. A namespace on its way
 out is emptied, and goes when it is empty. Deletions take the path of any client, so that
-finalizers and grace periods hold.
+finalizers and grace periods hold. An owner may have thousands of dependents, and a namespace as
+many objects, so the collector works a few milliseconds at a time and lets the event loop go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -40,6 +42,8 @@ Key = tuple[str, str, str]
 NAMESPACES: Final = "namespaces"
 _NAMESPACED_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES if one.namespaced))
 _STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES))
+# The loop goes on after so much work.
+_TURN_SECONDS: Final = 0.005
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +72,8 @@ class Collector:
         self._waiting: dict[str, Key] = {}
         # Namespaces that are being emptied.
         self._leaving: set[str] = set()
+        # Those of them whose objects are being deleted right now.
+        self._emptying: set[str] = set()
 
     async def run(self) -> None:
         """Follow all stores until the store is closed."""
@@ -91,7 +97,7 @@ class Collector:
         for store in _STORES:
             for entry in self._store.entries(store):
                 try:
-                    self._look_at(store, entry)
+                    _finish(self._look_at(store, entry))
                 except Exception as error:  # noqa: BLE001 - raised below
                     failure = error
         if failure is not None:
@@ -99,58 +105,72 @@ class Collector:
 
     def handle(self, change: Change) -> None:
         """Do what a change asks for."""
+        _finish(self._steps(change))
+
+    def _steps(self, change: Change) -> Iterator[None]:
+        """Do what a change asks for, and yield after each object that was looked at."""
         entry = change.entry
         if change.type != DELETED:
-            self._look_at(change.store, entry)
+            yield from self._look_at(change.store, entry)
             if change.previous is not None:
                 self._advance_owners(self._released_owners(change.previous, entry))
             return
         self._waiting.pop(entry.uid, None)
         for key in self._store.owned_by(entry.uid):
             self._consider(key)
+            yield
         self._advance_owners(entry.owners)
         if change.store == NAMESPACES:
             self._leaving.discard(entry.name)
         elif entry.namespace in self._leaving:
-            self._empty_namespace(entry.namespace)
+            yield from self._empty_namespace(entry.namespace)
         if change.store == "services":
             # A new Service of the name must not begin with the addresses of the old one.
             self._remove(("endpoints", entry.namespace, entry.name), Propagation.BACKGROUND)
 
     async def _follow(self, store: str, subscription: Subscription) -> None:
+        end = time.perf_counter() + _TURN_SECONDS
         while True:
             try:
                 for change in await subscription.next():
-                    self.handle(change)
+                    for _ in self._steps(change):
+                        if time.perf_counter() > end:
+                            await asyncio.sleep(0)
+                            end = time.perf_counter() + _TURN_SECONDS
             except Overflow:
                 subscription = self._store.subscribe(store, since=None)
                 self.resume()
             except Closed:
                 return
 
-    def _look_at(self, store: str, entry: Entry) -> None:
+    def _look_at(self, store: str, entry: Entry) -> Iterator[None]:
         key = (store, entry.namespace, entry.name)
         if _is_leaving(entry):
-            self._let_go(key, entry)
+            yield from self._let_go(key, entry)
         elif entry.owners:
             self._consider(key)
+        yield
 
-    def _let_go(self, key: Key, entry: Entry) -> None:
+    def _let_go(self, key: Key, entry: Entry) -> Iterator[None]:
         """Do what an object on its way out waits for."""
         obj: JsonObject = msgspec.json.decode(entry.data)
         finalizers = finalizers_of(obj)
         if ORPHAN_FINALIZER in finalizers:
             for dependent in self._store.owned_by(entry.uid):
                 self._drop_references(dependent, {entry.uid})
+                yield
             self._drop_finalizer(key, ORPHAN_FINALIZER)
         elif FOREGROUND_FINALIZER in finalizers:
             self._waiting[entry.uid] = key
             for dependent in self._store.owned_by(entry.uid):
                 self._consider(dependent)
-            self._advance(entry.uid)
+                yield
+            # NB: it may have gone meanwhile, or have been freed by the last of its dependents.
+            if entry.uid in self._waiting:
+                self._advance(entry.uid)
         elif key[0] == NAMESPACES and NAMESPACE_FINALIZER in _holders(obj):
             self._leaving.add(entry.name)
-            self._empty_namespace(entry.name)
+            yield from self._empty_namespace(entry.name)
 
     def _advance_owners(self, uids: Iterable[str]) -> None:
         for uid in uids:
@@ -223,17 +243,24 @@ class Collector:
         entry = self._store.get(resource.store, place, reference.get("name", ""))
         return entry is not None and entry.uid == reference.get("uid")
 
-    def _empty_namespace(self, name: str) -> None:
+    def _empty_namespace(self, name: str) -> Iterator[None]:
         """Delete everything in a namespace, and let the namespace go when nothing is left."""
-        left = False
-        for store in _NAMESPACED_STORES:
-            for entry in self._store.entries(store, name):
-                # An object that waits for dependents would outlast them in a circle of owners.
-                if not _is_leaving(entry) or _waits_for_collector(entry):
-                    self._remove((store, name, entry.name), Propagation.BACKGROUND)
-            left = left or bool(self._store.entries(store, name))
+        if name in self._emptying:
+            # What goes meanwhile is seen at the end of that.
+            return
+        self._emptying.add(name)
+        try:
+            for store in _NAMESPACED_STORES:
+                for entry in self._store.entries(store, name):
+                    # An object that waits for dependents would outlast them in a circle of owners.
+                    if not _is_leaving(entry) or _waits_for_collector(entry):
+                        self._remove((store, name, entry.name), Propagation.BACKGROUND)
+                    yield
+        finally:
+            self._emptying.discard(name)
+        # NB: nothing may come between this look and the end, or the last object would be missed.
         obj = self._read((NAMESPACES, "", name))
-        if left or obj is None:
+        if obj is None or any(self._store.count(store, name) for store in _NAMESPACED_STORES):
             return
         self._leaving.discard(name)
         finalizers = [one for one in _holders(obj) if one != NAMESPACE_FINALIZER]
@@ -292,6 +319,12 @@ class Collector:
     def _read(self, key: Key) -> JsonObject | None:
         entry = self._store.get(*key)
         return None if entry is None else msgspec.json.decode(entry.data)
+
+
+def _finish(steps: Iterator[None]) -> None:
+    """Take all steps at once."""
+    for _ in steps:
+        pass
 
 
 def _is_leaving(entry: Entry) -> bool:
