@@ -66,6 +66,8 @@ NAMESPACES: Final = (
     "kube-public",
     "kube-system",
 )
+END_SECONDS: Final = 20.0
+"""A server that was asked to end is gone after this time, whatever it does."""
 _RETRY_SECONDS: Final = 1.0
 # How often Python looks for unreachable cycles. It stops all threads for that, and with its own
 # values it goes through a large request again and again, for tenths of a second each time.
@@ -279,4 +281,7 @@ async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     gc.set_threshold(*_COLLECTED_AT)
     on_ready(f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})")
     await ended.wait()
+    # NB: by the kernel, because nothing in this process can be sure of its turn.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
     await server.stop()

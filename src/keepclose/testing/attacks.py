@@ -364,7 +364,8 @@ async def _huge_selectors(attacker: Attacker) -> None:
 async def _too_huge_selectors(attacker: Attacker) -> None:
     """Ask with a selector of more terms than are allowed."""
     terms = ",".join(f"!{number:04}" for number in range(10_000))
-    await attacker.exchange(attacker.request("GET", f"{_EVENTS}?watch=1&labelSelector={terms}"))
+    path = f"/api/v1/services?watch=1&labelSelector={terms}"
+    await attacker.exchange(attacker.request("GET", path))
 
 
 async def _watch_storm(attacker: Attacker) -> None:

@@ -152,7 +152,10 @@ class Application:
                 # NB: the documents of OpenAPI are made when they are first asked for.
                 if len(request.body) > LARGE_BYTES or request.path.startswith("/openapi/"):
                     return self._page_later(request, query, started)
-                answer: Answer | Stream = self._page(request, query)
+                if request.path in _NEVER_QUEUED:
+                    answer: Answer | Stream = self._page(request, query)
+                else:
+                    return self._page_in_turn(request, query, started)
             else:
                 found = verb_of(request.method, target, watch=wants_watch(query))
                 # NB: who may not use the resource must not learn which verbs it has.
@@ -165,29 +168,56 @@ class Application:
                 if self._is_large(call):
                     return Pending(partial(self._answer_later, call, started))
                 if MASTERS not in user.groups:
-                    return self._take_turn(call, started)
+                    serve = partial(self._answer_now, call, started)
+                    # NB: a watch costs little by itself, and one that is dropped in a queue would
+                    # never end.
+                    if verb == "watch":
+                        return serve()
+                    return self._take_turn(user, serve, (verb, target), started)
                 answer = self._serve(call, self._operations)
         except Exception as error:  # noqa: BLE001 - every failure is answered
             answer = _failed(error, request)
         self._count(verb, target, answer, started)
         return answer
 
-    def _take_turn(self, call: Call, started: float) -> Answer | Stream | Pending:
+    def _take_turn(
+        self,
+        user: User,
+        serve: Callable[[], Answer | Stream],
+        counted: tuple[str, Target | None],
+        started: float,
+    ) -> Answer | Stream | Pending:
         """Answer now, or later where the caller has had its share."""
-        name = call.user.name
-        # NB: a watch costs little by itself, and one that is dropped in a queue would never end.
-        if call.verb == "watch" or not self._turns.must_wait(name, started):
-            return self._answer_now(call, started)
+        if MASTERS in user.groups or not self._turns.must_wait(user.name, started):
+            return serve()
 
         async def wait() -> Answer | Stream:
             try:
-                return await self._turns.run(name, partial(self._answer_now, call, started))
+                return await self._turns.run(user.name, serve)
             except Failure as failure:
                 answer = answer_failure(failure)
-                self._count(call.verb, call.target, answer, started)
+                self._count(*counted, answer, started)
                 return answer
 
         return Pending(wait)
+
+    def _page_in_turn(
+        self, request: Request, query: Query, started: float
+    ) -> Answer | Stream | Pending:
+        user = self._guard.user_of(request)
+        verb = request.method.lower()
+
+        def serve() -> Answer:
+            begun = time.perf_counter()
+            try:
+                answer = self._page(request, query)
+            except Exception as error:  # noqa: BLE001 - every failure is answered
+                answer = _failed(error, request)
+            self._turns.spend(user.name, begun, time.perf_counter() - begun)
+            self._count(verb, None, answer, started)
+            return answer
+
+        return self._take_turn(user, serve, (verb, None), started)
 
     def _answer_now(self, call: Call, started: float) -> Answer | Stream:
         begun = time.perf_counter()
@@ -376,6 +406,8 @@ class Application:
 
 
 _PLAIN: Final = Form()
+# As in kube-apiserver, probes are answered however much else is asked.
+_NEVER_QUEUED: Final = frozenset(("/healthz", "/livez", "/readyz"))
 
 
 def _failed(error: Exception, request: Request) -> Answer:

@@ -20,7 +20,7 @@ from keepclose.apiserver.failures import too_many_requests
 T = TypeVar("T")
 
 WINDOW_SECONDS: Final = 0.05
-SHARE_SECONDS: Final = 0.01
+SHARE_SECONDS: Final = 0.02
 """An identity may hold the loop for so long in each window before its requests queue."""
 TURN_SECONDS: Final = 0.005
 """Queued requests are answered for so long before the loop looks after connections again."""
