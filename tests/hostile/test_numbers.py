@@ -101,7 +101,7 @@ async def test_a_patch_cannot_nest_what_is_allowed(api: Served) -> None:
     reply = await api.call(
         "PATCH", f"{CONFIGMAPS}/one", json.dumps(operations).encode(), type=JSON_PATCH
     )
-    assert reply.status == 400
+    assert reply.status == 422
     assert "exceeded max depth" in reply.message
 
 

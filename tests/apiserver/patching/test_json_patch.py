@@ -202,7 +202,7 @@ def test_a_document_cannot_become_a_list() -> None:
     """An object stays an object."""
     with pytest.raises(Failure) as caught:
         _patch({"op": "replace", "path": "", "value": [1]})
-    assert caught.value.code == 400
+    assert caught.value.code == 422
 
 
 def test_there_is_a_limit_of_operations() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from keepclose.apiserver.failures import bad_request
+from keepclose.apiserver.schemas.findings import TOO_DEEP, find_too_deep
 
 JsonObject = dict[str, Any]
 
@@ -17,6 +18,17 @@ def apply_merge_patch(document: JsonObject, patch: JsonObject) -> JsonObject:
     """Return the document with the patch merged in; parts that do not change are shared."""
     if not isinstance(patch, dict):
         raise bad_request("Invalid JSON Patch")
+    refuse_deep(patch)
+    return _merge(document, patch)
+
+
+def refuse_deep(patch: JsonObject) -> None:
+    """Raise a Failure for a patch that nests deeper than any object may: walks of it recurse."""
+    if find_too_deep(patch):
+        raise bad_request(f"error decoding patch: {TOO_DEEP}")
+
+
+def _merge(document: JsonObject, patch: JsonObject) -> JsonObject:
     merged = dict(document)
     for name, value in patch.items():
         if value is None:
@@ -24,7 +36,7 @@ def apply_merge_patch(document: JsonObject, patch: JsonObject) -> JsonObject:
             continue
         present = merged.get(name)
         if isinstance(present, dict) and isinstance(value, dict):
-            merged[name] = apply_merge_patch(present, value)
+            merged[name] = _merge(present, value)
         elif isinstance(present, dict) and isinstance(value, list):
             # NB: a list over an object is taken as it is, nulls and all.
             merged[name] = value

@@ -8,15 +8,18 @@ Neither the document nor the patch is changed.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from keepclose.apiserver.failures import Failure, bad_request
-from keepclose.apiserver.patching.merge import drop_nulls
+from keepclose.apiserver.patching.merge import drop_nulls, refuse_deep
 from keepclose.apiserver.patching.ordering import (
+    KeyIndex,
     ListError,
     check_order,
     element_kind,
-    find_by_key,
+    identify,
     order_elements,
     recall_order,
     split_by_presence,
@@ -45,6 +48,7 @@ def apply_strategic_patch(
 
     Raises a Failure with the code and the text of a real server for a patch that makes no sense.
     """
+    refuse_deep(patch)
     try:
         return _merge_map(document, patch, type)
     except ListError as problem:
@@ -110,11 +114,12 @@ def _retain(original: JsonObject, patch: JsonObject) -> JsonObject:
     retained = patch[RETAIN]
     if not isinstance(retained, list):
         raise bad_request(_BAD_RETAIN)
+    kept = frozenset(name for name in retained if isinstance(name, str))
     for name, value in patch.items():
         directive = name == RETAIN or name.startswith((DELETE_PREFIX, ORDER_PREFIX))
-        if value is not None and not directive and name not in retained:
+        if value is not None and not directive and name not in kept:
             raise bad_request(_BAD_RETAIN)
-    return {name: value for name, value in original.items() if name in retained}
+    return {name: value for name, value in original.items() if name in kept}
 
 
 class _Dropped:
@@ -152,7 +157,8 @@ def _delete_from_list(merged: JsonObject, directive: str, values: Any) -> None:
     present = merged.get(name)
     if isinstance(present, list) and isinstance(values, list) and (present or values):
         element_kind(present, values)
-        merged[name] = [one for one in present if one not in values]
+        removed = frozenset(map(identify, values))
+        merged[name] = [value for value in present if identify(value) not in removed]
 
 
 def _merge_ordered(merged: JsonObject, patch: JsonObject, directive: str, described: Type) -> None:
@@ -204,14 +210,17 @@ def _merge_list(original: list[Any], patch: list[Any], field: Type) -> list[Any]
         raise ListError(f"cannot merge lists without merge key for {field.go_type or 'slice'}")
     original, patch = _follow_directives(original, patch, key)
     merged = list(original)
+    index = KeyIndex(merged, key)
     for item in patch:
         if key not in item:
             raise _no_key(item, key)
-        at = find_by_key(merged, key, item[key])
+        at = index.find(item[key])
         if at is None:
+            at = len(merged)
             merged.append(item)
         else:
             merged[at] = _merge_map(merged[at], item, field.items or ANY)
+        index.place(item[key], at, merged[at])
     patched, others = split_by_presence(merged, patch, key)
     return order_elements(patched, others, wanted=patch, live=original, key=key)
 
@@ -221,6 +230,7 @@ def _follow_directives(
 ) -> tuple[list[Any], list[Any]]:
     """Return the list after the deletions, and the patch without its directives."""
     plain: list[Any] = []
+    deleted: set[Hashable] = set()
     replaces = False
     for item in patch:
         if DIRECTIVE not in item:
@@ -230,14 +240,18 @@ def _follow_directives(
             case "delete":
                 if key not in item:
                     raise _no_key(item, key)
-                original = [one for one in original if one.get(key) != item[key]]
+                deleted.add(identify(item[key]))
             case "replace":
                 replaces = True
             case "merge":
                 raise ListError("merging lists cannot yet be specified in the patch")
             case other:
                 raise ListError(f"unknown patch type: {show(other)} in map: {show(item)}")
-    return (plain, []) if replaces else (original, plain)
+    if replaces:
+        return plain, []
+    if deleted:
+        original = [item for item in original if identify(item.get(key)) not in deleted]
+    return original, plain
 
 
 def _no_key(item: JsonObject, key: str) -> ListError:
@@ -247,15 +261,20 @@ def _no_key(item: JsonObject, key: str) -> ListError:
 def _deduplicate(values: list[Any]) -> list[Any]:
     # NB: the last value takes the place of one that is dropped, as in Go.
     out = list(values)
+    # Where each value stands; what is at or beyond the end of the list counts no more.
+    places: dict[Hashable, list[int]] = {}
+    for at, value in enumerate(out):
+        places.setdefault(identify(value), []).append(at)
     at = 0
     while at < len(out):
-        other = at + 1
-        while other < len(out):
-            if out[at] == out[other]:
-                last = out.pop()
-                if other < len(out):
-                    out[other] = last
-            else:
-                other += 1
+        twins = places[identify(out[at])]
+        while twins:
+            twin = heappop(twins)
+            if not at < twin < len(out):
+                continue
+            last = out.pop()
+            if twin < len(out):
+                out[twin] = last
+                heappush(places[identify(last)], twin)
         at += 1
     return out
