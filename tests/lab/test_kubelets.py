@@ -11,7 +11,7 @@ import pytest
 from kubeletbed import KubeletBed, is_ready, kubelets_of, status_of
 from msgspec import UNSET
 
-from keepclose.kube.kinds import EVENTS
+from keepclose.kube.kinds import EVENTS, NODES
 from keepclose.kube.requests import PatchType
 from keepclose.lab.podnetworks import AddressesOnly, PodPlace
 from keepclose.lab.podspecs import KUBELET_PODS, KubeletPod, ReadinessGate
@@ -590,3 +590,23 @@ async def test_a_pod_without_its_image_is_pending(bed: KubeletBed) -> None:
     pod = await bed.until(waits_with("InvalidImageName"), "invalid")
     assert pod.status.phase == "Pending"
     assert (await bed.until_told("InspectFailed"))[0][0] == "Warning"
+
+
+async def test_a_full_node_rejects_pods_that_name_it(bed: KubeletBed) -> None:
+    """A pod beyond the room of its node fails with a kubelet's words, and gets no place."""
+    status = {"status": {"allocatable": {"pods": "1"}}}
+    await bed.cluster.add_node("n1", "zone-a")
+    await bed.client.patch(NODES, "n1", status, subresource="status")
+    await bed.until_zone("n1", "zone-a")
+    await bed.add_pod("first")
+    await bed.until_ready("first")
+    await bed.add_pod("second")
+    pod = await bed.until(lambda pod: pod.has_ended, "second")
+    assert pod.status.phase == "Failed"
+    assert bed.kubelets.place_of(pod.key) is None
+    told = await bed.until_told("OutOfpods")
+    assert told[0][1].endswith("requested: 1, used: 1, capacity: 1")
+    await bed.delete("first")
+    await bed.until_gone("first")
+    await bed.add_pod("third")
+    await bed.until_ready("third")

@@ -59,7 +59,7 @@ async def test_nodes_are_created_with_all_they_need(tmp_path: Path) -> None:
             {"type": "Hostname", "address": "n1"},
         ]
         assert node["status"]["capacity"] == node["status"]["allocatable"]
-        assert node["status"]["allocatable"]["pods"] == "250"
+        assert node["status"]["allocatable"]["pods"] == "110"
         assert node["status"]["nodeInfo"]["kubeletVersion"].startswith("v1.36")
         assert await conditions(cluster, "n1") == WANT_HEALTHY
         assert ZONE not in (await cluster.client.get(NODES, "n2"))["metadata"]["labels"]

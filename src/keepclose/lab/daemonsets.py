@@ -25,6 +25,8 @@ from keepclose.model.workload import Node
 REVISION_LABEL: Final = "controller-revision-hash"
 GENERATION_LABEL: Final = "pod-template-generation"
 GENERATION_ANNOTATION: Final = "deprecated.daemonset.template.generation"
+BURST_PODS: Final = 250
+"""How many pods one sync creates or deletes, as in kube-controller-manager."""
 
 
 class DaemonSetPlan(msgspec.Struct, frozen=True):
@@ -50,7 +52,9 @@ def plan_daemon_set(
     creations, deletions = view.tend()
     if not (creations or deletions) and daemon_set.spec.update_strategy.type == "RollingUpdate":
         creations, deletions = view.surge() if view.bounds.max_surge else view.replace()
-    return msgspec.structs.replace(plan, creations=tuple(creations), deletions=tuple(deletions))
+    return msgspec.structs.replace(
+        plan, creations=tuple(creations[:BURST_PODS]), deletions=tuple(deletions[:BURST_PODS])
+    )
 
 
 def daemon_labels(daemon_set: DaemonSet) -> dict[str, str]:

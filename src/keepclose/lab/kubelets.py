@@ -10,6 +10,7 @@ nobody else up. A pod that another process left behind as running is started ane
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -33,6 +34,7 @@ from keepclose.lab.podmodes import Mode, mode_of, ports_of
 from keepclose.lab.podnetworks import PodNetwork, PodPlace
 from keepclose.lab.podspecs import KUBELET_PODS, KubeletPod
 from keepclose.lab.podstatuses import status_patch
+from keepclose.lab.resourcefit import TOO_MANY_PODS, resource_refusals
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
 from keepclose.network.namespaces import NetworkError
@@ -40,6 +42,7 @@ from keepclose.network.namespaces import NetworkError
 COMPONENT: Final = "kubelet"
 LINGER_S: Final = 1.0
 WRITES_AT_ONCE: Final = 8
+OUT_OF_PODS: Final = "OutOfpods"
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 60.0
 _log = structlog.get_logger(__name__)
@@ -67,6 +70,7 @@ class Kubelets:
         self._failed: set[str] = set()
         self._linger_s = linger_s
         self._lives: dict[NamespacedName, PodLife] = {}
+        self._on_node: Counter[str] = Counter()
         # Pods that the API has no more; those of failed nodes run on, others may have their names.
         self._lost: set[PodLife] = set()
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
@@ -166,7 +170,8 @@ class Kubelets:
         """Look at one pod; return when to look again though nothing changed."""
         life, pod = self._lives.get(key), self.pods.get(key)
         if life is not None and (pod is None or pod.uid != life.uid):
-            self._lost.add(self._lives.pop(key))
+            self._lost.add(life)
+            self._remove(life)
             life = None
         for lost in [one for one in self._lost if one.key == key and one.node not in self._failed]:
             await self._bury(lost)
@@ -179,7 +184,11 @@ class Kubelets:
                 await self._bury(life)
             return None
         if life is None:
+            if rejection := self._rejection(pod):
+                await self._reject(pod, rejection)
+                return None
             life = self._lives[key] = PodLife(pod, self._now())
+            self._on_node[life.node] += 1
         if life.may_begin(self._now()):
             await self._begin(pod, life)
         self._tell(pod, life.move(self._now()))
@@ -237,7 +246,44 @@ class Kubelets:
                 _log.warning("pod not taken away", pod=str(life.key), error=str(error))
         self._lost.discard(life)
         if self._lives.get(life.key) is life:
-            del self._lives[life.key]
+            self._remove(life)
+
+    def _remove(self, life: PodLife) -> None:
+        """Forget a pod, which leaves its place in the count of its node to another."""
+        del self._lives[life.key]
+        self._on_node[life.node] -= 1
+
+    def _rejection(self, pod: KubeletPod) -> str:
+        """Return why a pod that was given to a full node does not start, "" where there is room.
+
+        Only a pod that names its node gets here: the scheduler counts the same room.
+        """
+        name = pod.spec.node_name
+        node = self.nodes.get(NamespacedName("", name))
+        used = self._on_node[name]
+        if node is None or TOO_MANY_PODS not in resource_refusals({}, node, used={}, pods=used):
+            return ""
+        capacity = node.status.allocatable["pods"]
+        return (
+            "Pod was rejected: Node didn't have enough resource: pods, requested: 1, "
+            f"used: {used}, capacity: {capacity}"
+        )
+
+    async def _reject(self, pod: KubeletPod, message: str) -> None:
+        """Report that a pod failed before it started, in a kubelet's words."""
+        self._recorder.record(pod.reference(), "Warning", OUT_OF_PODS, message)
+        meta = pod.metadata
+        status = {"phase": "Failed", "reason": OUT_OF_PODS, "message": message}
+        async with self._slots:
+            with suppress(NotFound):
+                await self._client.patch(
+                    KUBELET_PODS,
+                    meta.name,
+                    {"metadata": {"uid": meta.uid}, "status": status},
+                    namespace=meta.namespace,
+                    type=PatchType.STRATEGIC,
+                    subresource="status",
+                )
 
     async def _report(self, pod: KubeletPod, life: PodLife) -> None:
         """Write the status of a pod, if it is news."""

@@ -20,6 +20,7 @@ from keepclose.model.workload import StatusCondition
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+_RUNNING: Final = "Running"
 _ENDED: Final = ("Succeeded", "Failed")
 _PHASES: Final = {"Pending": 0, "Unknown": 1, "Running": 2}
 
@@ -120,6 +121,11 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
     def is_active(self) -> bool:
         """Whether the pod counts as a replica: it neither ended nor was asked to go."""
         return not self.is_terminating and not self.has_ended
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the pod counts as a replica and no kubelet runs it yet."""
+        return self.is_active and self.status.phase != _RUNNING
 
     @property
     def is_ready(self) -> bool:

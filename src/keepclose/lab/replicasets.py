@@ -8,6 +8,7 @@ first is Kubernetes' order; see `pods.rank_for_deletion`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,15 +17,19 @@ from keepclose.lab.pods import WorkloadPod, available_in, rank_for_deletion
 from keepclose.lab.progress import REPLICA_FAILURE
 from keepclose.lab.workloads import ReplicaSet, ReplicaSetStatus, WorkloadCondition
 
+BURST_REPLICAS: Final = 500
+"""How many pods one sync creates or deletes, as in kube-controller-manager: a wish for billions of
+pods must neither fill the memory nor keep a smaller wish from being read."""
+
 
 class ReplicaSetPlan(msgspec.Struct, frozen=True):
     """What to do for a ReplicaSet, and what to say of it."""
 
     status: ReplicaSetStatus
     missing: int = 0
-    """How many pods to create."""
+    """How many pods to create now."""
     excess: tuple[WorkloadPod, ...] = ()
-    """The pods to delete."""
+    """The pods to delete now."""
     recheck_s: float | None = None
     """When the next pod has been ready for long enough."""
 
@@ -46,7 +51,7 @@ def plan_replica_set(
     surplus = len(active) - replica_set.spec.replicas
     if replica_set.metadata.deletion_timestamp is not None:
         surplus = 0
-    excess = rank_for_deletion(active, related or active)[: max(0, surplus)]
+    excess = rank_for_deletion(active, related or active)[: min(BURST_REPLICAS, max(0, surplus))]
     leaving = {pod.uid for pod in excess}
     staying = [pod for pod in active if pod.uid not in leaving]
     least_s = replica_set.spec.min_ready_seconds
@@ -63,7 +68,7 @@ def plan_replica_set(
         conditions=_conditions(replica_set, failure, now),
     )
     recheck_s = min((wait for wait in waits if wait), default=None)
-    return ReplicaSetPlan(status, max(0, -surplus), tuple(excess), recheck_s)
+    return ReplicaSetPlan(status, min(BURST_REPLICAS, max(0, -surplus)), tuple(excess), recheck_s)
 
 
 def _conditions(

@@ -2,12 +2,17 @@
 
 New pods come with a node where one fits: the server binds pods only when they are made. A
 ReplicaSet whose last writes are not in the cache yet changes nothing; it only reports.
+
+Pods are created in batches of 1, 2, 4 and so on, as in kube-controller-manager, so that a template
+that the server refuses costs one request. Before each batch the ReplicaSet is read again, and no
+pod is created while `MOST_PENDING` others do not run yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,6 +31,17 @@ from keepclose.lab.statuspatches import patch_status
 from keepclose.lab.workloadcaches import WorkloadCaches
 from keepclose.lab.workloads import REPLICA_SETS, ReplicaSet
 from keepclose.model.meta import NamespacedName
+
+MOST_PENDING: Final = 500
+"""How many pods of the cluster may be Pending, and how many of one ReplicaSet may have ended,
+before no more are created: the rest of two billion replicas would fill the API server with pods
+that no node has room for."""
+CROWDED_RECHECK_S: Final = 2.0
+"""When to look again whether pods of others run or are gone."""
+_CROWDED: Final = (
+    f"no more pods are created while {MOST_PENDING} are Pending or have ended: "
+    "scale down, or delete pods"
+)
 
 
 class ReplicaSetSync:
@@ -59,16 +75,21 @@ class ReplicaSetSync:
         pods = [self._as_known(pod) for pod in claimed]
         plan = self._plan(replica_set, pods)
         failed: ApiError | None = None
+        crowded_s: float | None = None
+        if plan.missing and not self._room(replica_set):
+            crowded_s = CROWDED_RECHECK_S
+            plan = replace(self._plan(replica_set, pods, failure=_CROWDED), missing=0)
         if wait_s is None:
             try:
                 await self._act(replica_set, plan)
             except ApiError as error:
                 failed = error
-                plan = self._plan(replica_set, pods, failed=error)
+                plan = self._plan(replica_set, pods, failure=str(error))
         await self._write_status(replica_set, plan)
         if failed is not None:
             raise failed
-        return min((one for one in (wait_s, plan.recheck_s) if one is not None), default=None)
+        waits = (wait_s, plan.recheck_s, crowded_s)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _as_known(self, pod: WorkloadPod) -> WorkloadPod:
         """Return the pod, on its way out if this hand has sent it there."""
@@ -82,13 +103,13 @@ class ReplicaSetSync:
         replica_set: ReplicaSet,
         pods: Sequence[WorkloadPod],
         *,
-        failed: ApiError | None = None,
+        failure: str = "",
     ) -> ReplicaSetPlan:
         return plan_replica_set(
             replica_set,
             pods,
             related=self._related(replica_set),
-            failure=None if failed is None else failure_to_create(str(failed)),
+            failure=failure_to_create(failure) if failure else None,
             now=self._clock.now(),
         )
 
@@ -105,9 +126,39 @@ class ReplicaSetSync:
 
     async def _act(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> None:
         if plan.missing:
-            await self._writer.create(replica_set, self._new_pods(replica_set, plan.missing))
+            await self._create_in_batches(replica_set, plan.missing)
         if plan.excess:
             await self._writer.delete(replica_set, plan.excess)
+
+    async def _create_in_batches(self, replica_set: ReplicaSet, missing: int) -> None:
+        """Create pods until none is missing, the ReplicaSet changes, or the cluster is crowded."""
+        batch = 1
+        while self._is_wanted(replica_set):
+            number = min(batch, missing, self._room(replica_set))
+            if not number:
+                return
+            await self._writer.create(replica_set, self._new_pods(replica_set, number))
+            missing -= number
+            batch *= 2
+
+    def _is_wanted(self, replica_set: ReplicaSet) -> bool:
+        """Return whether the spec is still the one that the plan was made for.
+
+        A ReplicaSet that changed meanwhile is in the queue again, and gets a plan of its own.
+        """
+        current = self._caches.replica_sets.get(replica_set.metadata.key)
+        return (
+            current is not None
+            and current.metadata.uid == replica_set.metadata.uid
+            and current.metadata.deletion_timestamp == replica_set.metadata.deletion_timestamp
+            and current.spec == replica_set.spec
+        )
+
+    def _room(self, replica_set: ReplicaSet) -> int:
+        """Return how many pods may be created before so many do not run that more would pile up."""
+        pending = len(self._caches.pending_pods()) + len(self._expectations.assumed())
+        owned = self._caches.pods_of(replica_set.metadata.uid)
+        return max(0, MOST_PENDING - max(pending, sum(pod.has_ended for pod in owned)))
 
     def _new_pods(self, replica_set: ReplicaSet, number: int) -> list[NewPod]:
         """Return pods, with nodes for those that fit somewhere."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from keepclose.lab.workloads import Deployment, ReplicaSet, Share, Strategy
 from keepclose.model.numbers import parse_natural
+
+MOST_REPLICAS: Final = 2**31 - 1
+"""An int32 in the API: with maxSurge beside it a size could come to more, which no server takes."""
 
 
 class Bounds(NamedTuple):
@@ -51,7 +54,7 @@ def deployment_bounds(deployment: Deployment) -> Bounds:
     missing = resolve_share(rolling.max_unavailable if rolling else "25%", replicas, up=False)
     if surge == 0 == missing:
         missing = 1
-    return Bounds(min(missing, replicas), surge)
+    return Bounds(min(missing, replicas), min(surge, MOST_REPLICAS))
 
 
 def daemon_bounds(strategy: Strategy, nodes: int) -> Bounds:
@@ -95,7 +98,8 @@ def share_out(
         sizes.append(Size(one, one.spec.replicas + part))
     if sizes:
         first = sizes[0]
-        sizes[0] = Size(first.replica_set, max(0, first.replicas + to_add - added))
+        rest = max(0, first.replicas + to_add - added)
+        sizes[0] = Size(first.replica_set, min(MOST_REPLICAS, rest))
     return sizes
 
 
@@ -107,4 +111,4 @@ def _part(replica_set: ReplicaSet, deployment: Deployment, former_most: int) -> 
     if before == 0:
         return 0
     most = wanted + deployment_bounds(deployment).max_surge
-    return math.floor(size * most / before + 0.5) - size
+    return min(MOST_REPLICAS, math.floor(size * most / before + 0.5)) - size

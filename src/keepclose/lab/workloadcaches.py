@@ -29,6 +29,7 @@ _OWNER: Final = "owner"
 _ORPHAN: Final = "orphan"
 _NAMESPACE: Final = "namespace"
 _WAITING: Final = "waiting"
+_PENDING: Final = "pending"
 _NODE: Final = "node"
 
 
@@ -51,6 +52,7 @@ class WorkloadCaches:
                 Index(_OWNER, _owner_of),
                 Index(_ORPHAN, _orphan_in),
                 Index(_WAITING, lambda pod: (True,) if pod.awaits_node else ()),
+                Index(_PENDING, lambda pod: (True,) if pod.is_pending else ()),
                 Index(_NODE, lambda pod: (pod.spec.node_name,) if pod.spec.node_name else ()),
             )
         )
@@ -99,6 +101,10 @@ class WorkloadCaches:
     def waiting_pods(self) -> list[WorkloadPod]:
         """Return the pods that wait for a node."""
         return self.pods.by_index(_WAITING, key=True)
+
+    def pending_pods(self) -> list[WorkloadPod]:
+        """Return the pods that no kubelet runs yet, with a node or without."""
+        return self.pods.by_index(_PENDING, key=True)
 
 
 def _namespace_of(one: Named) -> Iterable[str]:
