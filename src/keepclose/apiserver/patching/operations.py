@@ -18,7 +18,7 @@ import msgspec
 
 from keepclose.apiserver.failures import Failure, bad_request
 from keepclose.apiserver.patching.texts import name_type
-from keepclose.apiserver.schemas.findings import find_too_deep
+from keepclose.apiserver.schemas.findings import TOO_DEEP, find_too_deep
 from keepclose.model.jsonvalues import JsonValueError, decode_json
 
 JsonObject = dict[str, Any]
@@ -52,8 +52,10 @@ def apply_json_patch(document: JsonObject, body: bytes) -> JsonObject:
     except (_UnfitError, RecursionError):
         raise _unfit() from None
     patched = patching.document
-    if not isinstance(patched, dict) or find_too_deep(patched):
+    if not isinstance(patched, dict):
         raise _unfit()
+    if find_too_deep(patched):
+        raise Failure(422, "Invalid", f'"" is invalid: patch: Invalid value: {TOO_DEEP}')
     return patched
 
 
