@@ -1,0 +1,63 @@
+"""State files are opened, written, removed and signalled from in one place that checks them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent.parent / "src" / "keepclose"
+PLACES = sorted(
+    [
+        *(SOURCE / "cluster").glob("*.py"),
+        *(SOURCE / "apiserver" / "security").glob("*.py"),
+        SOURCE / "cli" / "up.py",
+    ]
+)
+# Methods of paths and functions of os that go by a name which another user may have exchanged.
+BY_NAME = frozenset(
+    [
+        "chmod",
+        "hardlink_to",
+        "mkdir",
+        "mkfifo",
+        "read_bytes",
+        "read_text",
+        "rename",
+        "rmdir",
+        "symlink_to",
+        "touch",
+        "truncate",
+        "unlink",
+        "write_bytes",
+        "write_text",
+    ]
+)
+# What goes by a name all the same, and why it may.
+KEPT = {
+    ("cluster/holders.py", "read_text"): "/proc of a process",
+    ("cluster/home.py", "rmdir"): "removes a directory only when it is empty",
+    ("cluster/home.py", "truncate"): "of the open lock",
+    ("apiserver/security/directories.py", "mkdir"): "is looked at when it is there",
+    ("apiserver/security/directories.py", "read_text"): "/proc of this process",
+    ("apiserver/security/directories.py", "rename"): "relative to the open directory",
+    ("apiserver/security/directories.py", "unlink"): "relative to the open directory",
+    ("cli/up.py", "read_bytes"): "a manifest that the user names",
+    ("cli/up.py", "read_text"): "a file of the package",
+}
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_goes_by_name(path: Path) -> None:
+    """No module handles a state file by its path, and none signals a process by its number."""
+    name = str(path.relative_to(SOURCE))
+    calls = [
+        node.func.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    assert {call for call in calls if call in BY_NAME and (name, call) not in KEPT} == set()
+    # These signal children of their own, which have not been waited for.
+    if name not in ("cluster/nursery.py", "cluster/launch.py", "cluster/temporary.py"):
+        assert not {"kill", "killpg"} & set(calls)
