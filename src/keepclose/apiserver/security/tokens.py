@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from keepclose.apiserver.security.directories import PrivateDirectory
 from keepclose.apiserver.security.files import (
     BrokenFileError,
     create_private,
@@ -91,8 +92,11 @@ class Tokens:
         is_settled = time.time_ns() - changed_at > _TICK_NS
         self._read_at = changed_at if is_settled else -1
         users: dict[bytes, User] = {}
-        for path, user in self._files():
-            token = _read(path)
+        # NB: opened and looked at once, since there may be a file for each of many nodes.
+        with PrivateDirectory.open(self._directory) as directory:
+            contents = [(path, user, directory.read(path.name)) for path, user in self._files()]
+        for path, user, content in contents:
+            token = _parse(path, content)
             if token is None:
                 continue
             if users.setdefault(_digest(token), user) != user:
@@ -120,7 +124,10 @@ class Tokens:
 
 
 def _read(path: Path) -> str | None:
-    content = read_private(path)
+    return _parse(path, read_private(path))
+
+
+def _parse(path: Path, content: bytes | None) -> str | None:
     if content is None:
         return None
     token = content.strip().decode("ascii", "replace")
