@@ -117,7 +117,7 @@ async def test_deep_json_in_texts_is_harmless(api: Served, depth: int) -> None:
     applied = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {b: c}\n"
     where = f"{path}?fieldManager=kubectl"
     assert (await api.call("PATCH", where, applied, type=APPLY)).status == 200
-    fields = {f"v:{'[' * depth}{']' * depth}": {}}
+    fields: dict[str, Any] = {f"v:{'[' * depth}{']' * depth}": {}}
     managed = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1"}
     body = {"metadata": {"name": "two", "managedFields": [{**managed, "fieldsV1": fields}]}}
     reply = await api.call("POST", CONFIGMAPS, json.dumps(body).encode())
@@ -160,7 +160,7 @@ async def test_percentages_without_end_are_refused(api: Served) -> None:
     assert "must not be greater than 100%" in reply.message
 
 
-@pytest.mark.parametrize("quantity", ["1" * 30_000 + "x", "1" * 1_000_000, "0." + "1" * 5_000])
+@pytest.mark.parametrize("quantity", ["1" * 30_000 + "x", "1" * 1_000_000, "0." + "1" * 20_000])
 async def test_quantities_without_end_are_refused(api: Served, quantity: str) -> None:
     """A quantity that is longer than any amount is refused, in no time."""
     resources = {"requests": {"cpu": quantity}}

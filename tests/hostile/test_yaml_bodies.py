@@ -127,6 +127,26 @@ def test_a_manifest_that_is_a_bomb_is_a_problem(tmp_path: Path, name: str) -> No
     assert manifests.objects == ()
 
 
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 900, 100_000])
+def test_a_manifest_of_deep_json_is_a_problem(tmp_path: Path, depth: int) -> None:
+    """JSON that is nested too deeply is a problem of its file."""
+    file = tmp_path / "deep.json"
+    file.write_text("[" * depth + "]" * depth)
+    problems = load_manifests([str(file)]).problems
+    assert [problem.text for problem in problems] == ["not valid JSON: nested too deeply"]
+
+
+def test_a_key_repeated_among_many_is_found_in_linear_time(tmp_path: Path) -> None:
+    """JSON with many keys, the last of which stands twice, is read within 10 s of CPU time."""
+    file = tmp_path / "keys.json"
+    keys = ",".join(f'"k{n}":1' for n in range(100_000))
+    file.write_text(f'{{{keys},"k99999":1}}')
+    start = time.process_time()
+    problems = load_manifests([str(file)]).problems
+    assert time.process_time() - start < 10.0
+    assert "k99999" in problems[0].text
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import NoReturn
 
 import msgspec
+
+from keepclose.model.jsonvalues import JsonDepthError, check_depth
 
 
 class JsonText(msgspec.Struct, frozen=True):
@@ -38,8 +41,8 @@ def split_json(text: str) -> tuple[list[JsonText], JsonError | None]:
     def collect(pairs: list[tuple[str, object]]) -> dict[str, object]:
         members = dict(pairs)
         if len(members) < len(pairs):
-            keys = [key for key, _ in pairs]
-            repeated.append(next(key for key in keys if keys.count(key) > 1))
+            counts = Counter(key for key, _ in pairs)
+            repeated.append(next(key for key, count in counts.items() if count > 1))
         return members
 
     decoder = json.JSONDecoder(object_pairs_hook=collect, parse_constant=_refuse_constant)
@@ -49,6 +52,7 @@ def split_json(text: str) -> tuple[list[JsonText], JsonError | None]:
     while position < len(text):
         try:
             value, end = decoder.raw_decode(text, position)
+            check_depth(value, text)
             if _surrogate.search(text, position, end):
                 # NB: Python keeps half a character, which then cannot be written anywhere.
                 msgspec.json.encode(value)
@@ -69,7 +73,7 @@ def _explain(error: ValueError | RecursionError, line: int) -> JsonError:
             return JsonError(f"not valid JSON: {text}", error.lineno, error.colno)
         case UnicodeEncodeError():
             text = "a text holds half of a character (a lone surrogate)"
-        case RecursionError():
+        case RecursionError() | JsonDepthError():
             text = "nested too deeply"
         case _:
             text = str(error)

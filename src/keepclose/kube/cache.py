@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.model.numbers import parse_natural
 
 
 class Named(Protocol):
@@ -192,10 +191,11 @@ class Cache(Generic[T]):
 
 def is_older(one: str, other: str) -> bool:
     """Return whether a resource version is certainly older; False where they cannot be compared."""
-    if one == other:
+    if not all(text.isascii() and text.isdecimal() for text in (one, other)):
         return False
-    version, other_version = parse_natural(one), parse_natural(other)
-    return version is not None and other_version is not None and version < other_version
+    # Compared as texts: a server may send as many digits as it likes.
+    digits, other_digits = one.lstrip("0"), other.lstrip("0")
+    return (len(digits), digits) < (len(other_digits), other_digits)
 
 
 def _is_same(old: Named, new: Named) -> bool:

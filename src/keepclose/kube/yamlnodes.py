@@ -214,7 +214,7 @@ def _compose_root(  # noqa: PLR0915 - one loop, since a call for each node would
     raise _marked(f"exceeded max nodes of {nodes_max}", event.start_mark)
 
 
-def _marked(problem: str, mark: yaml.Mark) -> YamlError:
+def _marked(problem: str, mark: Any) -> YamlError:
     return YamlError(problem, mark.line, mark.column, index=mark.index)
 
 

@@ -19,7 +19,8 @@ MUST_BE_QUANTITY: Final = (
 )
 
 # No amount in use is longer. A kube-apiserver takes any length and needs 10 s for 1 MB.
-QUANTITY_CHARACTERS_MAX: Final = 1024
+QUANTITY_CHARACTERS_MAX: Final = 10_240
+_CHARACTERS_CACHED: Final = 64
 _LARGEST: Final = 2**63 - 1
 _POWER_OF_TEN: Final = {
     "n": -9,
@@ -46,7 +47,9 @@ def millis(value: str | float) -> int | None:
     if isinstance(value, int):
         return _limited(value * 1000)
     text = value if isinstance(value, str) else repr(value)
-    return _read_millis(text) if len(text) <= QUANTITY_CHARACTERS_MAX else None
+    if len(text) <= _CHARACTERS_CACHED:
+        return _read_millis(text)
+    return _read_millis.__wrapped__(text) if len(text) <= QUANTITY_CHARACTERS_MAX else None
 
 
 def quantity_causes(field: str, value: str | float) -> list[Cause]:

@@ -55,7 +55,8 @@ _TIME_RANGES: Final = {
     "04": ("minute", 0, 59),
     "05": ("second", 0, 59),
 }
-_TIME_CHARACTERS_CACHED: Final = 64
+# The caches would hold texts of any length, as many as they have places.
+_CHARACTERS_CACHED: Final = 64
 _short_hour = re.compile(r"T(\d):", re.ASCII)
 _fraction = re.compile(r"^[.,]\d+", re.ASCII)
 _LAYOUT: Final = "2006-01-02T15:04:05Z07:00"
@@ -72,6 +73,8 @@ def store_quantity(text: str) -> str:
     """Return a quantity as it is stored, rounded up to thousandths, or an Unread."""
     if len(text) > QUANTITY_CHARACTERS_MAX:
         return Unread(MUST_BE_QUANTITY)
+    if len(text) > _CHARACTERS_CACHED:
+        return _store_quantity.__wrapped__(text)
     return _store_quantity(text)
 
 
@@ -121,8 +124,7 @@ def store_time(text: str, *, micro: bool) -> str:
 
     NB: times with microseconds must be written with exactly six digits, the others may have any.
     """
-    # The cache would hold texts of any length, as many as it has places.
-    if len(text) > _TIME_CHARACTERS_CACHED:
+    if len(text) > _CHARACTERS_CACHED:
         return _store_time.__wrapped__(text, micro=micro)
     return _store_time(text, micro=micro)
 
