@@ -98,6 +98,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     makes_own_service: bool = True
     # Whether the server does for namespaces and ServiceCIDRs what kube-controller-manager does.
     runs_controllers: bool = True
+    # Whether a damaged store is kept aside and what is intact of it used.
+    recovers_store: bool = False
 
 
 class ApiServer:
@@ -110,7 +112,9 @@ class ApiServer:
         try:
             make_private_directory(directory)
             # NB: the store first, because its lock keeps us off the files of a running server.
-            self.store = Store.open(directory, synchronous=settings.synchronous)
+            self.store = Store.open(
+                directory, synchronous=settings.synchronous, recovers=settings.recovers_store
+            )
         except (BrokenFileError, OSError, StorageError) as error:
             raise StartError(_explain(error)) from error
         try:
@@ -122,6 +126,7 @@ class ApiServer:
             )
             hosts = (settings.host, advertised, primary.first)
             self._authority.keep_server_certificate([host for host in hosts if host])
+            context = self._authority.server_context()
             self._tokens = Tokens(directory / "tokens")
             kinds = strategies(ranges=ranges)
         except (AdvertiseError, BrokenFileError, InvalidHostError, OSError, RangeError) as error:
@@ -148,11 +153,11 @@ class ApiServer:
             Operations(self.writer, deleter),
             Guard(self._tokens),
             self._metrics,
-            make_pages(settings.gates, self._metrics),
+            make_pages(settings.gates, self._metrics, self.store.find_problem),
             bookmark_seconds=settings.bookmark_seconds,
         )
         self.application.on_request = self._metrics.loop_meter.wake
-        self._server = Server(self.application.handle, context=self._authority.server_context())
+        self._server = Server(self.application.handle, context=context)
         self._followers: list[asyncio.Task[None]] = []
         self.url = ""
 

@@ -67,6 +67,14 @@ def apiserver(
             "ServiceAccount default, the ConfigMap kube-root-ca.crt, the condition Ready."
         ),
     ] = True,
+    recover_store: Annotated[
+        bool,
+        typer.Option(
+            "--recover-store",
+            help="Start although the files of the store are damaged: they are kept aside as "
+            "FILE.damaged-TIME, and what is intact of them is served.",
+        ),
+    ] = False,
     node: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Write a kubeconfig for this node; may be repeated."),
@@ -88,6 +96,7 @@ def apiserver(
         service_node_port_range=service_node_port_range,
         synchronous=durability.value,
         runs_controllers=controllers,
+        recovers_store=recover_store,
         nodes=tuple(node or ()),
     )
     _serve(settings)
@@ -104,6 +113,7 @@ def _read_settings(
     service_node_port_range: str,
     synchronous: str,
     runs_controllers: bool,
+    recovers_store: bool,
     nodes: tuple[str, ...],
 ) -> ServerSettings:
     try:
@@ -132,6 +142,7 @@ def _read_settings(
         nodes=nodes,
         advertise_address=advertise_address,
         runs_controllers=runs_controllers,
+        recovers_store=recovers_store,
     )
 
 

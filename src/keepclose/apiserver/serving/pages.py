@@ -33,8 +33,10 @@ class Measured(Protocol):
         ...
 
 
-def make_pages(gates: FeatureGates, metrics: Measured) -> dict[str, Page]:
-    """Return every page by its path."""
+def make_pages(
+    gates: FeatureGates, metrics: Measured, find_problem: Callable[[], str] = str
+) -> dict[str, Page]:
+    """Return every page by its path; `find_problem` says what is wrong with the storage."""
     pages: dict[str, Page] = {
         "/version": _json(discovery.version_info(gates.emulated_minor)),
         "/metrics": lambda _request, _query: Answer(200, metrics.page(), _METRICS),
@@ -47,6 +49,9 @@ def make_pages(gates: FeatureGates, metrics: Measured) -> dict[str, Page]:
         pages[path] = _health
         for check in _CHECKS:
             pages[f"{path}/{check}"] = _health
+    # NB: only readiness: a server that cannot write still reads and deletes, and a restart of it,
+    # as a failing liveness asks for, would help nothing.
+    pages["/readyz"] = pages["/readyz/storage"] = _readiness(find_problem)
     for path, resources in group_paths().items():
         group, version = resources[0].group, resources[0].version
         if group:
@@ -65,6 +70,17 @@ def _health(request: Request, query: Query) -> Answer:
     passed = "".join(f"[+]{check} ok\n" for check in _CHECKS)
     text = f"{passed}{name} check passed\n"
     return Answer(200, text.encode(), _TEXT)
+
+
+def _readiness(find_problem: Callable[[], str]) -> Page:
+    def page(request: Request, query: Query) -> Answer:
+        problem = find_problem()
+        if not problem:
+            return _health(request, query)
+        text = f"[+]ping ok\n[-]storage failed: {problem}\nreadyz check failed\n"
+        return Answer(500, text.encode(), _TEXT)
+
+    return page
 
 
 def _json(value: JsonObject | None) -> Page:

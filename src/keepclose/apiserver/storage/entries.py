@@ -21,6 +21,9 @@ ADDED: Final = "ADDED"
 MODIFIED: Final = "MODIFIED"
 DELETED: Final = "DELETED"
 
+# What an entry and its change take in memory besides the JSON, about.
+OVERHEAD: Final = 1024
+
 _NO_LABELS: Final[dict[str, str]] = {}
 
 
@@ -46,18 +49,27 @@ class Change(msgspec.Struct, gc=False):
     store: str
     # Seconds since 1970.
     time: int
+    # The line for watchers; None until it is first asked for, b"" when it is not kept.
     _frame: bytes | None = None
 
     @property
+    def size(self) -> int:
+        """How many bytes the change has in a history, with what holds them."""
+        return len(self.entry.data) + OVERHEAD
+
+    @property
     def frame(self) -> bytes:
-        """The change as one line of a watch; made once for all watchers."""
+        """The change as one line of a watch; of a recent change made once for all watchers."""
+        if self._frame:
+            return self._frame
+        line = b'{"type":"%b","object":%b}\n' % (self.type.encode(), self.entry.data)
         if self._frame is None:
-            self._frame = b'{"type":"%b","object":%b}\n' % (self.type.encode(), self.entry.data)
-        return self._frame
+            self._frame = line
+        return line
 
     def forget_frame(self) -> None:
-        """Free the memory of the line; it is made again when it is asked for."""
-        self._frame = None
+        """Free the memory of the line; from here on it is made each time that it is asked for."""
+        self._frame = b""
 
 
 class _Owner(msgspec.Struct, gc=False):

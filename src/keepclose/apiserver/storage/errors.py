@@ -1,6 +1,8 @@
 """What can go wrong with the store, each under its own name.
 
     StorageError        the file or the disk: a person must act
+      DamagedError      files that were ours, of which something is lost
+      DiskFullError     a write for which the disk has no room
     Refusal
       Malformed         an object without a name, or one that is no JSON
       Exists            a create whose name is taken
@@ -33,6 +35,14 @@ class StorageError(Exception):
         self.path = path
         self.what = what
         self.advice = advice
+
+
+class DamagedError(StorageError):
+    """The files of the store do not hold everything that was acknowledged."""
+
+
+class DiskFullError(StorageError):
+    """The write was not made, because the disk is full."""
 
 
 class Refusal(Exception):  # noqa: N818 - the names say what was found, as those of the API do

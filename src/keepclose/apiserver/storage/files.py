@@ -1,4 +1,4 @@
-"""The files of a store: one server at a time, and hands off everything that is not ours.
+"""The files of a store: made whole or not at all, and hands off everything that is not ours.
 
 A file is judged by reading its header, without SQLite, because SQLite may write into a file merely
 by opening it. Whatever is wrong is said with the name of the file and with what to do; the file
@@ -8,25 +8,24 @@ all, so that a crash at this moment leaves nothing half made.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from keepclose.apiserver.storage.errors import StorageError
+from keepclose.apiserver.storage.errors import DamagedError, StorageError
 
 DATA_FILE: Final = "store.db"
-LOCK_FILE: Final = "store.lock"
 # "KpCl"; tells our files from those of other programs.
 APPLICATION_ID: Final = 0x4B70436C
-FORMAT: Final = 1
+FORMAT: Final = 2
+# Files of format 1 have no summary; they get one when they are opened.
+FORMAT_WITHOUT_SUMMARY: Final = 1
 
-SCHEMA: Final = f"""
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {FORMAT};
-CREATE TABLE log (
+_TABLES: Final = {
+    "log": """CREATE TABLE log (
     version INTEGER PRIMARY KEY,
     store TEXT NOT NULL,
     namespace TEXT NOT NULL,
@@ -36,67 +35,60 @@ CREATE TABLE log (
     time INTEGER NOT NULL,
     checksum INTEGER NOT NULL,
     data BLOB NOT NULL
-);
-CREATE TABLE floors (store TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID;
-PRAGMA journal_mode = WAL;
-"""
+)""",
+    "floors": (
+        "CREATE TABLE floors (store TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID"
+    ),
+    "summary": """CREATE TABLE summary (
+    identity BLOB NOT NULL,
+    base INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    total INTEGER NOT NULL,
+    chain INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
+)""",
+}
+SUMMARY_TABLE: Final = _TABLES["summary"]
+INSERT_ROW: Final = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_SUMMARY: Final = "INSERT INTO summary VALUES (?, ?, ?, ?, ?, ?, ?)"
+SELECT_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 # Neither by way of a symbolic link nor waiting for the other end of a named pipe.
-_PLAIN_FILE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+PLAIN_FILE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_SIZE: Final = 100
-_START_EMPTY: Final = f"move {DATA_FILE}* away to start empty"
-_ELSEWHERE: Final = f"choose another directory, or {_START_EMPTY}"
-_RESTORE: Final = f"put back a copy from before the damage, or {_START_EMPTY}"
+START_EMPTY: Final = f"move {DATA_FILE}* away to start empty"
+_ELSEWHERE: Final = f"choose another directory, or {START_EMPTY}"
+_RESTORE: Final = (
+    "put back a copy from before the damage, start keepclose apiserver once with --recover-store "
+    f"to go on with what is intact, or {START_EMPTY}"
+)
 
 
-class Lock:
-    """The right of one process to a directory; the kernel ends it with the process."""
-
-    def __init__(self, directory: Path) -> None:
-        """Take the lock, making the directory where it is missing."""
-        path = directory / LOCK_FILE
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | _PLAIN_FILE, 0o600)
-        except OSError as error:
-            advice = "choose a directory that this user may write to"
-            raise StorageError(directory, f"cannot be written: {error.strerror}", advice) from error
-        status = os.fstat(self._handle)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            os.close(self._handle)
-            raise StorageError(path, "is no regular file of its own", "remove it")
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.read(self._handle, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._handle)
-            raise StorageError(
-                directory / DATA_FILE,
-                f"is in use by another server, process {holder}",
-                "stop that one first, or choose another directory",
-            ) from error
-        os.ftruncate(self._handle, 0)
-        os.write(self._handle, f"{os.getpid()}\n".encode())
-
-    def release(self) -> None:
-        """Give the directory free; a second time does nothing."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-
-def damaged(path: Path, what: str) -> StorageError:
+def damaged(path: Path, what: str) -> DamagedError:
     """Return the error about a file that was ours and is broken."""
-    return StorageError(path, f"is damaged: {what}", _RESTORE)
+    return DamagedError(path, f"is damaged: {what}", _RESTORE)
 
 
-def create_file(path: Path) -> None:
-    """Make an empty store."""
+def expected_schema(file_format: int) -> list[tuple[str, str, str, str]]:
+    """Return what SELECT_SCHEMA gives for a whole file of the format."""
+    names = sorted(_TABLES)
+    if file_format == FORMAT_WITHOUT_SUMMARY:
+        names.remove("summary")
+    return [("table", name, name, _TABLES[name]) for name in names]
+
+
+def refuse_remains(path: Path) -> None:
+    """Raise a StorageError when there is no file, but something that belongs to one."""
     # NB: SQLite would take the writes of the lost file for those of the new one.
     if has_wal(path):
         what = f"is missing, while {path.name}-wal with its latest writes is there"
-        raise StorageError(path, what, f"put the file back, or {_START_EMPTY}")
+        raise StorageError(path, what, f"put the file back, or {START_EMPTY}")
+
+
+def create_file(path: Path, summary: Sequence[object], rows: Sequence[Sequence[object]]) -> None:
+    """Make a store with a summary and rows, in the place of any file that there is."""
     unfinished = path.with_name(path.name + ".new")
     try:
         for leftover in path.parent.glob(f"{unfinished.name}*"):
@@ -105,21 +97,29 @@ def create_file(path: Path) -> None:
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(unfinished, isolation_level=None)
         try:
-            connection.executescript(SCHEMA)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute("BEGIN")
+            for statement in _TABLES.values():
+                connection.execute(statement)
+            connection.execute(INSERT_SUMMARY, summary)
+            connection.executemany(INSERT_ROW, rows)
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = WAL")
         finally:
             connection.close()
         unfinished.rename(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except (OSError, sqlite3.Error) as error:
         advice = "make room, or choose another directory"
         raise StorageError(path, f"cannot be made: {error}", advice) from error
 
 
-def check_file(path: Path) -> None:
-    """Raise a StorageError when the file is not a whole store of a format that is known."""
+def check_file(path: Path) -> int:
+    """Return the format of the file; raise a StorageError when it is not a whole store."""
     try:
         # NB: opened without waiting, for a named pipe would never be opened from the other side.
-        with os.fdopen(os.open(path, os.O_RDONLY | _PLAIN_FILE), "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | PLAIN_FILE), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise StorageError(path, "is no regular file", _ELSEWHERE)
             header = file.read(_HEADER_SIZE)
@@ -134,19 +134,25 @@ def check_file(path: Path) -> None:
         raise damaged(path, "it ends within its header")
     if _number(header, 68) != APPLICATION_ID:
         raise StorageError(path, "is a database of another program", _ELSEWHERE)
-    if _number(header, 60) > FORMAT:
+    file_format = _number(header, 60)
+    if file_format > FORMAT:
         raise StorageError(
             path,
-            f"was written by a newer keepclose (format {_number(header, 60)}, known is {FORMAT})",
+            f"was written by a newer keepclose (format {file_format}, known is {FORMAT})",
             "use that version of keepclose, or choose another directory",
         )
-    if _number(header, 60) != FORMAT:
-        raise damaged(path, f"it has format {_number(header, 60)}, which there never was")
+    if file_format not in (FORMAT, FORMAT_WITHOUT_SUMMARY):
+        raise damaged(path, f"it has format {file_format}, which there never was")
+    # NB: SQLite would roll such a journal back into the file; the store never has one.
+    if path.with_name(path.name + "-journal").exists():
+        what = f"has {path.name}-journal beside it, which a store never has"
+        raise StorageError(path, what, f"move {path.name}-journal away")
     page_size = int.from_bytes(header[16:18], "big")
     want_size = _number(header, 28) * (65536 if page_size == 1 else page_size)
     # NB: while there is a write-ahead log, the file may rightly be shorter than its header says.
     if size < want_size and not has_wal(path):
         raise damaged(path, f"it has {size} of {want_size} bytes")
+    return file_format
 
 
 def has_wal(path: Path) -> bool:
@@ -159,7 +165,8 @@ def _number(header: bytes, offset: int) -> int:
     return int.from_bytes(header[offset : offset + 4], "big")
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Wait until the names in the directory are on the disk."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

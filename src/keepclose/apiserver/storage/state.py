@@ -7,6 +7,7 @@ step: readers see all of them, and then watchers are told. Nothing here can refu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 from keepclose.apiserver.storage.collection import Collection
 from keepclose.apiserver.storage.entries import DELETED, Change, Entry
@@ -16,6 +17,7 @@ from keepclose.apiserver.storage.subscriptions import Subscribers
 
 # Store, namespace and name.
 Key = tuple[str, str, str]
+_size_of = attrgetter("size")
 
 
 class Part:
@@ -33,17 +35,17 @@ class Part:
 class State:
     """What readers and watchers see."""
 
-    __slots__ = ("_owned", "parts", "version")
+    __slots__ = ("_base", "_owned", "parts", "version")
 
     def __init__(self) -> None:
         """Begin empty."""
-        self.version = FIRST_VERSION
+        self.version = self._base = FIRST_VERSION
         self.parts: dict[str, Part] = {}
         self._owned: dict[str, dict[Key, None]] = {}
 
     def restore(self, recovered: Recovered) -> None:
         """Take over what a log held."""
-        self.version = recovered.version
+        self.version, self._base = recovered.version, recovered.base
         for store, floor in recovered.floors.items():
             self.parts[store] = Part(floor)
         for store, objects in recovered.objects.items():
@@ -58,7 +60,7 @@ class State:
         """Return what belongs to the name, begun empty when nothing did."""
         part = self.parts.get(store)
         if part is None:
-            part = self.parts[store] = Part()
+            part = self.parts[store] = Part(self._base)
         return part
 
     def get(self, store: str, namespace: str, name: str) -> Entry | None:
@@ -80,10 +82,19 @@ class State:
         for store, lot in lots.items():
             self.parts[store].subscribers.publish(lot)
 
-    def trim(self, *, keep: int, since: float) -> Iterator[Change]:
-        """Let go of history beyond the bounds, and return it."""
+    def trim(self, *, keep: int, size: int, since: float) -> Iterator[Change]:
+        """Let go of history beyond the bounds of one store, and return it."""
         for part in self.parts.values():
-            yield from part.history.trim(keep=keep, since=since)
+            yield from part.history.trim(keep=keep, size=size, since=since)
+
+    def trim_largest(self, size: int) -> Iterator[Change]:
+        """Let go of the oldest changes of the largest histories, until all have no more bytes."""
+        histories = [part.history for part in self.parts.values()]
+        total = sum(history.size for history in histories)
+        while total > size:
+            dropped = max(histories, key=_size_of).drop_oldest()
+            total -= dropped.size
+            yield dropped
 
     def _apply(self, change: Change) -> None:
         part, entry, previous = self.part(change.store), change.entry, change.previous

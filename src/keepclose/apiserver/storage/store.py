@@ -29,6 +29,7 @@ from keepclose.apiserver.storage.entries import (
 from keepclose.apiserver.storage.errors import (
     Ahead,
     Compacted,
+    DiskFullError,
     Exists,
     Malformed,
     Missing,
@@ -36,7 +37,8 @@ from keepclose.apiserver.storage.errors import (
     StorageError,
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION
-from keepclose.apiserver.storage.log import Dropped, Log, Synchronous, open_log
+from keepclose.apiserver.storage.log import Dropped, Log, Synchronous
+from keepclose.apiserver.storage.opening import open_log
 from keepclose.apiserver.storage.state import Key, State
 from keepclose.apiserver.storage.subscriptions import Subscription
 
@@ -51,13 +53,20 @@ __all__ = [
     "Store",
 ]
 
-# So many changes of a store stay known, unless they are older than the age in seconds.
+# So many changes of a store stay known, unless they are older than the age in seconds, or have
+# more bytes, by themselves or with those of all other stores: a node may write 1 MB a time.
 HISTORY: Final = 20_000
 MAX_HISTORY_AGE: Final = 3600.0
+HISTORY_BYTES: Final = 64 << 20
+TOTAL_HISTORY_BYTES: Final = 256 << 20
 # So many changes may wait for a watcher.
 PENDING_LIMIT: Final = 10_000
-# Changes are removed from the disk so many at a time, which takes about as long as a few writes.
+# Changes are removed from the disk so many at a time, which takes about as long as a few writes,
+# or earlier when they have so many bytes.
 _COMPACTION_STEP: Final = 64
+_COMPACTION_BYTES: Final = 4 << 20
+# The histories of all stores are summed up whenever so many bytes were written.
+_SUM_EVERY_BYTES: Final = 1 << 20
 
 _logger = structlog.get_logger()
 
@@ -71,6 +80,7 @@ class Store:
         state: State,
         *,
         history: int,
+        history_bytes: int,
         max_history_age: float,
         clock: Callable[[], float],
     ) -> None:
@@ -78,13 +88,17 @@ class Store:
         self._log = log
         self._state = state
         self._history = history
+        self._history_bytes = history_bytes
         self._max_history_age = max_history_age
         self._clock = clock
         self._batch: list[Change] | None = None
         self._staged: dict[Key, Entry | None] = {}
+        self._uses_reserve = False
         self._dropped: list[Dropped] = []
-        self._compact_at = _COMPACTION_STEP
-        self._drop(state.trim(keep=history, since=self._horizon()))
+        self._dropped_bytes = self._unsummed_bytes = 0
+        self._compact_at, self._compact_at_bytes = _COMPACTION_STEP, _COMPACTION_BYTES
+        self._drop(state.trim(keep=history, size=history_bytes, since=self._horizon()))
+        self._drop(state.trim_largest(TOTAL_HISTORY_BYTES))
 
     @classmethod
     def open(
@@ -93,21 +107,29 @@ class Store:
         *,
         synchronous: Synchronous = "normal",
         history: int = HISTORY,
+        history_bytes: int = HISTORY_BYTES,
         max_history_age: float = MAX_HISTORY_AGE,
-        check: bool = False,
+        recovers: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> Store:
         """Return the store of a directory, made where there is none; None keeps it in memory.
 
         What was written survives the end of the process in any case, and a failure of the power
-        with `synchronous="full"`. With `check` the whole file is looked through first. Raises
-        StorageError.
+        with `synchronous="full"`. DamagedError files are refused, or with `recovers` kept aside and
+        what is intact of them is used. Raises StorageError.
         """
         log, state = None, State()
         if directory is not None:
-            log, recovered = open_log(directory, synchronous=synchronous, check=check)
+            log, recovered = open_log(directory, synchronous=synchronous, recovers=recovers)
             state.restore(recovered)
-        return cls(log, state, history=history, max_history_age=max_history_age, clock=clock)
+        return cls(
+            log,
+            state,
+            history=history,
+            history_bytes=history_bytes,
+            max_history_age=max_history_age,
+            clock=clock,
+        )
 
     @property
     def version(self) -> int:
@@ -119,6 +141,15 @@ class Store:
         """The oldest version from which every store can be watched; see `oldest_of` for one."""
         floors = (part.history.floor for part in self._state.parts.values())
         return max(floors, default=FIRST_VERSION)
+
+    @property
+    def history_bytes(self) -> int:
+        """How many bytes of objects the histories of all stores hold."""
+        return sum(part.history.size for part in self._state.parts.values())
+
+    def find_problem(self) -> str:
+        """Return why writes cannot be made at present, "" when they can."""
+        return "" if self._log is None else self._log.find_problem()
 
     def oldest_of(self, store: str) -> int:
         """Return the oldest version from which the store can be watched."""
@@ -181,6 +212,19 @@ class Store:
         return self._write(store, DELETED, last, previous)
 
     @contextmanager
+    def using_reserve(self) -> Iterator[None]:
+        """Let writes of the block have the room that is kept for a full disk; deletes always do.
+
+        For what leads to a delete, such as the mark of a deletion to come. Nothing may be awaited
+        in the block.
+        """
+        before, self._uses_reserve = self._uses_reserve, True
+        try:
+            yield
+        finally:
+            self._uses_reserve = before
+
+    @contextmanager
     def batch(self) -> Iterator[None]:
         """Make all writes of the block durable and visible at once, or none when it fails.
 
@@ -218,7 +262,7 @@ class Store:
 
     def compact(self, keep: int = 0) -> None:
         """Let go of all history but so many changes of each store, in memory and on disk."""
-        self._drop(self._state.trim(keep=keep, since=self._horizon()))
+        self._drop(self._state.trim(keep=keep, size=self._history_bytes, since=self._horizon()))
         while self._dropped:
             self._compact_step()
 
@@ -264,33 +308,68 @@ class Store:
 
     def _commit(self, changes: Sequence[Change]) -> None:
         if self._log is not None:
-            self._log.append(changes)
+            self._append(self._log, changes)
         self._state.apply(changes)
+        horizon = self._horizon()
         for store in {change.store for change in changes}:
             history = self._state.parts[store].history
-            self._drop(history.trim(keep=self._history, since=self._horizon()))
+            self._drop(history.trim(keep=self._history, size=self._history_bytes, since=horizon))
+        for change in changes:
+            self._unsummed_bytes += len(change.entry.data)
+        if self._unsummed_bytes > _SUM_EVERY_BYTES:
+            self._unsummed_bytes = 0
+            self._drop(self._state.trim_largest(TOTAL_HISTORY_BYTES))
         for _ in range(1 + len(changes) // _COMPACTION_STEP):
-            if len(self._dropped) < self._compact_at:
+            if (
+                len(self._dropped) < self._compact_at
+                and self._dropped_bytes < self._compact_at_bytes
+            ):
                 break
             try:
                 self._compact_step()
             except StorageError as error:
                 # The write itself is made. Old rows do no harm but to take room.
                 self._compact_at = len(self._dropped) + _COMPACTION_STEP
+                self._compact_at_bytes = self._dropped_bytes + _COMPACTION_BYTES
                 _logger.warning("old versions stay on disk for now", error=str(error))
+
+    def _append(self, log: Log, changes: Sequence[Change]) -> None:
+        try:
+            log.append(changes)
+        except DiskFullError:
+            if not self._uses_reserve and any(change.type != DELETED for change in changes):
+                raise
+            if not log.release_reserve():
+                raise
+            # History goes first, since its pages serve for the write.
+            self.compact()
+            log.append(changes)
+            # NB: the write is made by now, whatever becomes of the room.
+            try:
+                log.shrink()
+            except StorageError as error:
+                _logger.warning("the files of the store keep their size", error=str(error))
+            log.refill_reserve()
 
     def _horizon(self) -> float:
         return self._clock() - self._max_history_age
 
     def _drop(self, changes: Iterator[Change]) -> None:
-        if self._log is None:
-            for _ in changes:
-                pass
-        else:
-            self._dropped += [Dropped.of(change) for change in changes]
+        for change in changes:
+            if self._log is not None:
+                self._dropped.append(Dropped.of(change))
+                self._dropped_bytes += change.size
 
     def _compact_step(self) -> None:
+        step: list[Dropped] = []
+        size = 0
+        for dropped in self._dropped[:_COMPACTION_STEP]:
+            step.append(dropped)
+            size += dropped.size
+            if size > _COMPACTION_BYTES:
+                break
         if self._log is not None:
-            self._log.compact(self._dropped[:_COMPACTION_STEP])
-        del self._dropped[:_COMPACTION_STEP]
-        self._compact_at = _COMPACTION_STEP
+            self._log.compact(step)
+        del self._dropped[: len(step)]
+        self._dropped_bytes -= size
+        self._compact_at, self._compact_at_bytes = _COMPACTION_STEP, _COMPACTION_BYTES

@@ -1,11 +1,11 @@
 """Watchers of one store: each has its own queue of shared changes.
 
 Changes are handed over when they are stored and never copied; a watcher costs the memory of its
-queue. A reader that lets more changes wait than its limit is given up, because it would otherwise
-hold ever more old versions in memory. What arrives at once is not held against a reader, who had
-no chance to take it: a large transaction counts as one change, the backlog at the beginning as
-none. Readers are woken a few at a time, and in between the event loop looks after its connections:
-thousands who watch the same objects must not keep everybody else waiting.
+queue. A reader that lets more changes wait than its limit, or more bytes, is given up, because it
+would otherwise hold ever more old versions in memory. What arrives at once is not held against a
+reader, who had no chance to take it: a large transaction counts as one change, the backlog at the
+beginning as none. Readers are woken a few at a time, and in between the event loop looks after its
+connections: thousands who watch the same objects must not keep everybody else waiting.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from keepclose.apiserver.storage.errors import Closed, Ended, Overflow
 
 __all__ = ["Closed", "Overflow", "Subscribers", "Subscription"]
 
+# So many bytes of objects may wait for a watcher; about what a history holds.
+PENDING_BYTES: Final = 64 << 20
+
 
 WOKEN_AT_ONCE: Final = 16
 """Readers that are woken in one turn of the event loop; each sends what it gets at once."""
@@ -32,6 +35,7 @@ class Subscription:
         "_end",
         "_limit",
         "_pending",
+        "_size",
         "_subscribers",
         "_uncounted",
         "_waiter",
@@ -47,6 +51,8 @@ class Subscription:
         self._pending = backlog
         self._limit = limit
         self._uncounted = len(backlog)
+        # The bytes of pending changes that came one by one.
+        self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._end: Ended | None = None
         self.namespace = namespace
@@ -89,12 +95,15 @@ class Subscription:
     def offer(self, changes: Sequence[Change]) -> None:
         """Add changes for the reader, or give the reader up."""
         if not self._pending:
-            self._uncounted = 0
+            self._uncounted = self._size = 0
         if len(self._pending) - self._uncounted >= self._limit:
             self._finish(Overflow(f"more than {self._limit} changes were left waiting"))
+        elif self._size > PENDING_BYTES:
+            self._finish(Overflow(f"more than {PENDING_BYTES} bytes were left waiting"))
         else:
             self._pending += changes
             self._uncounted += len(changes) - 1
+            self._size += changes[0].size
             if self._waiter is not None:
                 self._subscribers.wake_later(self)
 

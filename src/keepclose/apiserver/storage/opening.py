@@ -1,0 +1,245 @@
+"""A store opened: its files checked, read and held against the mark before anything is written.
+
+A store that does not hold everything that was acknowledged is refused, with the file named that is
+to blame, and left as it is to the byte. A commit that a crash tore was never acknowledged, lies
+beyond the mark, and goes without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from keepclose.apiserver.storage.errors import DamagedError, StorageError
+from keepclose.apiserver.storage.files import (
+    DATA_FILE,
+    FORMAT,
+    FORMAT_WITHOUT_SUMMARY,
+    SELECT_SCHEMA,
+    START_EMPTY,
+    SUMMARY_TABLE,
+    check_file,
+    create_file,
+    damaged,
+    expected_schema,
+    has_wal,
+    refuse_remains,
+)
+from keepclose.apiserver.storage.history import FIRST_VERSION
+from keepclose.apiserver.storage.locks import Lock
+from keepclose.apiserver.storage.log import Log, Synchronous, write_summary
+from keepclose.apiserver.storage.marks import Mark, create_mark, mark_path, read_mark
+from keepclose.apiserver.storage.recovery import Recovered, Summary, recover
+from keepclose.apiserver.storage.salvage import salvage
+from keepclose.apiserver.storage.walframes import find_wal_damage
+
+# Seconds that a write waits for somebody who looks into the file with another program.
+_BUSY_TIMEOUT: Final = 0.5
+# The write-ahead log is cut back to this after a large transaction.
+_WAL_BYTES_KEPT: Final = 16 << 20
+_SELECT: Final = "SELECT * FROM log ORDER BY version"
+
+
+class Contents:
+    """What the files of a store hold."""
+
+    def __init__(self, recovered: Recovered, summary: Summary, *, is_old: bool) -> None:
+        """Hold the rows, the summary of all of them, and whether the file is of format 1."""
+        self.recovered = recovered
+        self.summary = summary
+        self.is_old = is_old
+
+
+def open_log(
+    directory: Path, *, synchronous: Synchronous = "normal", recovers: bool = False
+) -> tuple[Log, Recovered]:
+    """Return the log of the directory and what it holds, making it where there is none.
+
+    When the files cannot be used they are left untouched, unless `recovers` asks for what is
+    intact in them.
+    """
+    lock = Lock(directory)
+    path = directory / DATA_FILE
+    try:
+        _create_missing(path)
+        try:
+            contents = _read_contents(path, lock)
+        except DamagedError as damage:
+            if not recovers:
+                raise
+            salvage(path, damage)
+            contents = _read_contents(path, lock)
+        connection = _connect(path, synchronous)
+        try:
+            return _hold(path, connection, lock, contents), contents.recovered
+        except BaseException:
+            connection.close()
+            raise
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _create_missing(path: Path) -> None:
+    if path.exists():
+        return
+    refuse_remains(path)
+    mark = read_mark(path)
+    if mark is not None and mark.version > FIRST_VERSION:
+        what = f"is missing, while {mark_path(path).name} tells of version {mark.version}"
+        raise StorageError(path, what, f"put the file back, or {START_EMPTY}")
+    summary = Summary(os.urandom(16))
+    try:
+        # NB: the mark first: one without a store to it tells of no write.
+        create_mark(path, Mark(summary.identity, summary.version, summary.chain))
+    except OSError as error:
+        advice = "make room, or choose another directory"
+        raise StorageError(path, f"cannot be made: {error}", advice) from error
+    create_file(path, (*summary, summary.checksum({})), ())
+
+
+def _read_contents(path: Path, lock: Lock) -> Contents:
+    """Return what the files hold, without writing to them."""
+    file_format = check_file(path)
+    lock.take_file(path)
+    is_old = file_format == FORMAT_WITHOUT_SUMMARY
+    # NB: a mark beside an old file was left by a crash in the middle of giving it a summary.
+    mark = None if is_old else read_mark(path)
+    if mark is None and not is_old:
+        raise damaged(mark_path(path), "it is missing")
+    shm = path.with_name(path.name + "-shm")
+    had_shm = shm.exists()
+    # Without a write-ahead log nothing but the file itself need be touched at all.
+    mode = "mode=ro" if has_wal(path) else "immutable=1"
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)
+        with closing(connection):
+            contents = _read_rows(path, connection, mark, is_old=is_old)
+            if mark is not None:
+                _check_against_mark(path, contents, mark)
+            return contents
+    except sqlite3.Error as error:
+        raise damaged(path, str(error)) from error
+    finally:
+        if not had_shm:
+            shm.unlink(missing_ok=True)
+
+
+def _read_rows(
+    path: Path, connection: sqlite3.Connection, mark: Mark | None, *, is_old: bool
+) -> Contents:
+    floors = dict(connection.execute("SELECT store, version FROM floors"))
+    summary = None if is_old else _read_summary(path, connection)
+    recovered = recover(
+        connection.execute(_SELECT),
+        floors,
+        path=path,
+        summary=summary,
+        marked=0 if mark is None else mark.version,
+    )
+    if summary is not None and summary.checksum(recovered.floors) != _summary_checksum(connection):
+        raise damaged(path, "its summary or its floors do not fit their checksum")
+    if connection.execute(SELECT_SCHEMA).fetchall() != expected_schema(
+        FORMAT_WITHOUT_SUMMARY if is_old else FORMAT
+    ):
+        raise damaged(path, "its tables are not those of a store")
+    (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        raise damaged(path, result)
+    identity = os.urandom(16) if summary is None else summary.identity
+    whole = Summary(
+        identity,
+        recovered.base,
+        recovered.version,
+        recovered.rows,
+        recovered.total,
+        recovered.chain,
+    )
+    return Contents(recovered, whole, is_old=is_old)
+
+
+def _read_summary(path: Path, connection: sqlite3.Connection) -> Summary:
+    rows = connection.execute("SELECT * FROM summary").fetchall()
+    types = (bytes, int, int, int, int, int, int)
+    if len(rows) != 1 or tuple(map(type, rows[0])) != types:
+        raise damaged(path, "its summary cannot be read")
+    return Summary(*rows[0][:-1])
+
+
+def _summary_checksum(connection: sqlite3.Connection) -> int:
+    (stored,) = connection.execute("SELECT checksum FROM summary").fetchone()
+    return int(stored)
+
+
+def _check_against_mark(path: Path, contents: Contents, mark: Mark) -> None:
+    """Refuse a store that ends before the mark, or one that the mark does not belong to."""
+    if mark.identity != contents.summary.identity:
+        raise damaged(path, f"{mark_path(path).name} belongs to another store")
+    version = contents.summary.version
+    if version < mark.version:
+        lost = f"versions {version + 1} to {mark.version} were acknowledged and are missing"
+        wal = path.with_name(path.name + "-wal")
+        broken = find_wal_damage(wal)
+        raise damaged(wal, f"{broken}; {lost}") if broken else damaged(path, lost)
+    chain = contents.recovered.chain_at_mark
+    if chain is not None and chain != mark.chain:
+        what = f"version {mark.version} is not the one that was acknowledged"
+        raise damaged(path, what)
+
+
+def _connect(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, isolation_level=None, timeout=_BUSY_TIMEOUT, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT}")
+        # A file is rewritten only when the disk is full, which may be that of temporary files too.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        # Some builds overwrite what they delete, at the price of more writes.
+        connection.execute("PRAGMA secure_delete = OFF")
+        # A file that may only be read shows itself here rather than at the first write.
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        connection.close()
+        advice = "let this user, and nobody else, write to it, or choose another directory"
+        raise StorageError(path, f"cannot be written: {error}", advice) from error
+    return connection
+
+
+def _hold(path: Path, connection: sqlite3.Connection, lock: Lock, contents: Contents) -> Log:
+    summary, floors = contents.summary, contents.recovered.floors
+    try:
+        if contents.is_old:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(SUMMARY_TABLE)
+            write_summary(connection, summary, floors)
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            # NB: a mark without the summary is that of another store, so it comes first.
+            create_mark(path, Mark(summary.identity, summary.version, summary.chain))
+            connection.execute("COMMIT")
+            # NB: before the first answer, since without its log the file would still be an old one
+            # whose mark does not count.
+            (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if is_busy:
+                raise sqlite3.OperationalError("another program reads it")
+        mark_handle = lock.take_file(mark_path(path))
+        log = Log(
+            path,
+            connection,
+            lock,
+            summary=summary,
+            floors=dict(floors),
+            mark_handle=mark_handle,
+        )
+    except (OSError, sqlite3.Error) as error:
+        advice = "make room, or choose another directory"
+        raise StorageError(path, f"cannot be written: {error}", advice) from error
+    # What a crash left committed and not answered is seen from here on, so it counts.
+    log.acknowledge()
+    return log
