@@ -123,7 +123,8 @@ class Deleter:
             )
             strategy.remove(stored)
         elif deletion.step is Step.MARK:
-            self.store.update(resource.store, deletion.object, expected=entry.version)
+            with self.store.using_reserve():
+                self.store.update(resource.store, deletion.object, expected=entry.version)
         return deletion
 
 

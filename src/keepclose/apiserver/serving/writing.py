@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Final
 
 import msgspec
@@ -314,11 +315,20 @@ class Writer:
                 entry = self.store.delete(resource.store, target.namespace, target.name, final=new)
                 strategy.remove(old)
             else:
-                entry = self.store.update(resource.store, new, expected=entry.version)
+                with self.store.using_reserve() if _loses_finalizer(old, new) else nullcontext():
+                    entry = self.store.update(resource.store, new, expected=entry.version)
                 stored = True
             return Written(conversion.from_stored(resource, new), warnings, entry=entry)
         finally:
             strategy.settle(new, old, stored=stored)
+
+
+def _loses_finalizer(old: JsonObject, new: JsonObject) -> bool:
+    """Return whether a write brings the object nearer to its deletion."""
+    before, after = old["metadata"], new["metadata"]
+    return "deletionTimestamp" in before and len(after.get("finalizers") or ()) < len(
+        before.get("finalizers") or ()
+    )
 
 
 def timestamp() -> str:
