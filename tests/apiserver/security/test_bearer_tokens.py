@@ -28,7 +28,7 @@ def test_each_role_gets_a_token_of_its_own_in_a_private_file(tmp_path: Path) -> 
         token = tokens.of_role(role)
         assert path.read_text() == f"{token}\n"
         assert path.stat().st_mode & 0o777 == 0o600
-        assert len(token) == 43
+        assert len(token) == 55
         assert tokens.find(token) == role_user(role)
     assert len({tokens.of_role(role) for role in Role}) == 4
     assert (tmp_path / "tokens").stat().st_mode & 0o777 == 0o700

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -78,8 +78,10 @@ class Authority:
         self.certificate_path = directory / "ca.crt"
         self.server_certificate_path = directory / "server.crt"
         self.server_key_path = directory / "server.key"
+        self._fix = f"put the right one back, or remove {directory} to make all of them again"
         make_private_directory(directory)
         self._pair = self._read_pair("ca") or self._make()
+        self._check_authority()
         self._refuse_future(self._pair.certificate)
         if self._ends_soon(self._pair.certificate):
             self._pair = self._make()
@@ -109,11 +111,20 @@ class Authority:
         return ClientCertificate(_certificate_pem(pair.certificate), _key_pem(pair.key))
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the server's side of TLS: our certificate, and clients' if they have one."""
+        """Return the server's side of TLS: our certificate, and clients' if they have one.
+
+        Raises BrokenFileError.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.server_certificate_path, self.server_key_path)
-        context.load_verify_locations(self.certificate_path)
+        # NB: OpenSSL is stricter about the form of these files than what has read them so far.
+        path = self.server_certificate_path
+        try:
+            context.load_cert_chain(path, self.server_key_path)
+            path = self.certificate_path
+            context.load_verify_locations(path)
+        except ssl.SSLError as error:
+            raise BrokenFileError(path, "cannot be used for TLS", self._fix) from error
         context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
@@ -172,7 +183,13 @@ class Authority:
         try:
             certificate.verify_directly_issued_by(self._pair.certificate)
             held = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        except (InvalidSignature, ValueError, TypeError, x509.ExtensionNotFound):
+        except (
+            InvalidSignature,
+            UnsupportedAlgorithm,
+            ValueError,
+            TypeError,
+            x509.ExtensionNotFound,
+        ):
             return False
         is_valid = certificate.not_valid_before_utc <= self._now
         return set(names) <= set(held.value) and is_valid and not self._ends_soon(certificate)
@@ -196,22 +213,33 @@ class Authority:
         # NB: the key is written first, so one without a certificate was never used.
         if certificate_pem is None:
             return None
-        fix = f"put the right one back, or remove {self._directory} to make all of them anew"
+        fix = self._fix
         if key_pem is None:
             raise BrokenFileError(key_path, "is missing", fix)
         try:
             certificate = x509.load_pem_x509_certificate(certificate_pem)
-        except ValueError as error:
+            # NB: parts are read when they are asked for, and damage shows only then.
+            public_key, _ = certificate.public_key(), certificate.extensions
+        except (ValueError, UnsupportedAlgorithm) as error:
             raise BrokenFileError(certificate_path, "holds no certificate", fix) from error
         try:
             key = serialization.load_pem_private_key(key_pem, password=None)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise BrokenFileError(key_path, "holds no private key", fix) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise BrokenFileError(key_path, "holds a key of another kind than ours", fix)
-        if key.public_key() != certificate.public_key():
+        if key.public_key() != public_key:
             raise BrokenFileError(key_path, f"does not fit {certificate_path.name}", fix)
         return _Pair(certificate, key)
+
+    def _check_authority(self) -> None:
+        """Refuse a CA that is not the one that was signed: clients hold the other."""
+        certificate = self._pair.certificate
+        try:
+            certificate.verify_directly_issued_by(certificate)
+        except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            problem = "is damaged: it does not fit its own signature"
+            raise BrokenFileError(self.certificate_path, problem, self._fix) from error
 
     def _write_pair(self, name: str, pair: _Pair) -> None:
         certificate_path, key_path = self._paths(name)

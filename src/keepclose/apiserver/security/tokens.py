@@ -5,16 +5,21 @@ their SHA-256: how long that takes tells nothing about the tokens there are, sin
 a digest. Another process may add a file, which counts from the next request on, or remove one,
 which counts within a second: looking at the directory for every request would cost more than the
 rest of finding out who calls.
+
+A token that is made here ends with its own checksum. Without it a flipped bit would make another
+token of the same form, and clients that hold the right one would be locked out without a word.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import structlog
 
@@ -31,6 +36,10 @@ from keepclose.model.strings import dns1123_subdomain
 RECHECK_SECONDS: Final = 1.0
 _NODE_FILE: Final = "node-"
 _SHORTEST: Final = 16
+_PREFIX: Final = "kc_"
+_OURS: Final = re.compile(r"kc_[A-Za-z0-9_-]{43}_[0-9a-f]{8}")
+# What a token of ours can look like after damage to its beginning.
+_MAYBE_OURS: Final = re.compile(r".{46}_[0-9a-f]{8}.?")
 # Files that come within one tick of the file system's clock leave no trace in the directory's time.
 _TICK_NS: Final = 100_000_000
 _log = structlog.get_logger(__name__)
@@ -116,7 +125,7 @@ class Tokens:
     def _keep_or_make(self, path: Path, user: User) -> str:
         token = _read(path)
         while token is None:
-            made = secrets.token_urlsafe(32)
+            made = _make()
             is_ours = create_private(path, f"{made}\n".encode())
             token = made if is_ours else _read(path)
         self._users[_digest(token)] = user
@@ -134,7 +143,21 @@ def _parse(path: Path, content: bytes | None) -> str | None:
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         problem = f"is no token of {_SHORTEST} or more characters"
         raise BrokenFileError(path, problem, "remove it and a new one is made")
+    is_ours = token.startswith(_PREFIX) or _MAYBE_OURS.fullmatch(token)
+    if is_ours and not (_OURS.fullmatch(token) and token.endswith(_checksum(token[:-9]))):
+        problem = "is damaged: the token does not fit its checksum"
+        fix = "put the right one back, or remove it and a new one is made"
+        raise BrokenFileError(path, problem, fix)
     return token
+
+
+def _make() -> str:
+    body = f"{_PREFIX}{secrets.token_urlsafe(32)}"
+    return f"{body}_{_checksum(body)}"
+
+
+def _checksum(body: str) -> str:
+    return f"{crc32(body.encode()):08x}"
 
 
 def _digest(token: str) -> bytes:
