@@ -158,12 +158,13 @@ async def test_a_version_that_is_no_longer_known(api: Served) -> None:
 
 
 async def test_versions_that_are_still_to_come(api: Served) -> None:
-    """A watch from the future waits for it; a list that streams says that it is too early."""
+    """A watch from the future gets what comes after it; a streamed list says it is too early."""
     created = await api.create(CONFIGMAPS, _map("one"))
-    version = int(created["metadata"]["resourceVersion"]) + 1
+    version = int(created["metadata"]["resourceVersion"]) + 2
     async with api.watch(CONFIGMAPS, f"resourceVersion={version}") as events:
-        await api.create(CONFIGMAPS, _map("two"))
-        assert await events.take(1) == [("ADDED", "two")]
+        for name in ("two", "three", "four"):
+            await api.create(CONFIGMAPS, _map(name))
+        assert await events.take(1) == [("ADDED", "four")]
     query = (
         f"sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion={version + 9}"
     )

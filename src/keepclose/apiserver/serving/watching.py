@@ -102,6 +102,7 @@ class Watch:
         self._initial: list[Entry] = []
         self.failure: Failure | None = None
         self._version = store.version
+        self._begins_after = 0
         since = self._start()
         self._subscription: Subscription | None = None
         if self.failure is None:
@@ -115,7 +116,9 @@ class Watch:
             except Compacted as error:
                 self.failure = too_old(since, error.oldest)
             except Ahead:
-                # NB: a watch may begin at a version that is still to come; it simply waits.
+                # NB: as in kube-apiserver a watch may begin at a version that is still to come; it
+                # waits, and what has a lower version is not for it.
+                self._version = self._begins_after = since
                 self._subscription = store.subscribe(
                     target.resource.store,
                     since=None,
@@ -183,6 +186,10 @@ class Watch:
                 await asyncio.sleep(pause)
                 changes += subscription.take()
             sent = loop.time()
+            if self._begins_after:
+                changes = [change for change in changes if change.version > self._begins_after]
+                if not changes:
+                    continue
             self._version = changes[-1].version
             largest = LARGEST_FRAME if self._plain else RENDERED_BYTES
             entries = [change.entry for change in changes]
