@@ -168,7 +168,7 @@ def test_broken_files_stop_the_start(
         start(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path / name}: {want_problem}; put the right one back, or remove {tmp_path} to make"
-        " all of them anew"
+        " all of them again"
     )
     assert contents(tmp_path) == before
 
