@@ -46,9 +46,9 @@ SCALE: Final = Resource(
     singular="scale",
     definition="io.k8s.api.autoscaling.v1.Scale",
 )
-# A node of YAML takes 3 to 5 microseconds to read, so the costliest body takes a second at most.
+# A node of YAML takes 3 to 9 microseconds to read, so the costliest body takes a second at most.
 # The largest EndpointSlice, of 1,000 endpoints, has 20,000 nodes.
-YAML_NODES_MAX: Final = 200_000
+YAML_NODES_MAX: Final = 100_000
 YAML_LIMITS: Final = Limits(nodes=YAML_NODES_MAX, repeated_nodes=YAML_NODES_MAX)
 # Up to here YAML is read within 10 ms, whatever it holds.
 YAML_AT_ONCE_BYTES: Final = 4096
