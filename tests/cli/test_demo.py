@@ -14,11 +14,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from keepclose.cli.demo_screen import print_sight
 from keepclose.cli.main import app
+from keepclose.cli.screens import Screen
 from keepclose.cluster.tour import Forecast, Sight
 from keepclose.cluster.toursteps import STEPS, HintedEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -192,7 +192,7 @@ def test_a_sight_without_packets() -> None:
         Forecast(shares, 0.75, 0.25, 1.5, "zone-a"),
     )
     out = io.StringIO()
-    print_sight(Console(file=out, width=60, highlight=False), sight)
+    print_sight(Screen(file=out, width=60), sight)
     assert out.getvalue().splitlines() == [
         "",
         "endpoint  node  zone    ready  hints.forZones  hints.forNodes",

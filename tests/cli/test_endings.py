@@ -43,6 +43,7 @@ def test_exit_codes_are_fixed() -> None:
         "UNREACHABLE": 4,
         "PRIVILEGE": 5,
         "BROKEN_PIPE": 141,
+        "UNWRITABLE": 74,
     }
 
     assert {code.name: code.value for code in ExitCode} == want

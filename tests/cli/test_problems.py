@@ -42,7 +42,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     """What cannot be printed is shown as a question mark."""
     problem = Problem(Place("a\n.yaml"), "bad", subject="\x1b[2Jweb", fix="do\tit")
 
-    assert render(problem) == "error: ?[2Jweb: bad\n       in a?.yaml\n       do?it"
+    assert render(problem) == "error: \\x1b[2Jweb: bad\n       in a\\n.yaml\n       do\\tit"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 
+from keepclose.cli.screens import Screen
 from keepclose.cli.traffic_table import print_traffic
 from keepclose.lab.trafficreport import Busiest, Row, SourceRow, ToldReason, TrafficReport
 
@@ -86,7 +86,7 @@ REPORT = TrafficReport(
 def shown(report: TrafficReport, *, width: int = 100, by_node: bool = False) -> str:
     """Return what is printed without colours."""
     file = io.StringIO()
-    print_traffic(Console(file=file, width=width, highlight=False), report, by_node=by_node)
+    print_traffic(Screen(file=file, width=width), report, by_node=by_node)
     text = file.getvalue()
     assert not [line for line in text.splitlines() if line != line.rstrip()]
     return text

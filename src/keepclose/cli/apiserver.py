@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from keepclose.cli.choices import Durability
 from keepclose.cli.endings import fail
 from keepclose.cli.optionvalues import read_gates
+from keepclose.cli.outputs import say
 
 if TYPE_CHECKING:
     from keepclose.apiserver.assembly import ServerSettings
@@ -125,7 +127,7 @@ def _read_settings(
     from keepclose.apiserver.strategies.registry import AllocationSettings
 
     first, dash, last = service_node_port_range.partition("-")
-    if not dash or not first.isdecimal() or not last.isdecimal():
+    if not dash or not all(re.fullmatch("[0-9]{1,5}", part) for part in (first, last)):
         fail(f"--service-node-port-range: {service_node_port_range!r} must be like 30000-32767")
     allocation = AllocationSettings(
         service_cidrs=tuple(part.strip() for part in service_cluster_ip_range.split(",")),
@@ -153,6 +155,6 @@ def _serve(settings: ServerSettings) -> None:
     log_to_standard_error()
 
     try:
-        run(settings, on_ready=typer.echo)
+        run(settings, on_ready=say)
     except StartError as error:
         fail(str(error))

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from keepclose.cli.outputs import echo_document
+
 ASK: Final = "__complete"
 
 
@@ -63,7 +65,7 @@ def completion(
     keepclose completion fish > ~/.config/fish/completions/keepclose.fish. As a plugin of kubectl it
     needs no script of its own: kubectl completes kubectl keepclose.
     """
-    typer.echo(_SCRIPTS[shell], nl=False)
+    echo_document(_SCRIPTS[shell])
 
 
 def complete(app: typer.Typer, words: Sequence[str]) -> Answer:

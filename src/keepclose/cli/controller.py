@@ -12,6 +12,7 @@ from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, Topolog
 from keepclose.cli.endings import fail
 from keepclose.cli.leanimports import import_lean
 from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
+from keepclose.cli.outputs import say
 from keepclose.cli.subsetting import (
     OverloadThreshold,
     Padding,
@@ -257,7 +258,7 @@ def _run(
                 connection,
                 leader_elect=leader_elect,
                 listening=None if address is None else Listening(*address),
-                on_ready=typer.echo,
+                on_ready=say,
             )
             return
         run_controller(
@@ -266,7 +267,7 @@ def _run(
             leader_elect=leader_elect,
             is_forced=is_forced,
             listening=None if address is None else Listening(*address),
-            on_ready=typer.echo,
+            on_ready=say,
         )
     except ConfigError as error:
         fail(str(error))

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from keepclose.cli.outputs import say
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from keepclose.cli.screens import Screen
 
 _INTERRUPTED: Final = 130
 
@@ -25,24 +27,23 @@ def demo(
     of a feature gate, in a cluster that is gone afterwards. Exit codes: 0 seen, 1 something was not
     as promised, 2 no cluster could be started, 130 stopped.
     """
-    from rich.console import Console
-
+    from keepclose.cli.screens import Screen
     from keepclose.cluster.temporary import TemporaryError
     from keepclose.cluster.tour import TourError
 
-    console = Console(highlight=False)
+    console = Screen()
     try:
         is_fine = _guide(console, is_asking=not yes)
     except KeyboardInterrupt:
-        typer.echo("\nstopped, nothing is left behind", err=True)
+        say("", "stopped, nothing is left behind", err=True)
         sys.exit(_INTERRUPTED)
     except (TemporaryError, TourError) as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         sys.exit(error.code)
     sys.exit(0 if is_fine else 1)
 
 
-def _guide(console: Console, *, is_asking: bool) -> bool:
+def _guide(console: Screen, *, is_asking: bool) -> bool:
     """Take all steps and return whether traffic was as expected in each."""
     from keepclose.cli import demo_screen as screen
     from keepclose.cluster.temporary import temporary_cluster

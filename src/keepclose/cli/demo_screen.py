@@ -11,10 +11,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
-
+from keepclose.cli.screens import Line, Screen, cell_len
 from keepclose.cli.traffic_table import NOTHING, WIDEST, print_traffic
 from keepclose.cluster.tour import CONNECTIONS, Forecast, Sight
 from keepclose.cluster.toursteps import SERVICE, HintedEndpoint, Step
@@ -26,29 +23,29 @@ _INTRO: Final = (
 )
 
 
-def print_intro(console: Console) -> None:
+def print_intro(console: Screen) -> None:
     """Say what comes."""
     for part in wrap(_INTRO, _width(console)):
-        console.print(Text(part), soft_wrap=True)
+        console.print(Line(part), soft_wrap=True)
     console.print()
 
 
-def print_started(console: Console, line: str) -> None:
+def print_started(console: Screen, line: str) -> None:
     """Print a line of the cluster's own."""
-    console.print(Text(line, style="yellow" if line.startswith("!") else ""), soft_wrap=True)
+    console.print(Line(line, style="yellow" if line.startswith("!") else ""), soft_wrap=True)
 
 
-def print_way_in(console: Console, directory: Path) -> None:
+def print_way_in(console: Screen, directory: Path) -> None:
     """Say how to look around in another terminal meanwhile."""
     console.print()
-    console.print(Text("To look around in another terminal meanwhile:", style="dim"))
+    console.print(Line("To look around in another terminal meanwhile:", style="dim"))
     line = f"  export KUBECONFIG={directory}/kubeconfig KEEPCLOSE_DATA_DIR={directory}"
-    console.print(Text(line, style="dim"), soft_wrap=True)
+    console.print(Line(line, style="dim"), soft_wrap=True)
 
 
-def print_head(console: Console, step: Step, *, number: int, total: int) -> None:
+def print_head(console: Screen, step: Step, *, number: int, total: int) -> None:
     """Print the title of a step and the commands that it runs."""
-    head = Text.assemble((f"{number}/{total} ", "bold cyan"), (f"{step.title} ", "bold"))
+    head = Line.assemble((f"{number}/{total} ", "bold cyan"), (f"{step.title} ", "bold"))
     rule = "─" * max(0, _width(console) - len(head.plain))
     console.print()
     console.print(head.append(rule, style="dim"), soft_wrap=True)
@@ -56,12 +53,12 @@ def print_head(console: Console, step: Step, *, number: int, total: int) -> None
         print_command(console, change.command)
 
 
-def print_command(console: Console, command: str) -> None:
+def print_command(console: Screen, command: str) -> None:
     """Print a command as it is typed; never folded, so that it can be copied."""
-    console.print(Text.assemble(("$ ", "dim"), (command, "green")), soft_wrap=True)
+    console.print(Line.assemble(("$ ", "dim"), (command, "green")), soft_wrap=True)
 
 
-def print_sight(console: Console, sight: Sight) -> None:
+def print_sight(console: Screen, sight: Sight) -> None:
     """Print what is to be seen after a step."""
     console.print()
     _print_hints(console, sight.endpoints)
@@ -76,20 +73,20 @@ def print_sight(console: Console, sight: Sight) -> None:
     console.print()
     for line in sight.story:
         for part in wrap(line, _width(console)):
-            console.print(Text(part), soft_wrap=True)
+            console.print(Line(part), soft_wrap=True)
 
 
-def print_end(console: Console, *, done: int, total: int) -> None:
+def print_end(console: Screen, *, done: int, total: int) -> None:
     """Say that the tour is over, and what to do now."""
     console.print()
     over = "That was the tour." if done == total else f"The tour ended after {done} of {total}."
-    console.print(Text(f"{over} Your own cluster: keepclose up"), soft_wrap=True)
+    console.print(Line(f"{over} Your own cluster: keepclose up"), soft_wrap=True)
 
 
-def ask_to_go_on(console: Console, following: Step) -> bool:
+def ask_to_go_on(console: Screen, following: Step) -> bool:
     """Return whether somebody wants the next step; q and the end of input mean no."""
     console.print()
-    prompt = Text.assemble(("Enter", "bold"), f" {following.title}   ", ("q", "bold"), " end ")
+    prompt = Line.assemble(("Enter", "bold"), f" {following.title}   ", ("q", "bold"), " end ")
     try:
         answer = console.input(prompt)
     except EOFError:
@@ -98,7 +95,7 @@ def ask_to_go_on(console: Console, following: Step) -> bool:
     return answer.strip().lower() not in ("q", "quit")
 
 
-def _print_hints(console: Console, endpoints: Sequence[HintedEndpoint]) -> None:
+def _print_hints(console: Screen, endpoints: Sequence[HintedEndpoint]) -> None:
     _print_table(
         console,
         [
@@ -118,7 +115,7 @@ def _print_hints(console: Console, endpoints: Sequence[HintedEndpoint]) -> None:
     )
 
 
-def _print_forecast(console: Console, forecast: Forecast) -> None:
+def _print_forecast(console: Screen, forecast: Forecast) -> None:
     """Print expected shares where nothing can be measured."""
     rows = [("expected, to", *forecast.shares)]
     for number, (zone, shares) in enumerate(forecast.shares.items()):
@@ -132,13 +129,13 @@ def _print_forecast(console: Console, forecast: Forecast) -> None:
         f"in zone {100 * forecast.in_zone:.1f} %   on node {100 * forecast.on_node:.1f} %   "
         f"busiest endpoint {forecast.busiest:.2f}x its fair share ({forecast.place})"
     )
-    console.print(Text(figures), soft_wrap=True)
+    console.print(Line(figures), soft_wrap=True)
 
 
-def _print_table(console: Console, rows: Sequence[tuple[str, ...]]) -> None:
+def _print_table(console: Screen, rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for number, row in enumerate(rows):
-        line = Text()
+        line = Line()
         for cell, width in zip(row, widths, strict=True):
             line.append(cell, style="dim" if number == 0 or cell == NOTHING else "")
             line.append(" " * (width - cell_len(cell) + 2))
@@ -146,5 +143,5 @@ def _print_table(console: Console, rows: Sequence[tuple[str, ...]]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _width(console: Console) -> int:
+def _width(console: Screen) -> int:
     return min(console.width, WIDEST)

@@ -5,15 +5,20 @@ Light on purpose: every command loads it, also for --help.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any, NoReturn
+from traceback import format_tb
+from types import TracebackType
+from typing import Any, Final, NoReturn
 
-import typer
 from typer.core import TyperGroup
+
+from keepclose.cli.outputs import say
+from keepclose.model.plaintext import make_plain
 
 
 class ExitCode(IntEnum):
@@ -27,13 +32,18 @@ class ExitCode(IntEnum):
     """What was asked about is not there."""
     UNREACHABLE = 4
     PRIVILEGE = 5
+    UNWRITABLE = 74
+    """The output could not be written, as on a full disk; the code of sysexits.h for that."""
     BROKEN_PIPE = 141
     """The reader of the output has gone; shells report this code for tools that SIGPIPE ended."""
 
 
-def fail(text: str, fix: str = "", *, code: int = ExitCode.BAD_INPUT) -> NoReturn:
-    """End the command with an error, and what to do about it on a line of its own."""
-    typer.echo(f"error: {text}" + (f"\n       {fix}" if fix else ""), err=True)
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
+def fail(text: str, *more: str, code: int = ExitCode.BAD_INPUT) -> NoReturn:
+    """End the command with an error, and where it is or what to do, each on a line of its own."""
+    say(f"error: {text}", *(f"       {line}" for line in more if line), err=True)
     sys.exit(code)
 
 
@@ -51,6 +61,24 @@ class QuietGroup(TyperGroup):
             return super().invoke(ctx)
 
 
+def show_unexpected(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Show an error that nothing expected: its one line, and with --debug where it came from.
+
+    In place of Python's own hook, which prints the words of others as they are.
+    """
+    del kind
+    if getattr(sys, "tracebacklimit", None) != 0:
+        before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if before is not None:
+            show_unexpected(type(before), before, before.__traceback__)
+            say("", "which led to:", "", err=True)
+        frames = "".join(format_tb(trace)).rstrip("\n").split("\n")
+        say("Traceback (most recent call last):", *frames, err=True)
+    say(f"{type(error).__name__}: {error}", err=True)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """End the process without a word when the reader of the output has gone within the block."""
@@ -59,12 +87,44 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             # What is still buffered would otherwise fail when the interpreter ends.
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(ExitCode.BROKEN_PIPE)
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _drop_output()
+        fail(
+            f"standard output cannot be written: {error.strerror}",
+            "make room, or write to another file",
+            code=ExitCode.UNWRITABLE,
+        )
     except SystemExit as ending:
         # NB: rich, which prints the tables, ends a process of its own accord then.
         if isinstance(ending.__context__, BrokenPipeError):
             sys.exit(ExitCode.BROKEN_PIPE)
         raise
+    except Exception as error:
+        _make_usage_plain(error)
+        raise
+
+
+def _drop_output() -> None:
+    """Have what is still buffered go nowhere, or the interpreter would fail on it at its end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _make_usage_plain(error: Any) -> None:
+    """Make an error of click plain, which repeats words of the command line.
+
+    A script may have those from others. NB: typer has its own copy of click, so that no class of
+    click's is an ancestor.
+    """
+    if not hasattr(error, "exit_code"):
+        return
+    for name in ("message", "option_name", "param_hint"):
+        if isinstance(text := getattr(error, name, None), str):
+            setattr(error, name, make_plain(text))

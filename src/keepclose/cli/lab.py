@@ -13,7 +13,7 @@ from keepclose.cli.endings import fail
 from keepclose.cli.lab_gates import gates
 from keepclose.cli.lab_slo import slo
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask, complete_hints
-from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
+from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json, say, show_passing
 
 _COLUMNS: Final = ("NODE", "ZONE", "STATE", "PODS", "READY")
 _Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.")]
@@ -43,9 +43,9 @@ def fail_nodes(
     nodes = ", ".join(done["nodes"])
     what = name if done["nodes"] == [name] else f"{name} ({nodes})"
     if not done["changed"]:
-        typer.echo(f"{what} has failed already")
+        say(f"{what} has failed already")
         return
-    typer.echo(f"✓ {what} failed; {_count(done['unready'], 'pod')} no longer ready")
+    say(f"✓ {what} failed; {_count(done['unready'], 'pod')} no longer ready")
     _say(
         "pods of a lost node stay for five minutes in Kubernetes, and here until you heal it",
         data_dir,
@@ -70,7 +70,7 @@ def partition(
     cut = "" if done["changed"] else " already"
     noticed = done["is_noticed"]
     knows = "and the cluster knows it" if noticed else "and the cluster has not noticed"
-    typer.echo(f"✓ {node} is{cut} cut off from all others and from the API server, {knows}")
+    say(f"✓ {node} is{cut} cut off from all others and from the API server, {knows}")
     if noticed:
         _say(f"{_count(done['unready'], 'pod')} no longer ready by this", data_dir)
     else:
@@ -101,7 +101,7 @@ def drain(
     done = ask(data_dir, "drain", {"name": node, "force": force, "timeout": timeout})
     gone, kept = done["evicted"], done["kept"]
     stay = f"; {len(kept)} of DaemonSets stay" if kept else ""
-    typer.echo(f"✓ {node} is drained: {_count(gone, 'pod')} left it{stay}")
+    say(f"✓ {node} is drained: {_count(gone, 'pod')} left it{stay}")
     _offer("kubectl get pods -A -o wide", data_dir, undo=f"keepclose lab heal {node}")
 
 
@@ -112,7 +112,7 @@ def cordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
     Exit codes: 0 done, 3 no such node, 4 no cluster runs.
     """
     done = ask(data_dir, "cordon", {"name": node})
-    typer.echo(f"✓ {node} takes no more pods" if done["changed"] else f"{node} takes none already")
+    say(f"✓ {node} takes no more pods" if done["changed"] else f"{node} takes none already")
     _offer("kubectl get nodes", data_dir, undo=f"keepclose lab uncordon {node}")
 
 
@@ -123,7 +123,7 @@ def uncordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
     Exit codes: 0 done, 3 no such node, 4 no cluster runs.
     """
     done = ask(data_dir, "uncordon", {"name": node})
-    typer.echo(f"✓ {node} takes pods again" if done["changed"] else f"{node} takes pods already")
+    say(f"✓ {node} takes pods again" if done["changed"] else f"{node} takes pods already")
 
 
 @app.command()
@@ -140,9 +140,9 @@ def relabel(
     done = ask(data_dir, "relabel", {"name": node, "zone": zone})
     now, before = done["zone"] or "no zone", done["before"] or "no zone"
     if not done["changed"]:
-        typer.echo(f"{node} is in {now} already")
+        say(f"{node} is in {now} already")
         return
-    typer.echo(f"✓ {node} moved from {before} to {now}")
+    say(f"✓ {node} moved from {before} to {now}")
     _offer("keepclose traffic SERVICE", data_dir, undo=f"keepclose lab heal {node}")
 
 
@@ -161,21 +161,17 @@ def heal(
     """
 
     def wait(news: JsonObject) -> None:
-        if sys.stderr.isatty():
-            nodes = ", ".join(news["waiting"])
-            typer.echo(
-                f"\r\x1b[Kwaiting for the proxies of {nodes} to come back", err=True, nl=False
-            )
+        nodes = ", ".join(news["waiting"])
+        show_passing(f"waiting for the proxies of {nodes} to come back")
 
     done = ask(data_dir, "heal", {"name": name}, on_tell=wait)
-    if sys.stderr.isatty():
-        typer.echo("\r\x1b[K", err=True, nl=False)
+    show_passing("")
     healed: dict[str, list[str]] = done["healed"]
     if not healed:
-        typer.echo("there was nothing to heal")
+        say("there was nothing to heal")
         return
     told = ", ".join(f"{node} ({', '.join(undone)})" for node, undone in healed.items())
-    typer.echo(f"✓ healed {told}")
+    say(f"✓ healed {told}")
     if done["away"]:
         _say(f"the proxies of {', '.join(done['away'])} come back within half a minute", data_dir)
     _offer("keepclose lab status", data_dir)
@@ -202,7 +198,7 @@ def status(
         widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
         for row in (_COLUMNS, *rows):
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            typer.echo("  ".join(cells).rstrip())
+            say("  ".join(cells).rstrip())
 
 
 @app.command(
@@ -268,7 +264,7 @@ def _count(things: list[str], noun: str) -> str:
 
 
 def _say(text: str, data_dir: Path) -> None:
-    typer.echo(f"  {complete_hints(text, data_dir)}")
+    say(f"  {complete_hints(text, data_dir)}")
 
 
 def _offer(command: str, data_dir: Path, *, undo: str = "") -> None:

@@ -8,6 +8,7 @@ import typer
 
 from keepclose.cli.choices import Role, TopologyMode
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
+from keepclose.cli.outputs import say
 
 
 def gates(
@@ -46,19 +47,19 @@ def gates(
     }
     done = ask(data_dir, "gates", params)
     if done["started"]:
-        typer.echo(f"✓ started anew: {', '.join(done['started'])}")
+        say(f"✓ started anew: {', '.join(done['started'])}")
         return
     by_role: dict[str, list[str]] = done["gates"]
     names = sorted(set().union(*by_role.values()) | _all_gates())
     width = max(map(len, names))
     emulated: dict[str, int] = done["emulated"]
     for role, minor in emulated.items():
-        typer.echo(f"{role} emulates Kubernetes 1.{minor}")
-    typer.echo("  ".join([" " * width, *by_role]))
+        say(f"{role} emulates Kubernetes 1.{minor}")
+    say("  ".join([" " * width, *by_role]))
     for name in names:
         marks = ["on" if name in on else "off" for on in by_role.values()]
         cells = [f"{mark:<{len(role)}}" for mark, role in zip(marks, by_role, strict=True)]
-        typer.echo("  ".join([f"{name:<{width}}", *cells]).rstrip())
+        say("  ".join([f"{name:<{width}}", *cells]).rstrip())
 
 
 def _all_gates() -> set[str]:

@@ -8,8 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask
-from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
+from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json, say, show_passing
 from keepclose.cli.progress import tell_nobody
+from keepclose.model.plaintext import make_plain
 
 _COLUMNS: Final = (
     "POLICY",
@@ -52,19 +53,15 @@ def slo(
         params = {"seconds": seconds, "zone_latency": zone_latency}
         done = ask(data_dir, "slo", params, on_tell=_tell if sys.stderr.isatty() else tell_nobody)
     except KeyboardInterrupt:
-        typer.echo("stopped; what was made for it is being removed", err=True)
+        say("stopped; what was made for it is being removed", err=True)
         sys.exit(130)
     finally:
-        if sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[K")
+        show_passing("")
     if output is TableOrJson.JSON:
         echo_json(done)
         return
-    typer.echo(render_table(done["rows"]))
-    typer.echo("")
-    for note in done["notes"]:
-        typer.echo(note)
-    typer.echo("HOPS and ZONES: answered on another node, in another zone, by connection.")
+    say(*render_table(done["rows"]).splitlines(), "", *done["notes"])
+    say("HOPS and ZONES: answered on another node, in another zone, by connection.")
 
 
 def render_table(rows: list[JsonObject]) -> str:
@@ -97,7 +94,7 @@ def render_table(rows: list[JsonObject]) -> str:
             for name, text, width in zip(_COLUMNS, line, widths, strict=True)
         ]
         lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
+    return "\n".join(map(make_plain, lines))
 
 
 def _title(row: JsonObject) -> str:
@@ -122,5 +119,4 @@ def _tell(news: JsonObject) -> None:
     text = str(news.get("doing", ""))
     if "done" in news:
         text += f": {news['now']}, {news['done']:,} connections, {news['failed']:,} failed"
-    sys.stderr.write(f"\r\x1b[K{text}")
-    sys.stderr.flush()
+    show_passing(text)

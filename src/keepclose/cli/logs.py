@@ -1,6 +1,8 @@
 """Logs of the long-running commands: one JSON object a line, on standard error.
 
-Traces are plain text without the values of variables: those may be secrets, and may be megabytes.
+Whatever a message holds, it stays one line of ASCII, and a value of others is cut where it is too
+long. What libraries log, asyncio among them, and Python's warnings come in the same form. Traces
+are plain text without the values of variables: those may be secrets, and may be megabytes.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import traceback
 from typing import Final
 
 import structlog
-from structlog.typing import ExcInfo
+from structlog.typing import EventDict, ExcInfo, WrappedLogger
 
+MOST_CHARACTERS: Final = 16_384
+"""What is kept of one value: messages of servers and texts of patches may be megabytes."""
 _MOST_FRAMES: Final = 50
 
 
@@ -25,11 +29,31 @@ def log_to_standard_error(level: int = logging.NOTSET) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.ExceptionRenderer(_trace),
+            _cut,
             structlog.processors.JSONRenderer(),
         ],
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
+    logging.captureWarnings(capture=True)
+    logging.basicConfig(handlers=[_OneForm()], level=max(level, logging.WARNING), force=True)
+
+
+class _OneForm(logging.Handler):
+    """Hands on what libraries log by Python's own means, which would be several lines of text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record."""
+        log = structlog.get_logger(record.name)
+        log.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
+
+
+def _cut(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+            rest = len(value) - MOST_CHARACTERS
+            event[key] = f"{value[:MOST_CHARACTERS]}... ({rest:,} more characters)"
+    return event
 
 
 def _trace(exc_info: ExcInfo) -> str:

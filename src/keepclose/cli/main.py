@@ -13,8 +13,9 @@ from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller import controller
 from keepclose.cli.demo import demo
-from keepclose.cli.endings import QuietGroup
+from keepclose.cli.endings import QuietGroup, show_unexpected
 from keepclose.cli.lab import app as lab
+from keepclose.cli.outputs import echo_document, say
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
@@ -63,7 +64,7 @@ def options(
 ) -> None:
     """Handle the options that stand before a command."""
     if version:
-        typer.echo(f"keepclose {__version__}")
+        say(f"keepclose {__version__}")
         raise typer.Exit
     if not debug:
         sys.tracebacklimit = 0
@@ -82,14 +83,15 @@ def run_as_plugin() -> None:
 def complete_for_kubectl() -> None:
     """Print what the last word of `kubectl keepclose ...` may become, for kubectl's completion."""
     adapt_streams()
-    typer.echo(complete(app, sys.argv[1:]))
+    echo_document(f"{complete(app, sys.argv[1:])}\n")
 
 
 def _run(name: str) -> None:
     adapt_streams()
+    sys.excepthook = show_unexpected
     # Asked by shells with words that are no command line yet, so nothing may parse them.
     if sys.argv[1:2] == [ASK]:
-        typer.echo(complete(app, sys.argv[2:]))
+        echo_document(f"{complete(app, sys.argv[2:])}\n")
         return
     command_line(sys.argv[1:])(args=plain_switches(sys.argv[1:]), prog_name=name)
 

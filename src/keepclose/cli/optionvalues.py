@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from keepclose.cli.endings import fail
 
 if TYPE_CHECKING:
     from keepclose.model.gates import FeatureGates
+
+# NB: Python refuses to read a number of thousands of digits, by an error of its own.
+_PORT: Final = re.compile(r"[0-9]{1,5}").fullmatch
 
 
 def read_gates(
@@ -54,7 +58,7 @@ def read_duration(option: str, text: str) -> float:
 def read_address(option: str, text: str, *, form: str = "HOST:PORT") -> tuple[str, int]:
     """Return host and port of an option's value; loopback where no host is named."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    if not colon or not _PORT(port) or int(port) > 65535:
         fail(f"{option}: {text!r} must be {form}")
     return host.strip("[]") or "127.0.0.1", int(port)
 

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from keepclose.model.causes import Cause, CauseType
+from keepclose.model.plaintext import make_plain
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -53,12 +54,12 @@ _SUPPORTED: Final = "supported values: "
 
 
 def render(problem: Problem) -> str:
-    """Return the block of lines for a problem, without a line break at its end."""
+    """Return the block of lines for a problem, each made plain, without a line end after them."""
     what = f"{problem.subject}: {problem.text}" if problem.subject else problem.text
     lines = [f"error: {what}", f"{_INDENT}in {problem.place}"]
     if problem.fix:
         lines.append(f"{_INDENT}{problem.fix}")
-    return "\n".join(map(_printable, lines))
+    return "\n".join(map(make_plain, lines))
 
 
 def describe_cause(cause: Cause, *, place: Place, subject: str) -> Problem:
@@ -92,8 +93,3 @@ def _closest(value: str, detail: str) -> str:
     by_lower = {choice.lower(): choice for choice in listed}
     matches = get_close_matches(value.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else ""
-
-
-def _printable(line: str) -> str:
-    # Names come from files of others and must not steer the terminal.
-    return "".join(char if char.isprintable() else "?" for char in line)

@@ -15,9 +15,9 @@ Advance = Callable[[int], object]
 @contextmanager
 def shown_progress(total: int, unit: str) -> Iterator[Advance]:
     """Show a bar with rate and time left on standard error, if that is a terminal."""
-    from rich.console import Console
+    from keepclose.cli.screens import Screen
 
-    console = Console(stderr=True, highlight=False)
+    console = Screen(stderr=True)
     if not console.is_terminal:
         yield tell_nobody
         return

@@ -12,6 +12,7 @@ from keepclose.cli.choices import LocalMode, Writer
 from keepclose.cli.endings import ExitCode, fail
 from keepclose.cli.leanimports import import_lean
 from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
+from keepclose.cli.outputs import say
 from keepclose.cli.proxy_status import status
 
 if TYPE_CHECKING:
@@ -243,9 +244,7 @@ def _run(
         elif what == "once":
             process.run_once(settings, connection, writer=name)
         elif what == "dry-run":
-            process.show_transactions(
-                settings, connection, show=lambda text: typer.echo(text, nl=False), writer=name
-            )
+            process.show_transactions(settings, connection, show=_show_transaction, writer=name)
         else:
             process.run_proxy(
                 settings,
@@ -253,7 +252,7 @@ def _run(
                 surroundings=process.Surroundings(
                     name, pages, health, ConntrackSettings() if tunes else None
                 ),
-                on_ready=typer.echo,
+                on_ready=say,
             )
     except (ConfigError, CannotProgramError) as error:
         fail(str(error))
@@ -278,3 +277,8 @@ def _run(
         raise
     except OSError as error:
         fail(f"--metrics-bind-address or --healthz-bind-address: {error}; choose another, or none")
+
+
+def _show_transaction(text: str) -> None:
+    """Print the lines of a transaction; comments of rules name Services of the cluster."""
+    say(*text.removesuffix("\n").split("\n"))

@@ -12,8 +12,7 @@ from keepclose.cli.optionvalues import join_namespace, read_address
 from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from keepclose.cli.screens import Line
     from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceStatus
 
 _MODES = {
@@ -95,50 +94,52 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
 
 
 def _print(found: ProxyStatus) -> None:
-    from rich.console import Console
+    from keepclose.cli.screens import Line, Screen
 
-    console = Console(highlight=False)
-    console.print(_head(found))
+    screen = Screen()
+    for line in _head(found):
+        screen.print(line)
     for one in found.services:
-        console.print()
-        console.print(_block(one, found))
+        screen.print()
+        for line in _block(one, found):
+            screen.print(line)
         for fix in dict.fromkeys(reason.fix for port in one.ports for reason in port.reasons):
             if fix:
                 # Never folded: a command that is broken into lines cannot be copied.
-                console.print(f"  [dim]fix[/dim]  {_plain(fix)}", soft_wrap=True)
+                screen.print(Line.assemble(("  fix", "dim"), f"  {fix}"), soft_wrap=True)
 
 
-def _head(found: ProxyStatus) -> Text:
-    from rich.text import Text
+def _head(found: ProxyStatus) -> list[Line]:
+    from keepclose.cli.screens import Line
 
-    head = Text(f"node {found.node}", style="bold")
+    head = Line(f"node {found.node}", style="bold")
     head.append(f"  {found.zone}" if found.zone else "  no zone", style="cyan")
+    lines = [head]
     for family, one in found.families.items():
         state = "rules cannot be written" if one.failing else "in effect"
         if not one.synced and not one.failing:
             state = "not written yet"
         count = f"{one.service_ports} port" + ("" if one.service_ports == 1 else "s")
-        head.append(f"\n  {family}  {count}, {state}", style="red" if one.failing else "")
-    return head
+        lines.append(Line(f"  {family}  {count}, {state}", style="red" if one.failing else ""))
+    return lines
 
 
-def _block(one: ServiceStatus, found: ProxyStatus) -> Text:
-    from rich.text import Text
+def _block(one: ServiceStatus, found: ProxyStatus) -> list[Line]:
+    from keepclose.cli.screens import Line
 
-    block = Text(f"{one.namespace}/{one.name}", style="bold")
+    lines = [Line(f"{one.namespace}/{one.name}", style="bold")]
     for port in one.ports:
-        block.append(f"\n  {_title(port)}  ", style="")
-        block.append(_MODES.get(port.mode, port.mode), style="cyan")
-        block.append(f"  {_uses(port)}")
-        for line in _zones(port):
-            block.append(f"\n    {line}", style="")
+        line = Line(f"  {_title(port)}  ")
+        line.append(_MODES.get(port.mode, port.mode), style="cyan")
+        lines.append(line.append(f"  {_uses(port)}"))
+        lines += [Line(f"    {text}") for text in _zones(port)]
     for message in dict.fromkeys(reason.message for port in one.ports for reason in port.reasons):
-        block.append(f"\n  why  {message}", style="dim")
+        lines.append(Line(f"  why  {message}", style="dim"))
     if found.counted:
-        block.append(f"\n  went to  {_shares(one.connections)}")
+        lines.append(Line(f"  went to  {_shares(one.connections)}"))
     if one.unserved:
-        block.append(f"\n  unserved  {_unserved(one.unserved)}", style="red")
-    return block
+        lines.append(Line(f"  unserved  {_unserved(one.unserved)}", style="red"))
+    return lines
 
 
 def _unserved(packets: dict[str, int]) -> str:
@@ -186,9 +187,3 @@ def _shares(connections: dict[str, int]) -> str:
         for zone, count in connections.items()
     ]
     return ", ".join(parts)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

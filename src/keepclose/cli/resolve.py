@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, TopologyMode
 from keepclose.cli.endings import ExitCode, fail
 from keepclose.cli.optionvalues import join_namespace, read_gates
-from keepclose.cli.outputs import TableJsonOrYaml, echo_json
+from keepclose.cli.outputs import TableJsonOrYaml, echo_json, echo_yaml, say
 from keepclose.cli.subsetting import (
     OverloadThreshold,
     Padding,
@@ -91,7 +92,7 @@ def resolve(
     manifests = load_manifests(file)
     inventory, problems = _admit(manifests)
     for problem in (*manifests.problems, *problems):
-        typer.echo(render(problem), err=True)
+        say(*render(problem).splitlines(), err=True)
     if manifests.problems or problems:
         raise typer.Exit(ExitCode.BAD_INPUT)
     _warn(manifests)
@@ -194,18 +195,18 @@ def _warn(manifests: Manifests) -> None:
         one = located.object
         if isinstance(one, Node) and not one.zone and not one.is_excluded:
             field = f"metadata.labels[{ZONE_LABEL}]"
-            typer.echo(
-                f"warning: Node {one.name}: {field}: not set, so it takes part in no zone\n"
-                f"         in {place_of(located, field)}\n"
-                f"         kubectl label node {one.name} {ZONE_LABEL}=<zone>",
+            say(
+                f"warning: Node {one.name}: {field}: not set, so it takes part in no zone",
+                f"         in {place_of(located, field)}",
+                f"         kubectl label node {shlex.quote(one.name)} {ZONE_LABEL}=<zone>",
                 err=True,
             )
     for kind, count in manifests.ignored.items():
         close = get_close_matches(kind, API_VERSIONS, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}?" if close and close[0] != kind else _READ
-        typer.echo(
-            f"warning: {kind}: kind: not read, so {count} of them left out\n"
-            f"         first in {manifests.ignored_at[kind]}\n"
+        say(
+            f"warning: {kind}: kind: not read, so {count} of them left out",
+            f"         first in {manifests.ignored_at[kind]}",
             f"         {hint}",
             err=True,
         )
@@ -216,16 +217,18 @@ def _warn_of_missing_kinds(inventory: Inventory, files: str) -> None:
     from keepclose.plan.resolution import DUMP_COMMAND
 
     if not inventory.nodes:
-        typer.echo(
+        say(
             f"warning: Node: there are none in {files}, so no node routes a Service, and Pods that "
-            f"have a node are left out\n         {DUMP_COMMAND}",
+            "have a node are left out",
+            f"         {DUMP_COMMAND}",
             err=True,
         )
     selecting = any(one.spec.selector for one in inventory.services)
     if selecting and not inventory.pods and not inventory.slices:
-        typer.echo(
+        say(
             f"warning: Pod: there are none in {files}, and no EndpointSlices, so Services have no "
-            f"endpoints\n         {DUMP_COMMAND}",
+            "endpoints",
+            f"         {DUMP_COMMAND}",
             err=True,
         )
 
@@ -234,11 +237,10 @@ def _show(
     answer: tuple[ResolvedService, ...], inventory: Inventory, output: TableJsonOrYaml
 ) -> None:
     if output is TableJsonOrYaml.TABLE:
-        from rich.console import Console
-
         from keepclose.cli.resolved_table import print_services
+        from keepclose.cli.screens import Screen
 
-        print_services(Console(highlight=False), answer, inventory.nodes)
+        print_services(Screen(), answer, inventory.nodes)
         return
     from keepclose.cli.resolved_json import resolved_document
 
@@ -246,6 +248,4 @@ def _show(
     if output is TableJsonOrYaml.JSON:
         echo_json(document)
     else:
-        import yaml
-
-        typer.echo(yaml.safe_dump(document, sort_keys=False, width=100), nl=False)
+        echo_yaml(document)

@@ -10,11 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
+from keepclose.cli.screens import Grid, Group, Line, Padding, RenderableType, Screen
 from keepclose.model.workload import Node
 from keepclose.plan.resolution import ResolvedPort, ResolvedService
 from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason
@@ -37,7 +33,7 @@ _MODES = {
 
 
 def print_services(
-    console: Console, services: tuple[ResolvedService, ...], nodes: Iterable[Node]
+    console: Screen, services: tuple[ResolvedService, ...], nodes: Iterable[Node]
 ) -> None:
     """Print a block for each Service, with an empty line between two."""
     zones = {node.name: node.zone for node in nodes}
@@ -48,14 +44,14 @@ def print_services(
         for position, fix in enumerate(_fixes(one)):
             # Never folded: a command that is broken into lines cannot be copied.
             label = "fix" if position == 0 else ""
-            line = Text.assemble((f"  {label:<{LABEL_WIDTH}}  ", "dim"), (fix, "green"))
+            line = Line.assemble((f"  {label:<{LABEL_WIDTH}}  ", "dim"), (fix, "green"))
             console.print(line, soft_wrap=True)
 
 
-def _print_trimmed(console: Console, block: RenderableType) -> None:
+def _print_trimmed(console: Screen, block: RenderableType) -> None:
     """Print without the blanks that tables put at the ends of lines."""
     for segments in console.render_lines(block, pad=False):
-        line = Text.assemble(*((one.text, one.style or "") for one in segments))
+        line = Line.assemble(*((one.text, one.style or "") for one in segments))
         line.rstrip()
         console.print(line, soft_wrap=True)
 
@@ -64,10 +60,10 @@ def _block(one: ResolvedService, zones: dict[str, str]) -> RenderableType:
     parts: list[RenderableType] = [_head(one)]
     titles = dict.fromkeys(port.title for ports in one.nodes.values() for port in ports)
     for rows, names in _same_tables(one, zones, titles):
-        parts.append(_indented(Text(f"port {', '.join(map(_port_name, names))}", style="dim")))
+        parts.append(_indented(Line(f"port {', '.join(map(_port_name, names))}", style="dim")))
         parts.append(_indented(rows))
     if not titles:
-        parts.append(_indented(Text("no node routes this Service", style="dim")))
+        parts.append(_indented(Line("no node routes this Service", style="dim")))
     parts.append(_indented(_explanation(one)))
     return Group(*parts)
 
@@ -84,19 +80,18 @@ def _indented(part: RenderableType) -> RenderableType:
 def _head(one: ResolvedService) -> RenderableType:
     endpoints = [e for piece in one.slices for e in piece.endpoints]
     ready = sum(e.conditions.ready is not False for e in endpoints)
-    head = Text(str(one.service.key), style="bold")
+    head = Line(str(one.service.key), style="bold")
     head.append("  ")
     head.append(one.strategy.label, style="cyan")
     if one.strategy.source:
         head.append(f" ({_short(one.strategy.source)})", style="dim")
     slices, count = _count(len(one.slices), "slice"), _count(len(endpoints), "endpoint")
-    head.append(f"\n  {slices}, {count}, {ready} ready")
-    return head
+    return Group(head, Line(f"  {slices}, {count}, {ready} ready", style="bold"))
 
 
 def _same_tables(
     one: ResolvedService, zones: dict[str, str], titles: Iterable[str]
-) -> list[tuple[Table, list[str]]]:
+) -> list[tuple[Grid, list[str]]]:
     """Return one table for all ports that every node treats alike, with the names of the ports."""
     found: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for title in titles:
@@ -118,12 +113,12 @@ def _same_tables(
     return [(_table(rows), names) for rows, names in found.items()]
 
 
-def _table(rows: tuple[tuple[str, ...], ...]) -> Table:
-    table = Table(box=None, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
+def _table(rows: tuple[tuple[str, ...], ...]) -> Grid:
+    table = Grid(box=None, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
     for column in rows[0]:
         table.add_column(column, overflow="fold")
     for row in rows[1:]:
-        table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        table.add_row(*(Line(cell, style=_style(cell)) for cell in row))
     return table
 
 
@@ -169,21 +164,21 @@ def _outcome(outcome: Outcome, node: str) -> str:
 
 def _explanation(one: ResolvedService) -> RenderableType:
     reasons = _reasons(one)
-    lines = Table.grid(padding=(0, 2, 0, 0))
+    lines = Grid.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True, min_width=LABEL_WIDTH)
     lines.add_column(overflow="fold")
     for number, (reason, others) in enumerate(reasons[:SHOWN_REASONS]):
         more = f" (the same on {_count(others, 'more node')})" if others else ""
-        lines.add_row("why" if number == 0 else "", Text(_short(reason.message) + more))
+        lines.add_row("why" if number == 0 else "", Line(_short(reason.message) + more))
     if len(reasons) > SHOWN_REASONS:
-        lines.add_row("", Text(f"and {len(reasons) - SHOWN_REASONS} more, see -o json"))
+        lines.add_row("", Line(f"and {len(reasons) - SHOWN_REASONS} more, see -o json"))
     for error in one.errors:
-        lines.add_row(Text("error", style="red"), Text(error))
+        lines.add_row(Line("error", style="red"), Line(error))
     for number, event in enumerate(one.events):
-        lines.add_row("event" if number == 0 else "", Text(f"{event.reason}: {event.message}"))
+        lines.add_row("event" if number == 0 else "", Line(f"{event.reason}: {event.message}"))
     for condition in one.conditions:
         told = f"{condition.type}={condition.status} ({condition.reason})"
-        lines.add_row("status", Text(told))
+        lines.add_row("status", Line(told))
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from keepclose.cli.endings import fail
-from keepclose.cli.outputs import TableOrJson, echo_json
+from keepclose.cli.outputs import TableOrJson, echo_json, say
 
 app = typer.Typer(
     name="simulate",
@@ -149,11 +149,10 @@ def simulate(
 
         echo_json(simulated_document(choices, summaries, data, seconds))
     elif output is Output.TABLE:
-        from rich.console import Console
-
+        from keepclose.cli.screens import Screen
         from keepclose.cli.simulated_table import print_summaries
 
-        console = Console(highlight=False)
+        console = Screen()
         print_summaries(console, choices, summaries, dataset=data, seconds=seconds)
 
 
@@ -226,13 +225,12 @@ def compare(
 
         echo_json(compared_document(answer))
         return
-    from rich.console import Console
-
+    from keepclose.cli.screens import Screen
     from keepclose.cli.simulated_table import print_comparison
 
-    print_comparison(Console(highlight=False), answer)
+    print_comparison(Screen(), answer)
     if commands:
-        typer.echo("\n" + "\n".join(commands))
+        say("", *commands)
 
 
 @app.command()
@@ -284,11 +282,10 @@ def churn(
 
         echo_json(churn_document(results, seed))
         return
-    from rich.console import Console
-
+    from keepclose.cli.screens import Screen
     from keepclose.cli.simulated_table import print_churn
 
-    console = Console(highlight=False)
+    console = Screen()
     for number, (one, churns) in enumerate(results):
         if number:
             console.print()

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from keepclose.cli.progress import format_rate
+from keepclose.cli.screens import Grid, Line, Screen
 from keepclose.cli.simulation import Choice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example, SizeClass
@@ -33,7 +30,7 @@ METRICS: Final = (
 
 
 def print_summaries(
-    console: Console,
+    console: Screen,
     choices: Sequence[Choice],
     summaries: Sequence[Summary],
     *,
@@ -52,9 +49,9 @@ def print_summaries(
     console.print(_worst_cases(choices, summaries, dataset))
 
 
-def print_comparison(console: Console, one: Comparison) -> None:
+def print_comparison(console: Screen, one: Comparison) -> None:
     """Print how often the first algorithm is better, by what, where, and the clearest examples."""
-    console.print(Text(f"{one.first} against {one.second}", style="bold"))
+    console.print(Line(f"{one.first} against {one.second}", style="bold"))
     console.print(
         f"{one.rows:,} inputs: better {_part(one.better, one.rows)}, "
         f"equal {_part(one.equal, one.rows)}, worse {_part(one.worse, one.rows)}"
@@ -89,13 +86,13 @@ def print_comparison(console: Console, one: Comparison) -> None:
         if examples:
             console.print(_examples(title, examples, one))
         else:
-            console.print(Text(f"{title}: no input", style="dim"))
+            console.print(Line(f"{title}: no input", style="dim"))
 
 
-def print_churn(console: Console, scenario: Scenario, churns: Sequence[Churn]) -> None:
+def print_churn(console: Screen, scenario: Scenario, churns: Sequence[Churn]) -> None:
     """Print what each mechanism cost in a scenario."""
     zones = ", ".join(f"{zone} {count}" for zone, count in scenario.zones.items())
-    console.print(Text(scenario.name, style="bold") + Text(f"  {scenario.about}"))
+    console.print(Line(scenario.name, style="bold") + Line(f"  {scenario.about}"))
     steps = len(churns[0].changes) if churns else 0
     console.print(f"{scenario.endpoints} endpoints at the start, nodes: {zones}, {steps} steps")
     table = _table("mechanism", "re-hinted", "written", "Random", "in zone", "overload", "worst")
@@ -131,7 +128,7 @@ def explain_difference(example: Example) -> str:
     return ", ".join(text for text, _ in told)
 
 
-def _means(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Table:
+def _means(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Grid:
     invalid = any(summary.invalid for summary in summaries)
     # Where some inputs are invalid, their number takes the room of the mean of the worst.
     last = ["worst overload", "invalid"] if invalid else ["mean worst", "worst overload"]
@@ -154,7 +151,7 @@ def _means(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def _extremes(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Table:
+def _extremes(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Grid:
     table = _table("highest/lowest", "total", "in zone", "overload", "slices")
     for choice, summary in zip(choices, summaries, strict=True):
         figures = summary.figures
@@ -166,10 +163,8 @@ def _extremes(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def _worst_cases(
-    choices: Sequence[Choice], summaries: Sequence[Summary], dataset: DataSet
-) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+def _worst_cases(choices: Sequence[Choice], summaries: Sequence[Summary], dataset: DataSet) -> Grid:
+    table = Grid(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column("worst cases", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("inputs", justify="right")
@@ -185,8 +180,8 @@ def _worst_cases(
     return table
 
 
-def _examples(title: str, examples: Sequence[Example], one: Comparison) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+def _examples(title: str, examples: Sequence[Example], one: Comparison) -> Grid:
+    table = Grid(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column(title, overflow="fold")
     table.add_column("nodes")
     table.add_column("endpoints")
@@ -195,7 +190,7 @@ def _examples(title: str, examples: Sequence[Example], one: Comparison) -> Table
     table.add_column("by", overflow="fold")
     for example in examples:
         table.add_row(
-            Text(_printable(example.label)),
+            example.label,
             "/".join(map(str, example.nodes)),
             "/".join(map(str, example.endpoints)),
             f"{example.first[0]:.2f}",
@@ -205,18 +200,18 @@ def _examples(title: str, examples: Sequence[Example], one: Comparison) -> Table
     return table
 
 
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
+def _table(first: str, *columns: str) -> Grid:
+    table = Grid(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column(first, no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
-def _names(worst: Worst, dataset: DataSet) -> Text:
-    labels = [_printable(dataset.label(row)) for row in worst.rows[:NAMED_INPUTS]]
+def _names(worst: Worst, dataset: DataSet) -> Line:
+    labels = [dataset.label(row) for row in worst.rows[:NAMED_INPUTS]]
     more = ", ..." if worst.count > len(labels) else ""
-    return Text(", ".join(labels) + more, style="dim")
+    return Line(", ".join(labels) + more, style="dim")
 
 
 def _range(column: Column) -> str:
@@ -225,8 +220,3 @@ def _range(column: Column) -> str:
 
 def _part(count: int, rows: int) -> str:
     return f"{count:,} ({count / max(1, rows):.1%})"
-
-
-def _printable(text: str) -> str:
-    # Labels come from files of others and must not steer the terminal.
-    return "".join(char if char.isprintable() else "?" for char in text)

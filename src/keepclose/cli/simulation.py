@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import msgspec
@@ -19,8 +17,10 @@ import typer
 from msgspec.structs import replace
 
 from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.outputs import say
 from keepclose.cli.problems import Place, Problem, render
 from keepclose.cli.progress import shown_progress
+from keepclose.inputfiles import InputError, open_source, read_standard_input
 
 if TYPE_CHECKING:
     from keepclose.simulate.algorithms import Algorithm
@@ -173,8 +173,8 @@ def warn_of_slowness(data: DataSet) -> None:
     from keepclose.simulate.engine import FEW_ROWS
 
     if data.rows >= FEW_ROWS and not is_available():
-        typer.echo(
-            f"warning: {data.rows:,} inputs without numba take hundreds of times as long\n"
+        say(
+            f"warning: {data.rows:,} inputs without numba take hundreds of times as long",
             f"         {MissingExtraError.fix}",
             err=True,
         )
@@ -217,15 +217,15 @@ def _warn_of_idle_options(
     for option, choices in idle.items():
         if choices and (len(choices) == len(chosen) or option == "--slice-model"):
             titles = ", ".join(one.title for one in choices)
-            typer.echo(f"warning: {option} means nothing to {titles}", err=True)
+            say(f"warning: {option} means nothing to {titles}", err=True)
 
 
 def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
     from keepclose.simulate.csvflaws import Flaw
     from keepclose.simulate.csvinputs import open_inputs
 
-    source = sys.stdin.buffer.read() if file == STDIN else Path(file)
     try:
+        source = read_standard_input() if file == STDIN else open_source(file)
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         with shown_progress(size, "bytes") as advance:
             inputs = open_inputs(
@@ -234,29 +234,29 @@ def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
                 progress=lambda done, _: advance(done),
             )
     except OSError as error:
-        typer.echo(
-            render(Problem(Place(file), f"cannot be read: {error.strerror or error}")), err=True
-        )
+        fix = error.fix if isinstance(error, InputError) else ""
+        problem = Problem(Place(file), f"cannot be read: {error.strerror or error}", fix=fix)
+        say(*render(problem).splitlines(), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT) from None
     if isinstance(inputs, Flaw):
-        typer.echo(_render_flaw(inputs, file), err=True)
+        say(*_render_flaw(inputs, file), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT)
     bad, flaws = inputs.condition.bad, inputs.condition.flaws
     if bad and skip_bad:
         first = f"the first in line {flaws[0].line}: {flaws[0].text}"
         rows = "1 bad row" if bad == 1 else f"{bad:,} bad rows"
-        typer.echo(f"warning: {rows} left out of {Place(file)}, {first}", err=True)
+        say(f"warning: {rows} left out of {Place(file)}, {first}", err=True)
     elif bad:
         for flaw in flaws:
-            typer.echo(_render_flaw(flaw, file), err=True)
+            say(*_render_flaw(flaw, file), err=True)
         if bad > len(flaws):
-            typer.echo(f"error: and {bad - len(flaws):,} more bad rows", err=True)
-        typer.echo("       --skip-bad goes on without them", err=True)
+            say(f"error: and {bad - len(flaws):,} more bad rows", err=True)
+        say("       --skip-bad goes on without them", err=True)
         raise typer.Exit(ExitCode.BAD_INPUT)
     return inputs
 
 
-def _render_flaw(flaw: Flaw, file: str) -> str:
+def _render_flaw(flaw: Flaw, file: str) -> list[str]:
     place = Place(file, line=flaw.line, column=flaw.column)
     subject = f"row {flaw.subject}" if flaw.subject else ""
-    return render(Problem(place, flaw.text, subject, flaw.fix))
+    return render(Problem(place, flaw.text, subject, flaw.fix)).splitlines()

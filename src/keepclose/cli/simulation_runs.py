@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import typer
 from msgspec.structs import replace
 
 from keepclose.cli.endings import fail
+from keepclose.cli.outputs import echo_document, say
 from keepclose.cli.progress import shown_progress
 from keepclose.cli.simulated_html import COMPARED_ROWS, Report, render_report
 from keepclose.cli.simulation import Choice, warn_of_slowness
@@ -98,6 +98,6 @@ def write_report(report: Report, file: str | None, *, to_stdout: bool) -> None:
             raise
         except OSError as error:
             fail(f"{file} cannot be written: {error.strerror}")
-        typer.echo(f"report written to {file}", err=True)
+        say(f"report written to {file}", err=True)
     if to_stdout:
-        typer.echo(page, nl=False)
+        echo_document(page)

@@ -45,20 +45,33 @@ _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 def adapt_streams() -> None:
     """Have standard output and error take every sign; call it before anything is printed."""
     codecs.register_error(_ERRORS, _replace)
+    _reserve_numbers()
     for stream in (sys.stdout, sys.stderr):
         # NB: a Python program that calls the command may have put anything in their place.
         if isinstance(stream, io.TextIOWrapper):
             _adapt(stream)
 
 
-def has_unicode(stream: TextIO) -> bool:
-    """Return whether a stream takes every sign as it is."""
-    return (stream.encoding or "").lower().replace("_", "-").startswith("utf")
+def has_unicode(stream: TextIO | None) -> bool:
+    """Return whether a stream takes every sign as it is; one that is closed takes anything."""
+    return stream is None or (stream.encoding or "").lower().replace("_", "-").startswith("utf")
 
 
 def escape_json(text: str) -> str:
     """Return JSON in ASCII alone, with the same meaning."""
     return _NOT_ASCII.sub(lambda match: _escape(match[0]), text)
+
+
+def _reserve_numbers() -> None:
+    """Open what the caller closed of the first three files, so that no other file gets its number.
+
+    Else what a command prints would end up in its data.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _adapt(stream: io.TextIOWrapper) -> None:

@@ -115,9 +115,8 @@ def _show(document: dict[str, Any], output: TableOrJson, *, by_node: bool) -> bo
     if output is TableOrJson.JSON:
         echo_json(report)
     else:
-        from rich.console import Console
-
+        from keepclose.cli.screens import Screen
         from keepclose.cli.traffic_table import print_traffic
 
-        print_traffic(Console(highlight=False), report, by_node=by_node)
+        print_traffic(Screen(), report, by_node=by_node)
     return report.is_fine

@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import Final, NamedTuple
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.text import Text
-
+from keepclose.cli.screens import Line, Screen, cell_len
 from keepclose.lab.trafficreport import Row, TrafficReport
+from keepclose.model.plaintext import make_plain
 
 WIDEST: Final = 100
 SHOWN_REASONS: Final = 8
@@ -25,7 +23,7 @@ _LEGEND: Final = "in % (expected)"
 Cell = Callable[[Row, str], str]
 
 
-def print_traffic(console: Console, report: TrafficReport, *, by_node: bool = False) -> None:
+def print_traffic(console: Screen, report: TrafficReport, *, by_node: bool = False) -> None:
     """Print the report, with a second matrix node by node if asked for."""
     width = min(console.width, WIDEST)
     is_outside = report.via != "cluster-ip"
@@ -36,7 +34,7 @@ def print_traffic(console: Console, report: TrafficReport, *, by_node: bool = Fa
         console.print(line, soft_wrap=True)
     if by_node:
         console.print()
-        console.print(Text(f"node by node, {_LEGEND}", style="dim"))
+        console.print(Line(f"node by node, {_LEGEND}", style="dim"))
         for line in _matrix(report.sources, report.nodes, word="from", width=width, sums=False):
             console.print(line, soft_wrap=True)
         console.print()
@@ -44,13 +42,13 @@ def print_traffic(console: Console, report: TrafficReport, *, by_node: bool = Fa
         console.print(line, soft_wrap=True)
 
 
-def _headline(report: TrafficReport, table: int, width: int) -> Text:
+def _headline(report: TrafficReport, table: int, width: int) -> Line:
     place = " from outside" if report.via != "cluster-ip" else ""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.failures.items()))
     failed = f"{report.failed:,} failed" + (f" ({kinds})" if kinds else "")
     noun = "datagram" if report.port.endswith("/UDP") else "connection"
     noun += "" if report.connections == 1 else "s"
-    head = Text(f"{report.connections:,} {noun}{place}, ", style="bold")
+    head = Line(f"{report.connections:,} {noun}{place}, ", style="bold")
     head.append(failed, style="bold red" if report.failed else "bold")
     gap = min(max(table, 60), width) - len(head.plain) - len(report.mechanism)
     head.append(" " * max(gap, 3))
@@ -60,7 +58,7 @@ def _headline(report: TrafficReport, table: int, width: int) -> Text:
 
 def _matrix(
     rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int, sums: bool
-) -> list[Text]:
+) -> list[Line]:
     """Return the lines of the first form that fits the width."""
     digits = max([len(f"{count:,}") for row in rows for count in row.answered.values()] or [1])
 
@@ -77,13 +75,13 @@ def _matrix(
         lines = _grid(rows, columns, form, word=word, sums=sums)
         if max(map(_length, lines), default=0) <= width:
             return lines
-    legend = [Text(_LEGEND, style="dim")] if sums else []
+    legend = [Line(_LEGEND, style="dim")] if sums else []
     return [*legend, *_list(rows, columns, word=word, width=width)]
 
 
 def _grid(
     rows: Sequence[Row], columns: Sequence[str], form: Cell, *, word: str, sums: bool
-) -> list[Text]:
+) -> list[Line]:
     tails = ["expected"] if sums else []
     if any(row.failures for row in rows):
         tails.append("failed")
@@ -99,7 +97,7 @@ def _grid(
     widths = [max(cell_len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = []
     for number, cells in enumerate(table):
-        line = Text()
+        line = Line()
         for column, cell in enumerate(cells):
             blank = " " * (widths[column] - cell_len(cell))
             if column == 0 and number == 0:
@@ -112,7 +110,7 @@ def _grid(
     return lines
 
 
-def _list(rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int) -> list[Text]:
+def _list(rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int) -> list[Line]:
     """Return a line or more for each row: what it reached in percent, and expected in brackets."""
     names = [row.source or _NO_ZONE for row in rows]
     longest = max(map(len, names), default=0)
@@ -134,7 +132,7 @@ def _list(rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int)
         )
         for part in wrap(whole, width - len(label) - 3) or [""]:
             text = part.replace("\N{NO-BREAK SPACE}", " ")
-            line = Text(label)
+            line = Line(label)
             if label.strip():
                 line.append(mark, style=_style(mark))
                 line.append(f"  {text}")
@@ -146,7 +144,7 @@ def _list(rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int)
     return lines
 
 
-def _explanation(report: TrafficReport, width: int) -> list[Text]:
+def _explanation(report: TrafficReport, width: int) -> list[Line]:
     lines = []
     for row in report.rows:
         if row.fault:
@@ -164,7 +162,7 @@ def _explanation(report: TrafficReport, width: int) -> list[Text]:
     # Never folded: a command that is broken into lines cannot be copied.
     fixes = dict.fromkeys(r.fix for row in report.rows for r in row.reasons if r.fix)
     shown = [*fixes][:SHOWN_REASONS]
-    lines += [Text.assemble((f"{'fix':<4}  ", "dim"), (fix, "green")) for fix in shown]
+    lines += [Line.assemble((f"{'fix':<4}  ", "dim"), (fix, "green")) for fix in shown]
     return lines
 
 
@@ -205,15 +203,15 @@ def _gather_reasons(report: TrafficReport) -> list[_GatheredReason]:
     return [*gathered.values()]
 
 
-def _labelled(label: str, text: str, width: int, *, style: str) -> list[Text]:
+def _labelled(label: str, text: str, width: int, *, style: str) -> list[Line]:
     lines = []
-    for part in wrap(text, width - 6):
-        lines.append(Text.assemble((f"{label:<4}  ", style), part))
+    for part in wrap(make_plain(text), width - 6):
+        lines.append(Line.assemble((f"{label:<4}  ", style), part))
         label = ""
     return lines
 
 
-def _footer(report: TrafficReport, width: int) -> list[Text]:
+def _footer(report: TrafficReport, width: int) -> list[Line]:
     parts = []
     if report.in_zone is not None and report.on_node is not None:
         parts.append(f"in zone {100 * report.in_zone:.1f} %")
@@ -227,12 +225,12 @@ def _footer(report: TrafficReport, width: int) -> list[Text]:
         if one.is_beyond_chance:
             share += ", beyond chance"
         parts.append(f"{share} ({where})")
-    lines: list[Text] = []
+    lines: list[Line] = []
     for part in parts:
         if lines and _length(lines[-1]) + 3 + len(part) <= width:
             lines[-1].append(f"   {part}")
         else:
-            lines.append(Text(part))
+            lines.append(Line(part))
     return lines
 
 
@@ -265,5 +263,5 @@ def _style(cell: str) -> str:
     return {"✓": "green", "✗": "bold red"}.get(cell, "")
 
 
-def _length(line: Text) -> int:
+def _length(line: Line) -> int:
     return cell_len(line.plain)

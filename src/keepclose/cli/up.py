@@ -17,6 +17,7 @@ import typer
 from keepclose.cli.endings import fail
 from keepclose.cli.labcalls import name_program, quote
 from keepclose.cli.optionvalues import read_gates
+from keepclose.cli.outputs import say
 
 if TYPE_CHECKING:
     from keepclose.cli.documents import Draft, Flaw
@@ -122,9 +123,9 @@ def down(
     if ran:
         objects = f"its objects stay in {quote(home.directory)}"
         left = objects if home.is_kept else "nothing is left behind"
-        typer.echo(f"✓ stopped, {left}  {time.monotonic() - began:.1f} s")
+        say(f"✓ stopped, {left}  {time.monotonic() - began:.1f} s")
     else:
-        typer.echo(f"no cluster runs in {home.directory}")
+        say(f"no cluster runs in {home.directory}")
 
 
 def _home(data_dir: Path | None) -> Home:
@@ -161,13 +162,13 @@ def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None)
             say_ready()
 
     def no_packets(why: str) -> None:
-        typer.echo(f"! no packets here: {why}; the cluster runs without them", err=True)
+        say(f"! no packets here: {why}; the cluster runs without them", err=True)
 
     log_to_standard_error(logging.ERROR)
     try:
         run_cluster(settings, Reports(_show_step, no_packets, ready, log_to_standard_error))
     except LaunchError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", *([f"       {error.place}"] if error.place else []), err=True)
         return 2
     return 0
 
@@ -198,13 +199,13 @@ def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: boo
         "",
         f"{f'{program} down{where}' if detached else 'Ctrl-C'} stops it and {left}.",
     ]
-    _say("\n".join(lines))
+    _say(*lines)
 
 
-def _say(text: str) -> None:
+def _say(*lines: str) -> None:
     """Print, also to somebody who has stopped reading: the cluster is worth more than its words."""
     with suppress(BrokenPipeError):
-        typer.echo(text)
+        say(*lines)
 
 
 def _first_service(objects: tuple[JsonObject, ...]) -> str:
@@ -259,7 +260,7 @@ def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
         for found in read_documents(text, is_json=path.endswith(".json")):
             flaw = flaw_of(found.value) if isinstance(found, Draft) else found.message
             if flaw or not isinstance(found, Draft):
-                fail(f"{flaw}\n       {_place(path, found)}")
+                fail(flaw, _place(path, found))
             drafts.append((path, found))
     return drafts
 
@@ -276,10 +277,13 @@ def _place(path: str, found: Draft | Flaw, field: str = "") -> str:
 
 
 def _read_text(path: str) -> str:
+    from keepclose.inputfiles import InputError, read_input, read_standard_input
+
+    name = "standard input" if path == "-" else path
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        return data.decode()
+        data = read_standard_input() if path == "-" else read_input(path)
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        fail(f"--manifest {path}: not UTF-8 text")
-    except OSError as error:
-        fail(f"--manifest {path}: {error.strerror}")
+        fail(f"--manifest {name}: not UTF-8 text", "save the file as UTF-8")
+    except InputError as error:
+        fail(f"--manifest {name}: {error}", error.fix)

@@ -18,11 +18,14 @@ JsonObject = dict[str, Any]
 
 
 class ApplyError(Exception):
-    """Why an object cannot be applied: which, what the server says, and of which field."""
+    """Why an object cannot be applied: which, what the server says, and of which field.
 
-    def __init__(self, message: str, *, field: str = "") -> None:
+    `place` is where the field stands in the file that the object is from, "" where that is unknown.
+    """
+
+    def __init__(self, message: str, *, field: str = "", place: str = "") -> None:
         super().__init__(message)
-        self.field = field
+        self.field, self.place = field, place
 
 
 class _Served(msgspec.Struct):

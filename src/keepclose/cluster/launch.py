@@ -31,7 +31,11 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class LaunchError(Exception):
-    """Why there is no cluster, in one line."""
+    """Why there is no cluster, in one line, and where in a file that stands, if it does."""
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
 
 
 class Reports(NamedTuple):
@@ -82,7 +86,8 @@ def _run_claimed(settings: ClusterSettings, reports: Reports) -> None:
         first = _first(error)
         if not isinstance(first, _REASONS):
             raise
-        raise LaunchError(str(first)) from error
+        place = first.place if isinstance(first, ApplyError) else ""
+        raise LaunchError(str(first), place=place) from error
     finally:
         claim.release()
 

@@ -192,7 +192,7 @@ class Supervisor:
                 if self._settings.locate is None:
                     raise
                 where = self._settings.locate(index, error.field)
-                raise ApplyError(f"{error}\n       {where}", field=error.field) from error
+                raise ApplyError(str(error), field=error.field, place=where) from error
         workloads = Workloads.of(self._settings.objects)
 
         def tell(name: str, said: str, is_well: bool | None) -> None:

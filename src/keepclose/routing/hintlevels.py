@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from shlex import quote
 
 from keepclose.model.wellknown import ZONE_LABEL
 from keepclose.routing.portendpoints import NodeView, PortEndpoint
@@ -132,4 +133,4 @@ def _others(missing: int, ready: int) -> str:
 
 
 def _label_zone(node: str) -> str:
-    return f"kubectl label node {node} {ZONE_LABEL}=<zone>"
+    return f"kubectl label node {quote(node)} {ZONE_LABEL}=<zone>"

@@ -8,6 +8,7 @@ of balance: the user asked for closeness. Slices whose hints are right already s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 
 import msgspec
 from msgspec.structs import replace
@@ -117,7 +118,8 @@ def zoneless_reason(endpoint: Endpoint, count: int, ready: int) -> Reason:
         ReasonCode.ENDPOINT_WITHOUT_ZONE,
         f"{_address(endpoint)}{others} of {ready} ready endpoints cannot be hinted{because}",
         subject=f"Node {node}" if node else f"Endpoint {_address(endpoint)}",
-        fix=f"kubectl label node {node} topology.kubernetes.io/zone=<zone>" if node else "",
+        # A name that no server checked must not become a second command in a shell.
+        fix=f"kubectl label node {quote(node)} topology.kubernetes.io/zone=<zone>" if node else "",
     )
 
 

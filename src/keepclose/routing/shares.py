@@ -9,6 +9,7 @@ zone and counts nodes instead of CPU. Neither ever guesses a zone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from shlex import quote
 
 import msgspec
 
@@ -133,7 +134,7 @@ def _name_nodes(nodes: Sequence[Node], *, code: ReasonCode, problem: str, fix: s
             code,
             f"node {node.name} {problem}",
             subject=f"Node {node.name}",
-            fix=fix.format(node=node.name),
+            fix=fix.format(node=quote(node.name)),
         )
         for node in nodes[:NAMED_NODES]
     ]
