@@ -8,7 +8,7 @@ Kinds that keepclose does not use are counted and passed over. Nothing here prin
 from __future__ import annotations
 
 import gc
-import sys
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ import msgspec
 
 from keepclose.cli.documents import Draft, Flaw, Source, line_of, read_documents
 from keepclose.cli.problems import Place, Problem, describe_cause
+from keepclose.inputfiles import InputError, read_input, read_standard_input
 from keepclose.model.causes import Cause, duplicate, invalid, required
 from keepclose.model.decoding import (
     API_VERSIONS,
@@ -68,11 +69,11 @@ def load_manifests(paths: Iterable[str], *, stdin: BinaryIO | None = None) -> Ma
     with _collector_paused():
         for path in paths:
             if path == STDIN:
-                reading.read_bytes(STDIN, (stdin or sys.stdin.buffer).read())
-            elif Path(path).is_dir():
+                reading.read_stdin(stdin)
+            elif os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails on names too long
                 reading.read_directory(Path(path))
             else:
-                reading.read_file(Path(path))
+                reading.read_file(path)
     return Manifests(
         tuple(reading.objects),
         tuple(reading.problems),
@@ -114,22 +115,31 @@ class _Reading:
         try:
             files = sorted(file for file in directory.iterdir() if file.suffix in SUFFIXES)
         except OSError as error:
-            self._add_unreadable(str(directory), error)
+            self._add_unreadable(str(directory), InputError(error.strerror or str(error)))
             return
         if not files:
             place, endings = Place(str(directory)), ", ".join(f"*{end}" for end in SUFFIXES)
             self.problems.append(Problem(place, f"the directory has no manifests ({endings})"))
         for file in files:
-            self.read_file(file)
+            self.read_file(str(file), is_named=False)
 
-    def read_file(self, file: Path) -> None:
-        """Read one file."""
+    def read_file(self, file: str, *, is_named: bool = True) -> None:
+        """Read one file, which a user named or a directory has."""
         try:
-            data = file.read_bytes()
-        except (OSError, ValueError) as error:
-            self._add_unreadable(str(file), error)
+            data = read_input(file, takes_pipes=is_named)
+        except InputError as error:
+            self._add_unreadable(file, error)
         else:
-            self.read_bytes(str(file), data)
+            self.read_bytes(file, data)
+
+    def read_stdin(self, stdin: BinaryIO | None) -> None:
+        """Read standard input, or what stands for it."""
+        try:
+            data = read_standard_input() if stdin is None else stdin.read()
+        except InputError as error:
+            self._add_unreadable(STDIN, error)
+        else:
+            self.read_bytes(STDIN, data)
 
     def read_bytes(self, file: str, data: bytes) -> None:
         """Read the contents of a file."""
@@ -147,9 +157,8 @@ class _Reading:
             else:
                 self._read_draft(found, place)
 
-    def _add_unreadable(self, file: str, error: OSError | ValueError) -> None:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        self.problems.append(Problem(Place(file), f"cannot be read: {reason}"))
+    def _add_unreadable(self, file: str, error: InputError) -> None:
+        self.problems.append(Problem(Place(file), f"cannot be read: {error}", fix=error.fix))
 
     def _read_draft(self, draft: Draft, place: Place) -> None:
         raw = draft.value

@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.client import Client
 from keepclose.kube.errors import AlreadyExists, ConfigError, Conflict, NotFound
 from keepclose.kube.kinds import SECRETS
@@ -46,8 +47,8 @@ def read_pair(certificate: str, key: str, ca: str) -> ServingPair:
     Raise ConfigError where a file cannot be read.
     """
     try:
-        read = Path(certificate).read_bytes()
-        return ServingPair(read, Path(key).read_bytes(), Path(ca).read_bytes() if ca else read)
+        read, private = (read_input(one, most=MOST_SETTINGS_BYTES) for one in (certificate, key))
+        return ServingPair(read, private, read_input(ca, most=MOST_SETTINGS_BYTES) if ca else read)
     except OSError as error:
         raise ConfigError(f"the webhook's certificate: {error}") from error
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError
 
@@ -77,8 +78,7 @@ class SecretFile:
             stat = os.stat(self._path)  # noqa: PTH116
             seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if seen != self._seen:
-                with open(self._path, "rb") as file:  # noqa: PTH123
-                    data = file.read()
+                data = read_input(self._path, most=MOST_SETTINGS_BYTES, takes_pipes=False)
                 # NB: a file caught while it is written is empty; the old content is still better.
                 if data.strip() or self._seen is None:
                     self._data, self._seen = data, seen

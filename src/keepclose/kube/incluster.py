@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.aiotransport import Server
 from keepclose.kube.connection import ConnectionSettings, User
 from keepclose.kube.credentials import unreadable
@@ -67,6 +68,6 @@ def load_settings(
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_input(file, most=MOST_SETTINGS_BYTES)
     except OSError as error:
         raise unreadable(str(file), error) from error

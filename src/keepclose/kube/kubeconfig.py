@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.aiotransport import Server
 from keepclose.kube.connection import ConnectionSettings, User
 from keepclose.kube.credentials import unreadable
@@ -136,7 +137,7 @@ def _merge(files: list[Path]) -> _Merged:
 
 def _read_file(file: Path) -> Fields:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_input(file, most=MOST_SETTINGS_BYTES).decode()
     except OSError as error:
         raise unreadable(str(file), error) from error
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ import binascii
 from pathlib import Path
 from typing import Any, Final
 
+from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.credentials import unreadable
 from keepclose.kube.errors import ConfigError
 
@@ -110,7 +111,7 @@ class Fields:
         if not named:
             return b""
         try:
-            return Path(named).read_bytes()
+            return read_input(named, most=MOST_SETTINGS_BYTES)
         except OSError as error:
             raise unreadable(named, error, field=self.path(field), source=self.file) from error
 
