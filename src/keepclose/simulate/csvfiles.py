@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Iterator, MutableSequence, Sequence
 from typing import BinaryIO, Final, NamedTuple, cast
 
+from keepclose.inputfiles import InputError
 from keepclose.simulate import csvrows
 from keepclose.simulate.compiling import compile_function
 from keepclose.simulate.csvflaws import Flaw, Header, describe_flaw, unquote
@@ -26,6 +27,10 @@ RESULT_HEADER: Final = (
 )
 CHUNK_BYTES: Final = 1 << 21
 LONGEST_RECORD: Final = 1 << 25
+LONGEST_HEADER: Final = 1 << 20
+MOST_ZONES: Final = 100
+"""Allocators compare each zone with each other one, some of them several times over: thousands of
+zones take minutes a row, and no cluster has them."""
 """A record that takes more bytes than this is taken for one whose quotes do not match."""
 SHOWN_FLAWS: Final = 20
 """So many bad rows of a chunk are described; the others are only counted."""
@@ -77,7 +82,9 @@ class Rows(NamedTuple):
 
 def read_header(file: BinaryIO) -> Header | Flaw:
     """Read the first line; what is left in the file then are the rows."""
-    line = file.readline()
+    line = file.readline(LONGEST_HEADER + 1)
+    if len(line) > LONGEST_HEADER:
+        return Flaw(1, 1, f"the header has more than {LONGEST_HEADER:,} bytes", fix=_HEADER_FIX)
     try:
         text = line.removeprefix(_BOM).decode()
         names = next(csv.reader([text], strict=True), [])
@@ -93,6 +100,9 @@ def read_header(file: BinaryIO) -> Header | Flaw:
     zones = tuple(names[1:])
     if not zones:
         return Flaw(1, len(names[0]) + 1, "the header names no zone", fix=_HEADER_FIX)
+    if len(zones) > MOST_ZONES:
+        message = f"the header names {len(zones):,} zones, more than {MOST_ZONES}"
+        return Flaw(1, 1, message, fix="leave columns out, or put zones together")
     for number, zone in enumerate(zones):
         column = _header_column(text, number + 1)
         if not zone.strip():
@@ -111,6 +121,8 @@ def read_chunks(
 
     Offsets count from the end of the header.
 
+    Raises InputError where a line is longer than any row can be.
+
     NB: a line break within quotes ends no record. Where quotes do not match at all, some line break
     has to do: the scanner finds the bad row and goes on behind it.
     """
@@ -122,6 +134,10 @@ def read_chunks(
         cut = _find_cut(buffer)
         if cut == 0 and len(buffer) > longest:
             cut = buffer.rfind(b"\n") + 1
+            if cut == 0:
+                raise InputError(
+                    f"line {line} has more than {longest:,} bytes", "end each row with a line end"
+                )
         if cut:
             yield Chunk(buffer[:cut], offset, line)
             offset += cut

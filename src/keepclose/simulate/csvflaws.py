@@ -68,9 +68,11 @@ def _judge_cell(cell: str) -> tuple[str, str]:
     for what, word in zip(("nodes", "endpoints"), words, strict=False):
         if not _NUMBER.fullmatch(word):
             return f'the number of {what} is no whole number: "{word}"', _CELL_FIX
-        if int(word) < 0:
+        # NB: Python refuses to read a number of thousands of digits.
+        digits = word.lstrip("+-0")
+        if word.startswith("-") and digits:
             return f"the number of {what} is negative: {word}", _CELL_FIX
-        if int(word) > csvrows.LARGEST:
+        if len(digits) > len(str(csvrows.LARGEST)) or int(digits or "0") > csvrows.LARGEST:
             return f"the number of {what} is too large: {word}", f"at most {csvrows.LARGEST:,}"
     return f'expected "<nodes> <endpoints>", got "{" ".join(words)}"', _CELL_FIX
 
