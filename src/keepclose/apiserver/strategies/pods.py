@@ -77,9 +77,10 @@ class PodStrategy(PlainStrategy):
         self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
     ) -> None:
         """Keep the status, or with a status update everything else."""
-        super().prepare_update(new, old, context, subresource=subresource)
         if not subresource:
+            # NB: admission comes first; what it adds again is no change that a generation counts.
             admit_pod(new["spec"])
+        super().prepare_update(new, old, context, subresource=subresource)
         if subresource == "status":
             status, before = new.setdefault("status", {}), old.get("status") or {}
             _settle_addresses(status, before)
