@@ -28,6 +28,8 @@ from keepclose.model.causes import Cause, not_supported
 from keepclose.model.causes import invalid as invalid_value
 
 IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
+_NANOSECONDS: Final = 10**9
+_HALF_RANGE: Final = 1 << 63
 _TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -247,4 +249,7 @@ def _count_generation(metadata: JsonObject) -> None:
 
 def _later(moment: str, seconds: int) -> str:
     read = dt.datetime.strptime(moment, _TIME_FORMAT).replace(tzinfo=dt.UTC)
-    return (read + dt.timedelta(seconds=seconds)).strftime(_TIME_FORMAT)
+    # NB: Go counts nanoseconds in 64 bits, which hold 292 years and start again below zero. So a
+    # client may ask for any number of seconds, and the time is one that can be written.
+    wrapped = (seconds * _NANOSECONDS + _HALF_RANGE) % (2 * _HALF_RANGE) - _HALF_RANGE
+    return (read + dt.timedelta(seconds=wrapped // _NANOSECONDS)).strftime(_TIME_FORMAT)
