@@ -38,6 +38,8 @@ SHOWN_FLAWS: Final = 20
 _BOM: Final = b"\xef\xbb\xbf"
 _CELL: Final = re.compile(r"\s*[-+]?\d+\s+[-+]?\d+\s*")
 _LINES_TRIED: Final = 10_000
+# A comma, two digits and a blank between them.
+_SHORTEST_CELL: Final = 4
 _FIELD: Final = re.compile(r'"(?:[^"]|"")*"|[^,\r\n]*')
 _HEADER_FIX: Final = "the first line must be name,<zone>,<zone>,..."
 
@@ -103,15 +105,18 @@ def read_header(file: BinaryIO) -> Header | Flaw:
     if len(zones) > MOST_ZONES:
         message = f"the header names {len(zones):,} zones, more than {MOST_ZONES}"
         return Flaw(1, 1, message, fix="leave columns out, or put zones together")
+    seen: set[str] = set()
     for number, zone in enumerate(zones):
-        column = _header_column(text, number + 1)
         if not zone.strip():
+            column = _header_column(text, number + 1)
             return Flaw(1, column, f"zone {number + 1} has no name", fix=_HEADER_FIX)
-        if zone in zones[:number]:
+        if zone in seen:
+            column = _header_column(text, number + 1)
             message = f'zone "{zone}" stands in two columns'
             return Flaw(1, column, message, fix="rename one of them or remove it")
-    ranked = sorted(zones, key=str.encode)
-    return Header(zones, tuple(ranked.index(zone) for zone in zones))
+        seen.add(zone)
+    ranked = {zone: rank for rank, zone in enumerate(sorted(zones, key=str.encode))}
+    return Header(zones, tuple(ranked[zone] for zone in zones))
 
 
 def read_chunks(
@@ -153,8 +158,10 @@ def scan_chunk(chunk: Chunk, header: Header, *, compiled: bool) -> Rows:
     `compiled` runs machine code and gives arrays; without it the same function runs as it stands.
     """
     data, _, line = chunk
-    most = data.count(b"\n") + 1
     width = len(header.order)
+    # NB: room for the rows that can be good, and the one that is being read: a file of many zones
+    # and many empty lines would need far more memory than it has bytes otherwise.
+    most = min(data.count(b"\n") + 1, len(data) // (width * _SHORTEST_CELL) + 1)
     make = _make_array if compiled else _make_plain
     sizes = (width, most * width, most * width, 2 * most, SHOWN_FLAWS * csvrows.NOTE_WIDTH, 1)
     order, nodes, endpoints, labels, notes, counts = (make(size) for size in sizes)
