@@ -20,6 +20,9 @@ SECONDS_VARIABLE: Final = "KEEPCLOSE_SECONDS"
 SLOW_START_S: Final = 5.0
 # The program that takes the mode as its argument comes before it, at most.
 _WORDS_WITH_MODE: Final = 2
+_PORT_DIGITS: Final = 5
+# As many seconds as the numbers of 32 bits hold that Kubernetes uses for such times.
+_LONGEST_S: Final = 2.0**31 - 1
 _SLEEP: Final = re.compile(r"(?:^|[\s/;&|(])sleep\s+(\d+(?:\.\d+)?)")
 
 
@@ -81,9 +84,8 @@ def seconds_until_ready(container: ContainerSpec) -> float | None:
     mode = mode_of(container)
     if mode in (Mode.NEVER_READY, Mode.CRASH):
         return None
-    delay_s = float(
-        container.readiness_probe.initial_delay_seconds if container.readiness_probe else 0
-    )
+    probe = container.readiness_probe
+    delay_s = _bounded(probe.initial_delay_seconds if probe else 0)
     return max(delay_s, _slow_start_s(container)) if mode is Mode.SLOW_START else delay_s
 
 
@@ -109,9 +111,9 @@ def pre_stop_seconds(container: ContainerSpec) -> float:
     if not hook:
         return 0.0
     if hook.sleep is not None:
-        return max(0.0, hook.sleep.seconds)
+        return _bounded(hook.sleep.seconds)
     found = _SLEEP.search(" ".join(hook.exec.command)) if hook.exec is not None else None
-    return float(found[1]) if found else 0.0
+    return _bounded(float(found[1])) if found else 0.0
 
 
 def _ports_said(container: ContainerSpec) -> set[Port]:
@@ -119,7 +121,7 @@ def _ports_said(container: ContainerSpec) -> set[Port]:
     found = {Port(one.container_port, one.protocol) for one in container.ports}
     for name, protocol in (("port", "TCP"), ("http-port", "TCP"), ("udp-port", "UDP")):
         number = _option(words, name)
-        if number.isascii() and number.isdecimal():
+        if number.isascii() and number.isdecimal() and len(number) <= _PORT_DIGITS:
             found.add(Port(int(number), protocol))
             if name == "port" and "--udp" in words:
                 found.add(Port(int(number), "UDP"))
@@ -136,10 +138,15 @@ def _slow_start_s(container: ContainerSpec) -> float:
     )
     for text in said:
         try:
-            return max(0.0, float(text))
+            return _bounded(float(text))
         except ValueError:
             continue
     return SLOW_START_S
+
+
+def _bounded(seconds: float) -> float:
+    """Return a time that a clock can reach: texts may say 1e999, or nan."""
+    return float(min(seconds, _LONGEST_S)) if seconds > 0 else 0.0
 
 
 def _option(words: Sequence[str], name: str) -> str:
