@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from keepclose.kube.clock import Clock
-from keepclose.proxy.elementcounts import Counts, read_counts, read_some_counts
+from keepclose.proxy.elementcounts import Counts, read_counts, read_error, read_some_counts
 from keepclose.proxy.workthread import StuckError, WorkThread
 from keepclose.proxy.writers import Family
 from keepclose.ruleset.tables import ElementKey
@@ -115,7 +115,7 @@ def _take(data: bytes, found: dict[str, int]) -> bool:
         if kind == _DONE or length < _HEADER.size:
             return True
         if kind == _ERROR:
-            (code,) = struct.unpack_from("=i", data, position + _HEADER.size)
+            code = read_error(data, position + _HEADER.size)
             if code in (0, -errno.ENOENT):
                 return True
             raise OSError(-code, "the kernel does not list counters")
@@ -135,6 +135,8 @@ def _take(data: bytes, found: dict[str, int]) -> bool:
 
 
 def _attributes(data: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    # NB: a length says what was sent, which may be more than what was received.
+    end = min(end, len(data))
     while start + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, start)
         if length < _ATTRIBUTE.size:

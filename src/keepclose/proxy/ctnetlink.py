@@ -32,6 +32,8 @@ _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 _BY_PROTOCOL: Final = 1 << 3
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
+_CODE: Final = struct.Struct("=i")
+_MOST_CODE: Final = (1 << 31) - 1
 _RECEIVED: Final = 1 << 18
 _DELETED_AT_ONCE: Final = 64
 
@@ -126,7 +128,7 @@ class FlowTable:
                 if kind != _ERROR or sequence not in waiting:
                     continue
                 waiting.discard(sequence)
-                code = -int(struct.unpack_from("=i", body)[0])
+                code = _error_code(body)
                 # It ended by itself in the meantime.
                 if code not in {0, errno.ENOENT}:
                     refusal = code
@@ -151,7 +153,7 @@ class FlowTable:
                 if kind == _DONE:
                     return FlowListing(flows, complete)
                 if kind == _ERROR:
-                    code = -int(struct.unpack_from("=i", data)[0])
+                    code = _error_code(data)
                     raise OSError(code, f"cannot list flows: {os.strerror(code)}")
                 flow = parse_flow(data[4:])
                 # A kernel that does not know the filter gives everything.
@@ -207,6 +209,13 @@ def _parse_tuple(data: bytes) -> tuple[int, str, int, str, int] | None:
         _address(destination),
         int.from_bytes(ports[_DESTINATION_PORT], "big"),
     )
+
+
+def _error_code(body: bytes) -> int:
+    if len(body) < _CODE.size:
+        raise OSError(errno.EBADMSG, "the kernel's answer is cut short")
+    # NB: the least number of 32 bits has no opposite among them.
+    return min(-int(_CODE.unpack_from(body)[0]), _MOST_CODE)
 
 
 def _address(raw: bytes) -> str:

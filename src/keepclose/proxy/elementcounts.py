@@ -23,6 +23,7 @@ _NEW_ELEMENT: Final = 10 << 8 | 12
 _ERROR, _DONE = 2, 3
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
+_CODE: Final = struct.Struct("=i")
 _FAMILY_SIZE: Final = 4
 _TYPE_MASK: Final = 0x3FFF
 _ELEMENTS: Final = 3
@@ -103,7 +104,7 @@ def _take(data: bytes, counts: Counts) -> bool:
         if kind == _DONE:
             return True
         if kind == _ERROR:
-            (code,) = struct.unpack_from("=i", data, start)
+            code = read_error(data, start)
             if code in (0, -errno.ENOENT):
                 return True
             raise OSError(-code, "the kernel does not list elements")
@@ -121,6 +122,14 @@ def _take(data: bytes, counts: Counts) -> bool:
                 number = int.from_bytes(element[packets], "big")
                 counts[element[key]] = ElementCount(element[value], number)
     return False
+
+
+def read_error(data: bytes, start: int) -> int:
+    """Return the code of an error message; raises OSError where the message ends before it."""
+    if start + _CODE.size > len(data):
+        raise OSError(errno.EBADMSG, "the kernel's answer is cut short")
+    code: int = _CODE.unpack_from(data, start)[0]
+    return code
 
 
 def _find(data: bytes, first: int, last: int) -> tuple[slice, slice, slice]:
@@ -152,6 +161,8 @@ def _find_packets(data: bytes, start: int, end: int, first: int) -> slice:
 
 def _attributes(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield the kind of each attribute, and where its value begins and ends."""
+    # NB: a length says what was sent, which may be more than what was received.
+    end = min(end, len(data))
     while start + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, start)
         if length < _ATTRIBUTE.size:

@@ -7,6 +7,7 @@ is left out, never guessed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ import msgspec
 from keepclose.proxy.writers import ElementsOf, Failure, Family, NftError, NftWriter
 
 JsonObject = dict[str, Any]
+# What comes up while an entry of another shape is read.
+_UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
 class ListedElement(NamedTuple):
@@ -98,7 +101,7 @@ def parse_listing(raw: bytes) -> Listing:
         document = msgspec.json.decode(raw)
         objects = document["nftables"]
         entries = [one for one in objects if isinstance(one, dict)]
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+    except (msgspec.DecodeError, KeyError, RecursionError, TypeError, ValueError):
         raise NftError(
             f"the listing is no JSON of nftables: {raw[:80]!r}", failure=Failure.UNUSABLE
         ) from None
@@ -108,23 +111,48 @@ def parse_listing(raw: bytes) -> Listing:
     maps: dict[str, ListedSet] = {}
     counters: dict[str, ListedCounter] = {}
     rules: list[RuleCounter] = []
-    for entry in entries:
-        for kind, body in entry.items():
-            if kind == "table":
-                exists = True
-            elif kind == "chain":
-                chains.append(body["name"])
+    for kind, body in _bodies(entries):
+        if kind == "table":
+            exists = True
+        with contextlib.suppress(*_UNREADABLE):
+            if kind == "chain":
+                chains.append(_text(body["name"]))
             elif kind == "set":
-                sets[body["name"]] = _set_of(body)
+                sets[_text(body["name"])] = _set_of(body)
             elif kind == "map":
-                maps[body["name"]] = _set_of(body)
+                maps[_text(body["name"])] = _set_of(body)
             elif kind == "counter":
-                counters[body["name"]] = ListedCounter(body["packets"], body["bytes"])
+                counters[_text(body["name"])] = _counter_of(body)
             elif kind == "rule":
                 rules.extend(_counters_of(body))
     # A listing of one set has no table in it, and yet the table is there.
     exists = exists or bool(chains or sets or maps)
     return Listing(exists, tuple(chains), sets, maps, counters, tuple(rules))
+
+
+def _bodies(entries: Iterable[JsonObject]) -> Iterable[tuple[str, JsonObject]]:
+    for entry in entries:
+        for kind, body in entry.items():
+            if isinstance(body, dict):
+                yield kind, body
+
+
+def _text(value: object) -> str:
+    """Return a text; raises TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError(type(value).__name__)
+    return value
+
+
+def _number(value: object) -> int:
+    """Return a whole number; raises TypeError for anything else."""
+    if not isinstance(value, int):
+        raise TypeError(type(value).__name__)
+    return value
+
+
+def _counter_of(body: JsonObject) -> ListedCounter:
+    return ListedCounter(_number(body["packets"]), _number(body["bytes"]))
 
 
 def _set_of(body: JsonObject) -> ListedSet:
@@ -135,21 +163,28 @@ def _set_of(body: JsonObject) -> ListedSet:
         tuple(types) if isinstance(types, list) else (str(types),),
         tuple(_elements_of(body.get("elem", ()), is_map="map" in body)),
         (flags,) if isinstance(flags, str) else tuple(flags),
-        int(body.get("timeout", 0)),
+        _number(body.get("timeout", 0)),
     )
 
 
 def _elements_of(elements: Iterable[Any], *, is_map: bool) -> Iterable[ListedElement]:
+    read: list[ListedElement] = []
     for element in elements:
-        key, value = element if is_map else (element, None)
-        comment = ""
-        # Comments, timeouts and counters wrap the key.
-        if isinstance(key, dict) and "elem" in key:
-            wrapped = key["elem"]
-            key, comment = wrapped["val"], wrapped.get("comment", "")
-        parts = key["concat"] if isinstance(key, dict) and "concat" in key else [key]
-        text = "" if value is None else _value_of(value)
-        yield ListedElement(tuple(_part(part) for part in parts), text, comment)
+        with contextlib.suppress(*_UNREADABLE):
+            read.append(_element_of(element, is_map=is_map))
+    return read
+
+
+def _element_of(element: Any, *, is_map: bool) -> ListedElement:
+    key, value = element if is_map else (element, None)
+    comment = ""
+    # Comments, timeouts and counters wrap the key.
+    if isinstance(key, dict) and "elem" in key:
+        wrapped = key["elem"]
+        key, comment = wrapped["val"], _text(wrapped.get("comment", ""))
+    parts = key["concat"] if isinstance(key, dict) and "concat" in key else [key]
+    text = "" if value is None else _value_of(value)
+    return ListedElement(tuple(_part(part) for part in parts), text, comment)
 
 
 def _part(value: Any) -> str:
@@ -181,8 +216,8 @@ def _counters_of(rule: JsonObject) -> Iterable[RuleCounter]:
         # A rule that refers to a named counter only says its name.
         if isinstance(counter, dict):
             yield RuleCounter(
-                rule["chain"],
-                rule.get("handle", 0),
-                rule.get("comment", ""),
-                ListedCounter(counter["packets"], counter["bytes"]),
+                _text(rule["chain"]),
+                _number(rule.get("handle", 0)),
+                _text(rule.get("comment", "")),
+                _counter_of(counter),
             )
