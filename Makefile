@@ -3,10 +3,11 @@
 
 VENV := .venv
 READY := $(VENV)/.ready
+FUZZ_SECONDS ?= 3600
 PYTEST_ARGS ?= -n auto
 TEST_TIME := $(if $(filter-out -n auto,$(PYTEST_ARGS)),running the tests that were asked for,running all tests: about 12 minutes on two cores)
 
-.PHONY: up down test real test-real check bench docs picture coverage wheel lock clean
+.PHONY: up down test real test-real check fuzz fuzz-corpus bench docs picture coverage wheel lock clean
 
 # A cluster of three zones, running until make down.
 up: $(READY)
@@ -17,6 +18,7 @@ down: $(READY)
 
 test: $(READY)
 	@echo "$(TEST_TIME)"
+	@scripts/setup-fuzz
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real"
 
 # kubectl, kube-apiserver, kube-controller-manager, kube-proxy and etcd as they are released.
@@ -35,6 +37,16 @@ check: $(READY)
 	$(VENV)/bin/mypy tests/real/conftest.py
 	MYPYPATH=tests:tests/real $(VENV)/bin/mypy tests/live/conftest.py
 	$(VENV)/bin/lint-imports
+
+# Every target for its part of the time, two at once; FUZZ_TARGETS names some of them.
+fuzz: $(READY)
+	@scripts/setup-fuzz
+	@$(VENV)/bin/python scripts/fuzz.py --seconds $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+# Keep the inputs that the runs found to cover more, as few as do.
+fuzz-corpus: $(READY)
+	@scripts/setup-fuzz
+	@$(VENV)/bin/python scripts/fuzz.py --keep $(FUZZ_TARGETS)
 
 bench: $(READY)
 	$(VENV)/bin/python bench/core.py
@@ -71,9 +83,11 @@ wheel: $(READY)
 lock:
 	$(VENV)/bin/python -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	  --extra sim --extra server --group dev pyproject.toml -o requirements.lock
+	$(VENV)/bin/python -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+	  --only-binary :all: --group fuzz -o tests/fuzz/requirements.lock
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .fuzz dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(READY): pyproject.toml requirements.lock scripts/setup
 	@scripts/setup

@@ -1,0 +1,97 @@
+"""What people write into a Service to choose its routing: any text gives an answer with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from fuzzbounds import require
+
+from keepclose.cli.resolved_json import resolved_document
+from keepclose.extensions import find_heuristics
+from keepclose.model import wellknown
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.plan.inventory import Inventory
+from keepclose.plan.resolution import resolve
+from keepclose.slices.settings import Settings
+from keepclose.testing import builders
+
+MUTATES_JSON = True
+_GATES = FeatureGates().with_gates(
+    Gate.PREFER_LOCAL_TRAFFIC_POLICY,
+    Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
+    Gate.TOPOLOGY_AWARE_SUBSETTING,
+    Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS,
+)
+_SETTINGS = (
+    Settings(gates=_GATES, heuristics=find_heuristics(_GATES)),
+    Settings(gates=_GATES.with_gates(Gate.NODE_LEVEL_TOPOLOGY)),
+    Settings(gates=FeatureGates().with_gates(Gate.SERVICE_TOPOLOGY)),
+)
+_NODES = tuple(builders.node(f"n{number}", zone=f"zone-{number % 3}") for number in range(6))
+_PODS = tuple(
+    builders.pod(f"p{number}", f"n{number % 6}", ip=f"10.0.0.{number + 1}") for number in range(8)
+)
+
+
+class _Asked(msgspec.Struct):
+    annotations: dict[str, str] = {}
+    distribution: str | None = None
+    keys: tuple[str, ...] = ()
+    policy: str = "Cluster"
+    weights: str = ""
+
+
+def seeds() -> Iterator[bytes]:
+    """Yield every annotation with a value that it may have."""
+    values = {
+        wellknown.TOPOLOGY_MODE_ANNOTATION: "Auto",
+        wellknown.TOPOLOGY_HINTS_ANNOTATION: "auto",
+        wellknown.SUBSETTING_ANNOTATION: "Prefer",
+        wellknown.STARTING_THRESHOLD_ANNOTATION: "2",
+        wellknown.PADDING_ANNOTATION: "1",
+        wellknown.OVERLOAD_THRESHOLD_ANNOTATION: "0.5",
+        wellknown.NODE_TOPOLOGY_ANNOTATION: "Enabled",
+        wellknown.TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced",
+        wellknown.INTERNAL_POLICY_ANNOTATION: "PreferLocal",
+        wellknown.EXTERNAL_POLICY_ANNOTATION: "Local",
+    }
+    asked: list[dict[str, Any]] = [{"annotations": {key: text}} for key, text in values.items()]
+    subsets = (
+        wellknown.SUBSETTING_ANNOTATION,
+        wellknown.STARTING_THRESHOLD_ANNOTATION,
+        wellknown.PADDING_ANNOTATION,
+        wellknown.OVERLOAD_THRESHOLD_ANNOTATION,
+    )
+    asked.append({"annotations": {key: values[key] for key in subsets}})
+    asked += [{"distribution": value} for value in ("PreferSameZone", "PreferSameNode", "a.b/C")]
+    asked += [{"keys": ["kubernetes.io/hostname", "*"]}, {"weights": "[1, 2, 3]"}]
+    for one in asked:
+        yield b"\n" + msgspec.json.encode(one)
+
+
+def check(data: bytes) -> None:
+    """Resolve a Service that asks for it, with and without slices of its own."""
+    try:
+        asked = msgspec.json.decode(data.partition(b"\n")[2], type=_Asked)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return
+    service = builders.service(
+        annotations=asked.annotations,
+        traffic_distribution=asked.distribution,
+        topology_keys=asked.keys,
+        internal_traffic_policy=asked.policy,
+    )
+    endpoints = (builders.endpoint(f"10.0.0.{number + 1}", zone="zone-1") for number in range(3))
+    weights = {wellknown.ENDPOINT_WEIGHTS_ANNOTATION: asked.weights}
+    by_hand = builders.endpoint_slice(*endpoints, annotations=weights)
+    for settings in _SETTINGS:
+        for inventory in (
+            Inventory.of((service, *_NODES, *_PODS)),
+            Inventory.of((service, *_NODES, by_hand)),
+        ):
+            (answer,) = resolve(inventory, settings=settings)
+            for reason in answer.reasons:
+                require(str(reason.message), "a reason without words")
+            msgspec.json.encode(resolved_document((answer,)))

@@ -1,0 +1,80 @@
+"""Manifests as `keepclose resolve` reads, admits and answers them: every flaw is a problem told."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import yaml
+from fuzzbounds import require
+from rich.console import Console
+
+from keepclose.cli.manifests import load_manifests
+from keepclose.cli.resolve import _admit, _warn, _warn_of_missing_kinds
+from keepclose.cli.resolved_json import resolved_document
+from keepclose.cli.resolved_table import print_services
+from keepclose.extensions import find_heuristics
+from keepclose.model.gates import FeatureGates, Gate
+from keepclose.plan.resolution import resolve
+from keepclose.slices.settings import Settings
+
+_EXAMPLES = Path(__file__).parents[2] / "examples"
+_GATES = FeatureGates().with_gates(
+    Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
+    Gate.PREFER_LOCAL_TRAFFIC_POLICY,
+    Gate.TOPOLOGY_AWARE_SUBSETTING,
+)
+_SETTINGS = Settings(gates=_GATES, heuristics=find_heuristics(_GATES))
+
+
+def seeds() -> Iterator[bytes]:
+    """Yield the examples and a few short texts."""
+    for file in sorted(_EXAMPLES.glob("*.yaml")):
+        text = file.read_bytes()
+        if len(text) < 6000:
+            yield text
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web", "annotations": {"service.kubernetes.io/topology-mode": "Auto"}},
+        "spec": {"ports": [{"port": 80}], "trafficDistribution": "keepclose.dev/Balanced"},
+    }
+    endpoint_slice = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4",
+        "ports": [{"port": 8080}],
+        "endpoints": [
+            {"addresses": ["10.0.0.1"], "zone": "a", "hints": {"forZones": [{"name": "a"}]}}
+        ],
+    }
+    items = [node, service, endpoint_slice]
+    yield msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": items})
+    yield b"\n".join(map(msgspec.json.encode, items))
+    yield b"---\n".join(yaml.safe_dump(item).encode() for item in items)
+    yield b"a: &a [*a]\n---\nkind: PodList\nitems: [{<<: {a: b}}]\n--- x\n{{ .Values }}\n"
+
+
+def check(data: bytes) -> None:
+    """Read, admit and resolve the text, and show the answer both ways."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        _check(data)
+
+
+def _check(data: bytes) -> None:
+    manifests = load_manifests(["-"], stdin=io.BytesIO(data))
+    for problem in manifests.problems:
+        require(str(problem), "a problem without a text")
+    _warn(manifests)
+    inventory, problems = _admit(manifests)
+    for problem in problems:
+        require(str(problem), "a problem without a text")
+    _warn_of_missing_kinds(inventory, "-")
+    answer = resolve(inventory, settings=_SETTINGS)
+    msgspec.json.encode(resolved_document(answer))
+    print_services(Console(file=io.StringIO(), highlight=False), answer, inventory.nodes)

@@ -1,0 +1,89 @@
+"""Answers of the kernel over netlink: flows, counters and elements, cut short or twisted."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+
+from fuzzbounds import require
+
+from keepclose.proxy import counterdump, ctnetlink, elementcounts
+from keepclose.proxy.elementmessages import (
+    NoBinaryFormError,
+    decode_key,
+    encode_key,
+)
+
+
+class _Kernel:
+    """The other end of a socket: gives one answer, then says that nothing more comes."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answers = [answer]
+
+    def settimeout(self, _seconds: float) -> None:
+        """Never wait."""
+
+    def send(self, data: bytes) -> int:
+        """Take a request."""
+        return len(data)
+
+    def sendall(self, _data: bytes) -> None:
+        """Take a request."""
+
+    def recv(self, _size: int) -> bytes:
+        """Return the answer; a kernel that is silent afterwards runs into the time limit."""
+        if not self._answers:
+            raise TimeoutError
+        return self._answers.pop()
+
+
+def _attribute(kind: int, payload: bytes) -> bytes:
+    size = 4 + len(payload)
+    return struct.pack("=HH", size, kind) + payload + bytes(-size % 4)
+
+
+def _message(kind: int, body: bytes) -> bytes:
+    return struct.pack("=IHHII", 16 + len(body), kind, 2, 1, 0) + body
+
+
+def seeds() -> Iterator[bytes]:
+    """Yield flows, counters, elements, errors and an end."""
+    ports = _attribute(1, b"\x11") + _attribute(2, b"\0\x35") + _attribute(3, b"\x14\xe9")
+    addresses = _attribute(1, bytes([10, 0, 0, 1])) + _attribute(2, bytes([10, 0, 0, 2]))
+    one = _attribute(1 | 0x8000, addresses) + _attribute(2 | 0x8000, ports)
+    flow = _attribute(1 | 0x8000, one) + _attribute(2 | 0x8000, one) + _attribute(12, b"\1\2\3\4")
+    yield b"f" + _message(0x100, bytes(4) + flow) + _message(3, bytes(4))
+    yield b"f" + _message(2, struct.pack("=i", -2) + bytes(16))
+    counted = _attribute(4 | 0x8000, _attribute(2, (7).to_bytes(8, "big")))
+    yield b"c" + _message(0xA12, bytes(4) + _attribute(2, b"name\0") + counted)
+    key = _attribute(1 | 0x8000, _attribute(1, bytes([10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0])))
+    counter = _attribute(7, _attribute(1, b"counter\0") + _attribute(2, _attribute(2, bytes(8))))
+    element = _attribute(1 | 0x8000, key + _attribute(2, b"data") + counter)
+    yield b"e" + _message(0xA0C, bytes(4) + _attribute(3 | 0x8000, element))
+    yield b"k" + bytes([10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0])
+
+
+def check(data: bytes) -> None:
+    """Read the answer as each reader does; only OSError may come of it."""
+    raw = data[1:]
+    ctnetlink.parse_flow(raw)
+    for protocol in (ctnetlink.UDP, ctnetlink.SCTP):
+        table = ctnetlink.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
+        with contextlib.suppress(OSError):
+            table.list_flows(protocol)
+    flow = ctnetlink.Flow(17, "10.0.0.1", 53, "10.0.0.2", 53, "10.0.0.3", 9)
+    table = ctnetlink.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
+    with contextlib.suppress(OSError):
+        table.delete([flow])
+    with contextlib.suppress(OSError):
+        counterdump._take(raw, {})
+    with contextlib.suppress(OSError):
+        elementcounts._take(raw, {})
+    for family in ("ip", "ip6"):
+        key = decode_key(raw, family)
+        if key:
+            with contextlib.suppress(NoBinaryFormError):
+                again = decode_key(encode_key(key, family), family)
+                require(again == key, "a key reads differently when it is written again")
