@@ -1,6 +1,7 @@
 """Write docs/reference from the code, or with --check say whether it is up to date.
 
-Commands, gates, reasons, conditions, events and metrics are described once, where they are defined.
+Commands, gates, reasons, conditions, events, limits and metrics are described once, where they are
+defined.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from reference_conditions import describe_conditions
 from reference_events import describe_events
+from reference_limits import describe_limits
 from reference_metrics import describe_metrics
 from typer.models import CommandInfo
 from typer.testing import CliRunner
@@ -73,6 +75,12 @@ ANNOTATIONS = {
     " whole numbers in their order.",
 }
 
+LIMITS_HEAD = (
+    "Every part says beforehand how much it takes from others, and refuses the rest. Limits that"
+    " have no\noption cannot be changed. What they defend against, and what nothing here defends"
+    " against, is in\n[the threat model](../background/security.md).\n"
+)
+
 
 def pages() -> dict[str, str]:
     """Return the text of every page by its file name."""
@@ -83,6 +91,7 @@ def pages() -> dict[str, str]:
         "reasons.md": _reasons(),
         "conditions.md": f"# Conditions of a Service\n\n{WRITTEN}\n{describe_conditions()}",
         "events.md": f"# Events\n\n{WRITTEN}\n{describe_events()}",
+        "limits.md": f"# Limits\n\n{WRITTEN}\n{LIMITS_HEAD}\n{describe_limits()}",
         "metrics.md": f"# Metrics\n\n{WRITTEN}\n{describe_metrics()}",
     }
 

@@ -1,0 +1,364 @@
+"""The page about limits: what may be sent, held and waited for, and what exceeding it gets.
+
+Each limit is a constant where it is held; here it gets words. The value in the page is read from
+the constant, so the page cannot say another number. `LIMITS` takes one entry for each further one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final, NamedTuple
+
+SERVER: Final = "API server: requests"
+OBJECTS: Final = "API server: objects"
+WATCHES: Final = "API server: watches, history and connections"
+CLIENT: Final = "Client, controller and proxy"
+COMMANDS: Final = "Commands and lab"
+_INTRODUCTIONS: Final = {
+    SERVER: "What one request may ask. The last column is a kube-apiserver 1.36 with its defaults.",
+    OBJECTS: "What one object may hold; these are the limits of Kubernetes.",
+    WATCHES: "What is kept and waited for.",
+    CLIENT: "What keepclose takes from an API server, a node or an extension that it does not"
+    " trust.",
+    COMMANDS: "What files, options and pods of a lab may ask.",
+}
+
+
+class Limit(NamedTuple):
+    """A constant, what it limits, and what exceeding it gets."""
+
+    section: str
+    constant: str
+    """Module below keepclose and name: apiserver.serving.connections:MAX_BODY_BYTES."""
+    unit: str
+    what: str
+    answer: str
+    kubernetes: str = ""
+
+
+SAME: Final = "the same"
+_CONNECTIONS: Final = "apiserver.serving.connections"
+_SLICES: Final = "model.endpointslice_rules"
+LIMITS: Final = (
+    Limit(SERVER, f"{_CONNECTIONS}:MAX_BODY_BYTES", "bytes", "body of a request", "413", SAME),
+    Limit(
+        SERVER,
+        f"{_CONNECTIONS}:MAX_HEAD_BYTES",
+        "bytes",
+        "path, query and headers of a request",
+        "431, connection closed",
+        "1 MiB",
+    ),
+    Limit(
+        SERVER,
+        f"{_CONNECTIONS}:REQUEST_SECONDS",
+        "seconds",
+        "time until a request is complete",
+        "408, connection closed",
+        "32 s for the headers, 60 s for a request",
+    ),
+    Limit(
+        SERVER,
+        f"{_CONNECTIONS}:MAX_WAITING",
+        "count",
+        "requests of one connection that wait for their answers",
+        "the server reads no further ones until it has answered",
+        "1, or 100 streams of HTTP/2",
+    ),
+    Limit(
+        SERVER,
+        "apiserver.serving.options:_MOST_OPTIONS",
+        "count",
+        "options in a query",
+        "400",
+        "no limit but that of the headers",
+    ),
+    Limit(
+        SERVER,
+        "apiserver.schemas.findings:DEEPEST",
+        "count",
+        "nesting where no type bounds it: unknown fields, `managedFields`",
+        "400 `exceeded max depth`",
+        "10,000",
+    ),
+    Limit(
+        SERVER,
+        "apiserver.schemas.wires:MAX_DEPTH",
+        "count",
+        "nesting of groups in a protobuf body",
+        "400",
+        "no limit but that of the body",
+    ),
+    Limit(
+        SERVER,
+        "apiserver.patching.operations:MAX_OPERATIONS",
+        "count",
+        "operations of a JSON patch",
+        "413",
+        SAME,
+    ),
+    Limit(
+        SERVER,
+        "apiserver.schemas.strictness:_MOST",
+        "count",
+        "unknown or duplicate fields that an answer names",
+        "further ones are not named",
+        SAME,
+    ),
+    Limit(
+        SERVER,
+        "apiserver.serving.notices:MOST_CHARACTERS",
+        "characters",
+        "warnings of one answer",
+        "warnings are cut",
+        SAME,
+    ),
+    Limit(
+        SERVER,
+        "apiserver.strategies.metadata:FIELD_MANAGER_MAX",
+        "characters",
+        "`fieldManager`",
+        "422",
+        SAME,
+    ),
+    Limit(
+        OBJECTS,
+        "model.metadata:ANNOTATIONS_MAX_BYTES",
+        "bytes",
+        "annotations of an object",
+        "422",
+        SAME,
+    ),
+    Limit(
+        OBJECTS,
+        "apiserver.strategies.configmaps:MAX_BYTES",
+        "bytes",
+        "data of a ConfigMap",
+        "422",
+        SAME,
+    ),
+    Limit(
+        OBJECTS,
+        "apiserver.patching.entries:MAX_UPDATE_MANAGERS",
+        "count",
+        "managers that own fields by updates",
+        "the oldest ones are joined to one",
+        SAME,
+    ),
+    Limit(OBJECTS, f"{_SLICES}:MAX_ENDPOINTS", "count", "endpoints of a slice", "422", SAME),
+    Limit(OBJECTS, f"{_SLICES}:MAX_ADDRESSES", "count", "addresses of an endpoint", "422", SAME),
+    Limit(OBJECTS, f"{_SLICES}:MAX_PORTS", "count", "ports of a slice", "422", SAME),
+    Limit(OBJECTS, f"{_SLICES}:MAX_ZONE_HINTS", "count", "zones that hints name", "422", SAME),
+    Limit(OBJECTS, f"{_SLICES}:MAX_NODE_HINTS", "count", "nodes that hints name", "422", SAME),
+    Limit(
+        OBJECTS,
+        "model.service_policy_rules:TOPOLOGY_KEYS_MAX",
+        "count",
+        "`topologyKeys` of a Service",
+        "422",
+        "the field is gone since 1.22",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.storage.store:HISTORY",
+        "count",
+        "changes of a kind from which a watch can begin",
+        "410 `Expired`: list again",
+        "5 minutes of changes, as etcd is compacted",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.storage.store:MAX_HISTORY_AGE",
+        "seconds",
+        "age of a change from which a watch can begin",
+        "410 `Expired`: list again",
+        "5 minutes",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.watching:MOST_WAITING",
+        "count",
+        "changes that wait for a slow watcher",
+        "the watch ends with 410",
+        "a watcher that blocks the others is closed",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.watching:LARGEST_FRAME",
+        "bytes",
+        "changes that are sent in one piece",
+        "further ones go in the next piece",
+        "one change a piece",
+    ),
+    Limit(
+        WATCHES,
+        f"{_CONNECTIONS}:STALLED_SECONDS",
+        "seconds",
+        "time for which a watcher may read nothing",
+        "connection closed",
+        "until TCP gives up",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.watching:MIN_TIMEOUT_SECONDS",
+        "seconds",
+        "least time after which a watch without `timeoutSeconds` ends; twice that at most",
+        "the watch ends",
+        SAME,
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.server:STOP_SECONDS",
+        "seconds",
+        "time for connections to end after SIGTERM",
+        "connection cut",
+        "60 s",
+    ),
+    Limit(
+        CLIENT,
+        "kube.watching:LONGEST_LINE",
+        "bytes",
+        "one event of a watch",
+        "the watch is given up, and the objects are listed again",
+        "no limit in client-go",
+    ),
+    Limit(
+        CLIENT,
+        "kube.aiotransport:CONNECT_S",
+        "seconds",
+        "time to connect to an API server",
+        "an error that names the server; tried again later",
+        "30 s in client-go",
+    ),
+    Limit(
+        CLIENT,
+        "kube.execplugin:LIMIT_S",
+        "seconds",
+        "time for an exec plugin to print credentials",
+        "the plugin is ended, an error names it",
+        "no limit in client-go",
+    ),
+    Limit(
+        CLIENT,
+        "controller.webhook:_MOST_BYTES",
+        "bytes",
+        "an AdmissionReview that the webhook takes",
+        "413; the API server goes on without hints",
+    ),
+    Limit(
+        CLIENT,
+        "model.acknowledgements:MOST_EXCEPTIONS",
+        "count",
+        "Services that a node names in its acknowledgement",
+        "the node counts as one that has not answered",
+    ),
+    Limit(
+        CLIENT,
+        "heuristic_process:MOST_BYTES",
+        "bytes",
+        "an answer of a custom heuristic",
+        "the heuristic counts as failed, its Services get plain routing",
+    ),
+    Limit(
+        CLIENT,
+        "routing.answers:LONGEST_MESSAGE",
+        "characters",
+        "a reason of a custom heuristic",
+        "the text is cut",
+    ),
+    Limit(
+        CLIENT,
+        "ruleset.texts:COMMENT_LIMIT",
+        "characters",
+        "names of objects in comments of nftables rules",
+        "the comment is cut",
+        SAME,
+    ),
+    Limit(
+        COMMANDS,
+        "cli.yamltree:DEPTH_MAX",
+        "count",
+        "nesting of a manifest",
+        "exit code 2 `nested too deeply`",
+    ),
+    Limit(
+        COMMANDS,
+        "simulate.csvfiles:LONGEST_RECORD",
+        "bytes",
+        "one record of a CSV file",
+        "the record counts as bad and is left out",
+    ),
+    Limit(
+        COMMANDS,
+        "simulate.csvrows:LARGEST",
+        "count",
+        "nodes or endpoints in a cell of a CSV file",
+        "the row counts as bad and is left out",
+    ),
+    Limit(
+        COMMANDS,
+        "cluster.layout:MOST_NODES",
+        "count",
+        "nodes of a lab",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
+        "cluster.control:_LONGEST",
+        "bytes",
+        "a request to a running lab",
+        "connection closed",
+    ),
+    Limit(
+        COMMANDS,
+        "lab.traffictargets:MOST_CONNECTIONS",
+        "count",
+        "connections of `keepclose traffic` from each zone",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
+        "lab.answerers:MOST_HEADER_BYTES",
+        "bytes",
+        "headers of a request to a pod of the lab",
+        "431, connection closed",
+    ),
+)
+
+
+def describe_limits() -> str:
+    """Return the page, a table for each section."""
+    parts = []
+    for section, introduction in _INTRODUCTIONS.items():
+        rows = "\n".join(_row(limit) for limit in LIMITS if limit.section == section)
+        has_peer = any(limit.kubernetes for limit in LIMITS if limit.section == section)
+        peer, line = (" Kubernetes |", "---|") if has_peer else ("", "")
+        head = f"| what | limit | beyond it |{peer}\n|---|---|---|{line}"
+        parts.append(f"## {section}\n\n{introduction}\n\n{head}\n{rows}\n")
+    return "\n".join(parts)
+
+
+def value_of(limit: Limit) -> float:
+    """Return the value of the constant."""
+    module, _, name = limit.constant.partition(":")
+    value: float = getattr(importlib.import_module(f"keepclose.{module}"), name)
+    return value
+
+
+def _row(limit: Limit) -> str:
+    has_peer = any(one.kubernetes for one in LIMITS if one.section == limit.section)
+    peer = f" {limit.kubernetes or '-'} |" if has_peer else ""
+    shown = show_value(value_of(limit), limit.unit)
+    return f"| {limit.what} | {shown} | {limit.answer} |{peer}"
+
+
+def show_value(value: float, unit: str) -> str:
+    """Return a value with its unit as people write it."""
+    if unit == "bytes":
+        for size, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value >= size and value % size == 0:
+                return f"{value / size:g} {name}"
+        return f"{value:,g} bytes"
+    if unit == "seconds":
+        return f"{value / 60:g} min" if value >= 600 and value % 60 == 0 else f"{value:g} s"
+    return f"{int(value):,}" + ("" if unit == "count" else f" {unit}")
