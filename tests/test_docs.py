@@ -40,6 +40,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_tests_that_pages_name_exist() -> None:
+    """Each test file that a page names as a proof is there."""
+    named = {
+        name for page in PAGES for name in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text())
+    }
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 def test_the_commands_in_the_readme_exist(tmp_path: Path) -> None:
     """Each way to call the resolver runs on a cluster dump, and each make target is there."""
     makefile = (ROOT / "Makefile").read_text()
