@@ -7,7 +7,8 @@ write that takes a second is as safe as one that takes no time, and no lock is h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar
 
 from keepclose.apiserver.serving.workers import Workers
@@ -31,6 +32,7 @@ class Attempt:
         self._store = store
         self._workers = workers
         self._read: dict[tuple[str, str, str], Entry | None] = {}
+        self._uses_reserve = False
 
     @property
     def version(self) -> int:
@@ -53,13 +55,22 @@ class Attempt:
         """Return the objects as they were at the version."""
         return self._workers.on_loop(lambda: self._store.entries_at(store, version, namespace))
 
-    def create(self, store: str, obj: JsonObject) -> Entry:
+    def create(self, store: str, obj: JsonObject, *, max_bytes: int | None = None) -> Entry:
         """Add an object."""
-        return self._commit(lambda: self._store.create(store, obj))
+        return self._commit(lambda: self._store.create(store, obj, max_bytes=max_bytes))
 
-    def update(self, store: str, obj: JsonObject, *, expected: int | None = None) -> Entry:
+    def update(
+        self,
+        store: str,
+        obj: JsonObject,
+        *,
+        expected: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Entry:
         """Put an object in the place of its former version."""
-        return self._commit(lambda: self._store.update(store, obj, expected=expected))
+        return self._commit(
+            lambda: self._store.update(store, obj, expected=expected, max_bytes=max_bytes)
+        )
 
     def delete(
         self,
@@ -75,12 +86,22 @@ class Attempt:
             lambda: self._store.delete(store, namespace, name, expected=expected, final=final)
         )
 
+    @contextmanager
+    def using_reserve(self) -> Iterator[None]:
+        """Let the writes of the block, which free room, use what is kept back for a full disk."""
+        self._uses_reserve = True
+        try:
+            yield
+        finally:
+            self._uses_reserve = False
+
     def _commit(self, write: Callable[[], T]) -> T:
         def step() -> T:
             for key, entry in self._read.items():
                 if self._store.get(*key) is not entry:
                     raise OvertakenError
-            return write()
+            with self._store.using_reserve() if self._uses_reserve else nullcontext():
+                return write()
 
         try:
             return self._workers.on_loop(step)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Final
 
 import msgspec
@@ -39,6 +39,7 @@ from keepclose.apiserver.serving.reading import read_one
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
+from keepclose.apiserver.storage.errors import TooLarge
 from keepclose.apiserver.strategies.base import Context, Strategy
 from keepclose.apiserver.strategies.events import newer_event_causes
 from keepclose.apiserver.strategies.metadata import metadata_causes
@@ -50,6 +51,12 @@ _NEWER_FIELDS: Final = {
     _SERVICE: b'"trafficDistribution"',
     "io.k8s.api.discovery.v1.EndpointSlice": b'"forNodes"',
 }
+
+
+# What a client may have stored, in bytes of JSON with managedFields: the limit that etcd puts on
+# a request of a kube-apiserver. Marks of deletion and the garbage collector are not held to it, so
+# that an object at the limit can still be deleted.
+MAX_OBJECT_BYTES: Final = 1536 * 1024
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -264,7 +271,10 @@ class Writer:
                 failure = already_exists(resource.plural, resource.group, name)
                 failure.warnings = warnings
                 raise failure
-            entry = None if options.dry_run else self.store.create(resource.store, new)
+            entry = None
+            if not options.dry_run:
+                with _refusing_large():
+                    entry = self.store.create(resource.store, new, max_bytes=MAX_OBJECT_BYTES)
             stored = not options.dry_run
             shown = conversion.from_stored(resource, new)
             return Written(shown, warnings, created=True, entry=entry)
@@ -315,8 +325,13 @@ class Writer:
                 entry = self.store.delete(resource.store, target.namespace, target.name, final=new)
                 strategy.remove(old)
             else:
-                with self.store.using_reserve() if _loses_finalizer(old, new) else nullcontext():
-                    entry = self.store.update(resource.store, new, expected=entry.version)
+                reserve = (
+                    self.store.using_reserve() if _loses_finalizer(old, new) else nullcontext()
+                )
+                with reserve, _refusing_large():
+                    entry = self.store.update(
+                        resource.store, new, expected=entry.version, max_bytes=MAX_OBJECT_BYTES
+                    )
                 stored = True
             return Written(conversion.from_stored(resource, new), warnings, entry=entry)
         finally:
@@ -329,6 +344,15 @@ def _loses_finalizer(old: JsonObject, new: JsonObject) -> bool:
     return "deletionTimestamp" in before and len(after.get("finalizers") or ()) < len(
         before.get("finalizers") or ()
     )
+
+
+@contextmanager
+def _refusing_large() -> Iterator[None]:
+    """Answer to an object over the limit as a kube-apiserver does, in the words of etcd."""
+    try:
+        yield
+    except TooLarge:
+        raise Failure(500, "", "etcdserver: request is too large") from None
 
 
 def timestamp() -> str:

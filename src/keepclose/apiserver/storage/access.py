@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from keepclose.apiserver.storage.entries import Entry, JsonObject
@@ -27,11 +28,18 @@ class ObjectStore(Protocol):
         """Return the objects as they were at the version."""
         ...
 
-    def create(self, store: str, obj: JsonObject) -> Entry:
+    def create(self, store: str, obj: JsonObject, *, max_bytes: int | None = None) -> Entry:
         """Add an object."""
         ...
 
-    def update(self, store: str, obj: JsonObject, *, expected: int | None = None) -> Entry:
+    def update(
+        self,
+        store: str,
+        obj: JsonObject,
+        *,
+        expected: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Entry:
         """Put an object in the place of its former version."""
         ...
 
@@ -45,4 +53,8 @@ class ObjectStore(Protocol):
         final: JsonObject | None = None,
     ) -> Entry:
         """Remove an object."""
+        ...
+
+    def using_reserve(self) -> AbstractContextManager[None]:
+        """Let the writes of the block, which free room, use what is kept back for a full disk."""
         ...

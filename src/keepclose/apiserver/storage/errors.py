@@ -5,6 +5,7 @@
       DiskFullError     a write for which the disk has no room
     Refusal
       Malformed         an object without a name, or one that is no JSON
+      TooLarge          an object of more bytes than its writer allows
       Exists            a create whose name is taken
       Missing           an update or a delete of what is not there
       Stale             a write made from an old version of the object
@@ -51,6 +52,16 @@ class Refusal(Exception):  # noqa: N818 - the names say what was found, as those
 
 class Malformed(Refusal):
     """An object that cannot be stored."""
+
+
+class TooLarge(Refusal):
+    """An object of more bytes than its writer allows."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        """Hold both sizes, in bytes of JSON."""
+        super().__init__(f"the object is {size} bytes, more than {limit}")
+        self.size = size
+        self.limit = limit
 
 
 class Exists(Refusal):

@@ -35,6 +35,7 @@ from keepclose.apiserver.storage.errors import (
     Missing,
     Stale,
     StorageError,
+    TooLarge,
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION
 from keepclose.apiserver.storage.log import Dropped, Log, Synchronous
@@ -51,6 +52,7 @@ __all__ = [
     "Stale",
     "StorageError",
     "Store",
+    "TooLarge",
 ]
 
 # So many changes of a store stay known, unless they are older than the age in seconds, or have
@@ -177,20 +179,30 @@ class Store:
         """Return store, namespace and name of the objects that name this uid as an owner."""
         return self._state.owned_by(uid)
 
-    def create(self, store: str, obj: JsonObject) -> Entry:
-        """Store a new object and set its resourceVersion. Raises Exists.
+    def create(self, store: str, obj: JsonObject, *, max_bytes: int | None = None) -> Entry:
+        """Store a new object and set its resourceVersion. Raises Exists, TooLarge.
 
         After any failure the resourceVersion in the object means nothing.
         """
         namespace, name = read_key(obj)
         if self._held(store, namespace, name) is not None:
             raise Exists(store, namespace, name)
-        return self._write(store, ADDED, obj, None)
+        return self._write(store, ADDED, obj, None, max_bytes=max_bytes)
 
-    def update(self, store: str, obj: JsonObject, *, expected: int | None = None) -> Entry:
-        """Store a new state of an object and set its resourceVersion. Raises Missing, Stale."""
+    def update(
+        self,
+        store: str,
+        obj: JsonObject,
+        *,
+        expected: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Entry:
+        """Store a new state of an object and set its resourceVersion.
+
+        Raises Missing, Stale, TooLarge.
+        """
         previous = self._expect((store, *read_key(obj)), expected)
-        return self._write(store, MODIFIED, obj, previous)
+        return self._write(store, MODIFIED, obj, previous, max_bytes=max_bytes)
 
     def delete(
         self,
@@ -293,10 +305,20 @@ class Store:
         if version > self._state.version:
             raise Ahead(version, self._state.version)
 
-    def _write(self, store: str, kind: str, obj: JsonObject, previous: Entry | None) -> Entry:
+    def _write(
+        self,
+        store: str,
+        kind: str,
+        obj: JsonObject,
+        previous: Entry | None,
+        *,
+        max_bytes: int | None = None,
+    ) -> Entry:
         batch = self._batch
         version = self._state.version + 1 + (0 if batch is None else len(batch))
         entry = encode_entry(obj, version)
+        if max_bytes is not None and len(entry.data) > max_bytes:
+            raise TooLarge(len(entry.data), max_bytes)
         change = Change(version, kind, entry, previous, store, int(self._clock()))
         if batch is None:
             self._commit([change])
