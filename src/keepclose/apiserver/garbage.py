@@ -70,10 +70,12 @@ class Collector:
         self._delete = delete
         # Owners that wait for their dependents, by uid.
         self._waiting: dict[str, Key] = {}
+        # The dependents that block each of them, so that not all are read with every change.
+        self._blockers: dict[str, set[Key]] = {}
         # Namespaces that are being emptied.
         self._leaving: set[str] = set()
-        # Those of them whose objects are being deleted right now.
-        self._emptying: set[str] = set()
+        # Owners whose dependents are being read right now.
+        self._scanned: set[str] = set()
 
     async def run(self) -> None:
         """Follow all stores until the store is closed."""
@@ -94,6 +96,8 @@ class Collector:
         One object that fails does not keep the others; its error is raised at the end.
         """
         failure: Exception | None = None
+        self._waiting.clear()
+        self._blockers.clear()
         for store in _STORES:
             for entry in self._store.entries(store):
                 try:
@@ -110,20 +114,24 @@ class Collector:
     def _steps(self, change: Change) -> Iterator[None]:
         """Do what a change asks for, and yield after each object that was looked at."""
         entry = change.entry
+        key = (change.store, entry.namespace, entry.name)
         if change.type != DELETED:
-            yield from self._look_at(change.store, entry)
-            if change.previous is not None:
-                self._advance_owners(self._released_owners(change.previous, entry))
+            if entry.namespace in self._leaving:
+                self._remove_content(key, entry)
+            else:
+                yield from self._look_at(change.store, entry)
+            yield from self._note_blockers(key, entry, change.previous)
             return
         self._waiting.pop(entry.uid, None)
-        for key in self._store.owned_by(entry.uid):
-            self._consider(key)
+        self._blockers.pop(entry.uid, None)
+        for dependent in self._store.owned_by(entry.uid):
+            self._consider(dependent)
             yield
-        self._advance_owners(entry.owners)
+        yield from self._release_owners(key, entry.owners)
         if change.store == NAMESPACES:
             self._leaving.discard(entry.name)
         elif entry.namespace in self._leaving:
-            yield from self._empty_namespace(entry.namespace)
+            self._end_namespace(entry.namespace)
         if change.store == "services":
             # A new Service of the name must not begin with the addresses of the old one.
             self._remove(("endpoints", entry.namespace, entry.name), Propagation.BACKGROUND)
@@ -161,35 +169,57 @@ class Collector:
                 yield
             self._drop_finalizer(key, ORPHAN_FINALIZER)
         elif FOREGROUND_FINALIZER in finalizers:
+            if entry.uid in self._waiting:
+                # Its dependents were looked at when it began to wait; later ones are by themselves.
+                return
             self._waiting[entry.uid] = key
             for dependent in self._store.owned_by(entry.uid):
                 self._consider(dependent)
                 yield
             # NB: it may have gone meanwhile, or have been freed by the last of its dependents.
             if entry.uid in self._waiting:
-                self._advance(entry.uid)
+                yield from self._advance(entry.uid)
         elif key[0] == NAMESPACES and NAMESPACE_FINALIZER in _holders(obj):
             self._leaving.add(entry.name)
             yield from self._empty_namespace(entry.name)
 
-    def _advance_owners(self, uids: Iterable[str]) -> None:
+    def _release_owners(self, key: Key, uids: Iterable[str]) -> Iterator[None]:
+        """Advance the waiting owners that an object does not block any more."""
         for uid in uids:
-            if uid in self._waiting:
-                self._advance(uid)
+            blockers = self._blockers.get(uid)
+            if blockers is not None and uid in self._waiting:
+                blockers.discard(key)
+                if not blockers and uid not in self._scanned:
+                    yield from self._advance(uid)
 
-    def _released_owners(self, before: Entry, after: Entry) -> set[str]:
-        """Return the waiting owners that an update of a dependent no longer blocks."""
-        if self._waiting.keys().isdisjoint(before.owners):
-            # Nothing waits for this object, and most objects need not be decoded to see that.
-            return set()
-        return _blocked_owners(msgspec.json.decode(before.data)) - _blocked_owners(
-            msgspec.json.decode(after.data)
-        )
+    def _note_blockers(self, key: Key, after: Entry, before: Entry | None) -> Iterator[None]:
+        """Take note of which waiting owners a written object blocks, and no longer blocks."""
+        owners = {*after.owners, *(before.owners if before is not None else ())}
+        # Few objects have an owner that waits, and the others need not be decoded.
+        waiting = self._waiting.keys() & owners
+        if not waiting:
+            return
+        blocked = _blocked_owners(msgspec.json.decode(after.data)) & waiting
+        for uid in blocked:
+            self._blockers.setdefault(uid, set()).add(key)
+        yield from self._release_owners(key, waiting - blocked)
 
-    def _advance(self, uid: str) -> None:
+    def _advance(self, uid: str) -> Iterator[None]:
         """Free an owner that waits, once no dependent blocks it."""
-        blocked = any(uid in _blocked_owners(self._read(key)) for key in self._store.owned_by(uid))
-        if not blocked:
+        if uid in self._scanned:
+            return
+        self._scanned.add(uid)
+        # NB: changes that come while dependents are read take theirs out of the set, or put it in.
+        blockers = self._blockers[uid] = set()
+        try:
+            for key in self._store.owned_by(uid):
+                if uid in _blocked_owners(self._read(key)):
+                    blockers.add(key)
+                yield
+        finally:
+            self._scanned.discard(uid)
+        if not blockers and uid in self._waiting:
+            self._blockers.pop(uid, None)
             self._drop_finalizer(self._waiting.pop(uid), FOREGROUND_FINALIZER)
 
     def _consider(self, key: Key) -> None:
@@ -244,23 +274,25 @@ class Collector:
         return entry is not None and entry.uid == reference.get("uid")
 
     def _empty_namespace(self, name: str) -> Iterator[None]:
-        """Delete everything in a namespace, and let the namespace go when nothing is left."""
-        if name in self._emptying:
-            # What goes meanwhile is seen at the end of that.
+        """Delete everything in a namespace; what is written there later is seen by its change."""
+        for store in _NAMESPACED_STORES:
+            for entry in self._store.entries(store, name):
+                self._remove_content((store, name, entry.name), entry)
+                yield
+        self._end_namespace(name)
+
+    def _remove_content(self, key: Key, entry: Entry) -> None:
+        """Delete an object of a namespace on its way out, unless that was done."""
+        # An object that waits for dependents would outlast them in a circle of owners.
+        if not _is_leaving(entry) or _waits_for_collector(entry):
+            self._remove(key, Propagation.BACKGROUND)
+
+    def _end_namespace(self, name: str) -> None:
+        """Release a namespace on its way out once nothing is left in it."""
+        if any(self._store.count(store, name) for store in _NAMESPACED_STORES):
             return
-        self._emptying.add(name)
-        try:
-            for store in _NAMESPACED_STORES:
-                for entry in self._store.entries(store, name):
-                    # An object that waits for dependents would outlast them in a circle of owners.
-                    if not _is_leaving(entry) or _waits_for_collector(entry):
-                        self._remove((store, name, entry.name), Propagation.BACKGROUND)
-                    yield
-        finally:
-            self._emptying.discard(name)
-        # NB: nothing may come between this look and the end, or the last object would be missed.
         obj = self._read((NAMESPACES, "", name))
-        if obj is None or any(self._store.count(store, name) for store in _NAMESPACED_STORES):
+        if obj is None:
             return
         self._leaving.discard(name)
         finalizers = [one for one in _holders(obj) if one != NAMESPACE_FINALIZER]

@@ -10,9 +10,8 @@ hold.
 from __future__ import annotations
 
 import datetime as dt
-from copy import deepcopy
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -51,7 +50,7 @@ class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
 class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
     """How a client wants an object deleted; the members are those of the API."""
 
-    grace_period_seconds: int | None = None
+    grace_period_seconds: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     propagation_policy: str | None = None
     orphan_dependents: bool | None = None
     preconditions: Preconditions = Preconditions()
@@ -102,7 +101,7 @@ def decide_deletion(
     asked = options.grace_period_seconds
     if asked is not None and asked < 0:
         asked = 1
-    marked = deepcopy(stored)
+    marked = _copy(stored)
     graceful = _begin_grace(marked, strategy.grace_period(stored, asked), asked, now)
     if graceful is None:
         return Deletion(Step.WAIT, stored)
@@ -233,12 +232,18 @@ def _set_finalizers(marked: JsonObject, finalizers: list[str]) -> None:
 def _decide_namespace(stored: JsonObject, options: DeleteOptions, now: str) -> Deletion:
     metadata = stored["metadata"]
     if not metadata.get("deletionTimestamp"):
-        marked = deepcopy(stored)
+        marked = _copy(stored)
         marked["metadata"]["deletionTimestamp"] = now
         marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
         _set_finalizers(marked, _wanted_finalizers(stored, options))
         return Deletion(Step.REMOVE if is_finished(marked) else Step.MARK, marked)
     return Deletion(Step.REMOVE if is_finished(stored) else Step.WAIT, stored)
+
+
+def _copy(stored: JsonObject) -> JsonObject:
+    # NB: many times as quick as copy.deepcopy.
+    copied: JsonObject = msgspec.json.decode(msgspec.json.encode(stored))
+    return copied
 
 
 def _count_generation(metadata: JsonObject) -> None:
@@ -248,8 +253,11 @@ def _count_generation(metadata: JsonObject) -> None:
 
 
 def _later(moment: str, seconds: int) -> str:
+    """Return the moment so many seconds later, by the arithmetic of a kube-apiserver.
+
+    NB: Go counts nanoseconds in 64 bits, which hold 292 years and start again below zero. So a
+    client may ask for any number of seconds, and the time is one that can be written.
+    """
     read = dt.datetime.strptime(moment, _TIME_FORMAT).replace(tzinfo=dt.UTC)
-    # NB: Go counts nanoseconds in 64 bits, which hold 292 years and start again below zero. So a
-    # client may ask for any number of seconds, and the time is one that can be written.
     wrapped = (seconds * _NANOSECONDS + _HALF_RANGE) % (2 * _HALF_RANGE) - _HALF_RANGE
     return (read + dt.timedelta(seconds=wrapped // _NANOSECONDS)).strftime(_TIME_FORMAT)
