@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.failures import Failure, bad_request, not_found, stale
+from keepclose.apiserver.failures import bad_request, invalid, not_found, stale
 from keepclose.apiserver.lifecycle import (
     DeleteOptions,
     Deletion,
@@ -23,7 +23,7 @@ from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
 from keepclose.apiserver.serving.bodies import JsonObject, media_type_of, read_values
 from keepclose.apiserver.serving.forms import Form, render_entry
 from keepclose.apiserver.serving.messages import Request
-from keepclose.apiserver.serving.options import ListOptions, Query
+from keepclose.apiserver.serving.options import ListOptions, Query, read_integer
 from keepclose.apiserver.serving.reading import Listed, read_list
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
@@ -31,7 +31,7 @@ from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Missing, Stale
 from keepclose.apiserver.strategies.base import Strategy
-from keepclose.model.numbers import parse_int64
+from keepclose.model.causes import not_supported
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -137,32 +137,31 @@ def read_delete_options(request: Request, query: Query) -> Asked:
             raise bad_request("decoded object cannot be converted to DeleteOptions")
     else:
         body = _from_query(query)
+    if body.get("preconditions") is None:
+        body.pop("preconditions", None)
     try:
         options = msgspec.convert(body, DeleteOptions)
     except msgspec.ValidationError as error:
         raise bad_request(f"invalid DeleteOptions: {error}") from None
     dry_run = body.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
-    if dry_run not in ([], ["All"]):
-        raise _bad_dry_run(dry_run)
+    if not isinstance(dry_run, list) or not all(isinstance(one, str) for one in dry_run):
+        raise bad_request("invalid DeleteOptions: dryRun is a list of strings")
+    if any(one != "All" for one in dry_run):
+        cause = not_supported("dryRun", dry_run, ["All"])
+        raise invalid("DeleteOptions", "meta.k8s.io", "", [cause])
+    check_options(options)
     return Asked(options, dry_run=bool(dry_run))
 
 
 def _from_query(query: Query) -> JsonObject:
     body: JsonObject = {}
-    if query.get("gracePeriodSeconds"):
-        seconds = parse_int64(query["gracePeriodSeconds"])
-        if seconds is None:
-            raise bad_request("gracePeriodSeconds must be a number")
-        body["gracePeriodSeconds"] = seconds
-    if query.get("propagationPolicy"):
+    if "gracePeriodSeconds" in query:
+        body["gracePeriodSeconds"] = read_integer(query["gracePeriodSeconds"])
+    if "propagationPolicy" in query:
         body["propagationPolicy"] = query["propagationPolicy"]
     if query.get("orphanDependents"):
         body["orphanDependents"] = query["orphanDependents"] in ("true", "1")
     return body
-
-
-def _bad_dry_run(given: Any) -> Failure:
-    return bad_request(f"dryRun: Unsupported value: {given!r}: supported values: All")
 
 
 def _success(resource: Resource, entry: Entry) -> JsonObject:

@@ -33,6 +33,7 @@ _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _MOST_OPTIONS: Final = 200
 MOST_SELECTOR_VALUES: Final = 2000
 """Conditions and values of a selector; reading so many takes some milliseconds of the loop."""
+_MAX_VERSION: Final = 2**64 - 1
 
 
 class ListOptions(msgspec.Struct, frozen=True):
@@ -143,16 +144,19 @@ _NO_OPTIONS: Final = ListOptions()
 _PLAIN_WRITE: Final = WriteOptions()
 
 
-def _number(query: Query, name: str) -> int:
-    text = query.get(name, "")
-    if not text:
-        return 0
+def read_integer(text: str) -> int:
+    """Return an integer of 64 bits as Go reads it; raises a Failure in Go's words."""
     number = parse_int64(text)
     if number is None:
         is_number = text.isascii() and text.lstrip("+-").isdecimal()
         why = "value out of range" if is_number else "invalid syntax"
         raise bad_request(f'strconv.ParseInt: parsing "{text}": {why}')
-    return max(0, number)
+    return number
+
+
+def _number(query: Query, name: str) -> int:
+    text = query.get(name)
+    return 0 if text is None else max(0, read_integer(text))
 
 
 def _flag(query: Query, name: str) -> bool:
@@ -194,9 +198,18 @@ def _list_causes(options: ListOptions, query: Query) -> list[Cause]:
     return causes
 
 
-def failure_of_version(text: str) -> Failure:
-    """Return the answer to a resourceVersion that is no number."""
+def check_version(text: str) -> int:
+    """Return a resourceVersion as the number that it is; raises a Failure for what is none."""
+    if not text.isascii() or not text.isdecimal():
+        raise _failure_of_version(text, "invalid syntax")
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(_MAX_VERSION)) or int(digits) > _MAX_VERSION:
+        raise _failure_of_version(text, "value out of range")
+    return int(digits)
+
+
+def _failure_of_version(text: str, why: str) -> Failure:
     return bad_request(
         f'invalid resource version: resourceVersion: Invalid value: "{text}": '
-        f'strconv.ParseUint: parsing "{text}": invalid syntax'
+        f'strconv.ParseUint: parsing "{text}": {why}'
     )

@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from keepclose.apiserver.failures import Failure, bad_request, expired, not_found
-from keepclose.apiserver.serving.options import EXACT, ListOptions, failure_of_version
+from keepclose.apiserver.serving.options import EXACT, ListOptions, check_version
 from keepclose.apiserver.serving.selection import Selection
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Compacted
-from keepclose.model.numbers import parse_natural
 
 _VERSION_OF_TOKENS: Final = "meta.k8s.io/v1"
 
@@ -91,20 +90,12 @@ def _place(entry: Entry) -> tuple[str, str]:
     return (entry.namespace, entry.name)
 
 
-def check_version(text: str) -> int:
-    """Return a resourceVersion as the number that it is."""
-    version = parse_natural(text)
-    if version is None:
-        raise failure_of_version(text)
-    return version
-
-
 def too_large_version(asked: int, current: int) -> Failure:
     """Return the answer to a version that is not there yet."""
     return Failure(
         504,
         "Timeout",
-        f"Too large resource version: {asked}, current: {current}",
+        f"Timeout: Too large resource version: {asked}, current: {current}",
         details={
             "causes": [
                 {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
@@ -129,6 +120,8 @@ def _starting_point(store: ObjectStore, options: ListOptions) -> tuple[int, tupl
             message = "specifying resource version is not allowed when using continue"
             raise bad_request(message)
         version, after = _read_token(options.continue_token)
+        if version > store.version:
+            raise too_large_version(version, store.version)
         return (store.version if version < 0 else version), after
     if options.resource_version in ("", "0"):
         return store.version, None

@@ -20,8 +20,8 @@ from keepclose.apiserver.failures import Failure, expired, too_old
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.forms import Form, Shape, check_include, encode, shape_object
 from keepclose.apiserver.serving.listing import PLAIN_BYTES, RENDERED_BYTES, portions
-from keepclose.apiserver.serving.options import ListOptions
-from keepclose.apiserver.serving.reading import check_version, too_large_version
+from keepclose.apiserver.serving.options import ListOptions, check_version
+from keepclose.apiserver.serving.reading import too_large_version
 from keepclose.apiserver.serving.selection import Selection
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.entries import Change, Entry
