@@ -13,8 +13,11 @@ from keepclose.apiserver.patching.shapes import Kind, StepError, shape_of, step_
 from keepclose.apiserver.patching.texts import name_type, quote, show
 from keepclose.apiserver.schemas.types import Form, Type
 
+# The steps to a value, innermost first. They are put together for the few values that do not fit.
+Path = tuple["Path", str] | None
 
-def find_misfits(value: Any, described: Type, *, path: str = "") -> list[str]:
+
+def find_misfits(value: Any, described: Type, *, path: Path = None) -> list[str]:
     """Return what is wrong with an applied value, each with its path; null fits everywhere."""
     if value is None:
         return []
@@ -37,44 +40,47 @@ def find_misfits(value: Any, described: Type, *, path: str = "") -> list[str]:
             return []
 
 
-def _check_map(value: Any, described: Type, path: str) -> list[str]:
+def _check_map(value: Any, described: Type, path: Path) -> list[str]:
     if not isinstance(value, dict):
         return [_at(path, f"expected map, got {_go(value, plain=True)}")]
     found: list[str] = []
     for name, one in value.items():
         below = described.fields.get(name, described.items)
         if below is None:
-            found.append(_at(f"{path}.{name}", "field not declared in schema"))
+            found.append(_at((path, f"f:{name}"), "field not declared in schema"))
             break
-        found += find_misfits(one, below, path=f"{path}.{name}")
+        found += find_misfits(one, below, path=(path, f"f:{name}"))
     return found
 
 
-def _check_list(value: Any, described: Type, path: str) -> list[str]:
+def _check_list(value: Any, described: Type, path: Path) -> list[str]:
     if not isinstance(value, list):
         return [_at(path, f"expected list, got {_go(value, plain=True)}")]
     found: list[str] = []
     shape = shape_of(described)
     seen: set[str] = set()
     for number, one in enumerate(value):
-        here = f"{path}[{number}]"
+        step = f"i:{number}"
         if shape is not None and shape.kind in {Kind.ITEMS, Kind.SET}:
             try:
                 step = step_of(one, shape)
             except StepError as problem:
                 found.append(_at(path, f"element {number}: {problem}"))
                 break
-            here = path + show_path([step])
             if step in seen:
                 found.append(_at(path, f"duplicate entries for key {show_path([step])}"))
             seen.add(step)
         if described.items is not None:
-            found += find_misfits(one, described.items, path=here)
+            found += find_misfits(one, described.items, path=(path, step))
     return found
 
 
-def _at(path: str, text: str) -> str:
-    return f"{path}: {text}" if path else text
+def _at(path: Path, text: str) -> str:
+    steps: list[str] = []
+    while path is not None:
+        path, step = path
+        steps.append(step)
+    return f"{show_path(reversed(steps))}: {text}" if steps else text
 
 
 def _go(value: Any, *, plain: bool = False) -> str:

@@ -6,6 +6,7 @@ as a whole, have no shape: whoever sets them owns them in one piece.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -107,6 +108,8 @@ def _lay_out(described: Type) -> Shape | None:
 
 
 _PLAIN: Final = frozenset({str, int})
+# Texts that are the same within JSON: neither quotes nor what HTML trips over.
+_UNESCAPED: Final = re.compile(r"[ !#-%'-;=?-\[\]-~]*").fullmatch
 
 
 class StepError(ValueError):
@@ -159,14 +162,24 @@ def _step_of_value(item: Any) -> str:
 
 @lru_cache(maxsize=16384, typed=True)
 def _key_step(name: str, value: str | int) -> str:
-    return "k:" + encode_sorted({name: value})
+    return f'k:{{"{name}":{_encode_plain(value)}}}'
 
 
 @lru_cache(maxsize=16384, typed=True)
 def _pair_step(one: str, first: str | int, two: str, second: str | int) -> str:
-    return "k:" + encode_sorted({one: first, two: second})
+    if two < one:
+        one, first, two, second = two, second, one, first
+    return f'k:{{"{one}":{_encode_plain(first)},"{two}":{_encode_plain(second)}}}'
+
+
+def _encode_plain(value: str | int) -> str:
+    """Return a string or a number as JSON; an encoder is asked only where something is escaped."""
+    if type(value) is str:
+        return f'"{value}"' if _UNESCAPED(value) else encode_sorted(value)
+    return str(value)
 
 
 @lru_cache(maxsize=16384, typed=True)
 def _value_step(value: str | float | bool) -> str:
-    return "v:" + encode_sorted(value)
+    plain = type(value) in _PLAIN
+    return "v:" + (_encode_plain(value) if plain else encode_sorted(value))  # type: ignore[arg-type]

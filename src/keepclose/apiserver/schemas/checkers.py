@@ -16,6 +16,7 @@ from keepclose.apiserver.schemas.findings import (
     Problem,
     find_too_deep,
     find_wrong,
+    join_findings,
 )
 from keepclose.apiserver.schemas.scalarcheckers import SCALAR_CHECKERS
 from keepclose.apiserver.schemas.types import ANY, Form, Type
@@ -88,11 +89,13 @@ def _object_checker(shape: Type) -> Checker:
                         problem.stack.append(step)
                         problem.path.append(f".{key}")
             if inner is not None:
-                found = inner if found is None else found + inner
+                found = join_findings(found, inner)
                 if inner[-1].final:
                     return found
             if entry is None or inner is None:
-                dropped = [key] if dropped is None else [*dropped, key]
+                if dropped is None:
+                    dropped = []
+                dropped.append(key)
         if dropped is not None:
             for key in dropped:
                 del value[key]
@@ -173,4 +176,4 @@ def _empty(shape: Type) -> Any:
 def _within(found: Found, inner: list[Problem], step: str) -> list[Problem]:
     for problem in inner:
         problem.path.append(step)
-    return inner if found is None else found + inner
+    return join_findings(found, inner)

@@ -8,15 +8,13 @@ required fields: those belong to the strategies.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from keepclose.apiserver.schemas.checkers import checker_of
-from keepclose.apiserver.schemas.findings import Problem, word_of
+from keepclose.apiserver.schemas.findings import MAX_FINDINGS, Problem, word_of
 from keepclose.apiserver.schemas.types import Type
-
-_MOST: Final = 100
 
 
 class Problems(msgspec.Struct):
@@ -48,7 +46,7 @@ def check_object(shape: Type, value: Any) -> Problems:
             unknown["".join(reversed(problem.path))[1:]] = None
         elif problem.final or not problems.wrong_type:
             problems.wrong_type = _message(problem)
-    problems.unknown = list(unknown)[:_MOST]
+    problems.unknown = list(unknown)[:MAX_FINDINGS]
     return problems
 
 

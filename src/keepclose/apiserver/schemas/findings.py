@@ -13,6 +13,8 @@ import msgspec
 # A kube-apiserver allows 10000; nothing that people write comes near either.
 DEEPEST: Final = 200
 TOO_DEEP: Final = "exceeded max depth"
+# So many unknown or doubled fields are named, as by a kube-apiserver.
+MAX_FINDINGS: Final = 100
 _WORDS: Final = {str: "string", bool: "bool", list: "array", dict: "object"}
 
 
@@ -44,6 +46,17 @@ def word_of(value: Any) -> str:
 def find_wrong(value: Any, go_type: str) -> list[Problem]:
     """Return the finding that a value is of another type than is due."""
     return [Problem(word=word_of(value), go_type=go_type)]
+
+
+def join_findings(found: Found, inner: list[Problem]) -> list[Problem]:
+    """Return all findings; of unknown fields no more than can be named."""
+    if found is None:
+        return inner
+    if len(found) < MAX_FINDINGS:
+        found += inner
+    else:
+        found += [problem for problem in inner if not problem.is_unknown]
+    return found
 
 
 def find_too_deep(value: Any) -> Found:

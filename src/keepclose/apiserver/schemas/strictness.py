@@ -8,11 +8,10 @@ in the order of the document, each finding once, at most a hundred.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
+from keepclose.apiserver.schemas.findings import MAX_FINDINGS
 from keepclose.apiserver.schemas.types import ANY, Form, Type
-
-_MOST: Final = 100
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -29,8 +28,8 @@ def strict_texts(shape: Type, body: bytes, *, unknown: list[str]) -> list[str]:
     if not has_duplicates(body):
         return [f"unknown field {_quoted(path)}" for path in unknown]
     found: dict[str, None] = {}
-    _collect(shape, _read(body), "", found)
-    return list(found)[:_MOST]
+    _collect(shape, _read(body), [], found)
+    return list(found)
 
 
 def duplicate_fields(body: bytes) -> list[str]:
@@ -38,9 +37,9 @@ def duplicate_fields(body: bytes) -> list[str]:
     if not has_duplicates(body):
         return []
     found: dict[str, None] = {}
-    _collect(ANY, _read(body), "", found)
+    _collect(ANY, _read(body), [], found)
     start, end = len('duplicate field "'), -1
-    return [text[start:end] for text in list(found)[:_MOST]]
+    return [text[start:end] for text in found]
 
 
 def has_duplicates(body: bytes) -> bool:
@@ -58,28 +57,40 @@ def _read(body: bytes) -> Any:
     return json.loads(body, object_pairs_hook=_Pairs)
 
 
-def _collect(shape: Type, value: Any, path: str, found: dict[str, None]) -> None:
+def _collect(shape: Type, value: Any, path: list[str], found: dict[str, None]) -> None:
+    """Note findings until there are enough; the path is put together only for those."""
     form = shape.form
     if isinstance(value, _Pairs) and form in (Form.OBJECT, Form.MAP, Form.ANY):
-        # Raw values of a known type are kept as they are, and nobody looks into them.
+        # Raw values of a known type are kept as they are, and their fields are not looked at.
         if form is Form.ANY and shape.name:
             return
         seen = set()
         for key, child in value:
-            where = f"{path}.{key}" if path else key
+            if len(found) >= MAX_FINDINGS:
+                return
             below = ANY if form is Form.ANY else shape.items
             if form is Form.OBJECT:
                 below = shape.fields.get(key)
+            path.append(f".{key}")
             if below is None:
-                found[f"unknown field {_quoted(where)}"] = None
-                continue
-            if key in seen:
-                found[f"duplicate field {_quoted(where)}"] = None
-            seen.add(key)
-            _collect(below, child, where, found)
+                found[f"unknown field {_spell(path)}"] = None
+            else:
+                if key in seen:
+                    found[f"duplicate field {_spell(path)}"] = None
+                seen.add(key)
+                _collect(below, child, path, found)
+            path.pop()
     elif type(value) is list and (form is Form.ANY or shape.items is not None):
         for index, child in enumerate(value):
-            _collect(shape.items or shape, child, f"{path}[{index}]", found)
+            if len(found) >= MAX_FINDINGS:
+                return
+            path.append(f"[{index}]")
+            _collect(shape.items or shape, child, path, found)
+            path.pop()
+
+
+def _spell(path: list[str]) -> str:
+    return _quoted("".join(path).removeprefix("."))
 
 
 def _quoted(path: str) -> str:

@@ -100,16 +100,18 @@ def check_path_name(target: Target) -> None:
 
 def drop_duplicate_owners(metadata: JsonObject) -> list[str]:
     """Drop owner references that stand twice; return what to tell the client."""
-    kept: list[JsonObject] = []
+    kept: dict[frozenset[tuple[str, Any]], JsonObject] = {}
     duplicates: list[str] = []
     for reference in metadata.get("ownerReferences") or ():
-        if reference in kept:
+        # All members are scalars once the type was checked.
+        members = frozenset(reference.items())
+        if members in kept:
             duplicates.append(str(reference.get("uid", "")))
         else:
-            kept.append(reference)
+            kept[members] = reference
     if not duplicates:
         return []
-    metadata["ownerReferences"] = kept
+    metadata["ownerReferences"] = list(kept.values())
     return [_DUPLICATE_OWNERS + ", ".join(duplicates)]
 
 

@@ -88,12 +88,13 @@ class NodeStrategy(PlainStrategy):
         """Return what is wrong with what the node reports."""
         del old, context
         causes = beyond_metadata(validate_node(read_as(Node, new)))
-        seen: list[JsonObject] = []
+        seen: set[frozenset[tuple[str, Any]]] = set()
         for place, address in enumerate(new["status"].get("addresses") or ()):
-            if address in seen:
+            members = frozenset(address.items())
+            if members in seen:
                 shown = {"Type": address.get("type", ""), "Address": address.get("address", "")}
                 causes.append(duplicate(f"status.addresses[{place}]", shown))
-            seen.append(address)
+            seen.add(members)
         return causes
 
 

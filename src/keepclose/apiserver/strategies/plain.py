@@ -6,8 +6,9 @@ to Kubernetes, to which an empty list and none at all are alike.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
+
+import msgspec
 
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
@@ -89,7 +90,8 @@ class PlainStrategy(Strategy):
 def keep(new: JsonObject, old: JsonObject, key: str) -> None:
     """Give the new object the old one's member, or none where the old one has none."""
     if key in old:
-        new[key] = deepcopy(old[key])
+        # NB: many times as quick as copy.deepcopy, for lists of thousands of conditions.
+        new[key] = msgspec.json.decode(msgspec.json.encode(old[key]))
     else:
         new.pop(key, None)
 
