@@ -49,8 +49,18 @@ class Connection:
         """Return status and body of the answer; raises what _GONE holds when the server goes."""
         self.send(method, path, body)
         head = await self.reader.readuntil(b"\r\n\r\n")
+        if b"Transfer-Encoding: chunked" in head:
+            # A long list.
+            return int(head[9:12]), await self._chunks()
         length = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
         return int(head[9:12]), await self.reader.readexactly(length)
+
+    async def _chunks(self) -> bytes:
+        body = b""
+        while size := int(await self.reader.readuntil(b"\r\n"), 16):
+            body += (await self.reader.readexactly(size + 2))[:-2]
+        await self.reader.readexactly(2)
+        return body
 
     def send(self, method: str, path: str, body: bytes = b"") -> None:
         """Send a request."""

@@ -290,3 +290,4 @@ async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
     await server.stop()
+    signal.setitimer(signal.ITIMER_REAL, 0)

@@ -7,6 +7,7 @@ events, or a viewer, which may read. Sizes are just below what the server takes 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -273,7 +274,7 @@ def _yaml_map() -> bytes:
     return (head + ",\n".join(f"k{number}: v" for number in range(200_000)) + "}}\n").encode()
 
 
-_TREES: Final = {
+_TREES: Final[Mapping[str, Callable[[], bytes]]] = {
     "nested-yaml": lambda: b"a: " + b"[" * 20_000,
     "nested-flow": lambda: b"{a: " * 50_000,
     "nested-json": lambda: b'{"a":' * 500_000,
