@@ -19,7 +19,7 @@ from keepclose.apiserver.conversion import from_stored
 from keepclose.apiserver.failures import Failure, expired, too_old
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.forms import Form, Shape, check_include, encode, shape_object
-from keepclose.apiserver.serving.listing import PLAIN_BYTES, RENDERED_BYTES, portions
+from keepclose.apiserver.serving.listing import RENDERED_BYTES, portions
 from keepclose.apiserver.serving.options import ListOptions, check_version
 from keepclose.apiserver.serving.reading import too_large_version
 from keepclose.apiserver.serving.selection import Selection
@@ -141,7 +141,7 @@ class Watch:
         initial, self._initial = self._initial, []
         if not self._selection.takes_all:
             initial = await self._run_if(initial, partial(self._select, initial))
-        largest = PLAIN_BYTES if self._plain else RENDERED_BYTES
+        largest = LARGEST_FRAME if self._plain else RENDERED_BYTES
         for start, stop in portions(initial, largest):
             add = partial(self._added, initial[start:stop])
             if self._plain:
