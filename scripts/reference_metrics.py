@@ -7,12 +7,15 @@ described here a second time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from keepclose.apiserver.serving.connection_table import ConnectionTable
+from keepclose.apiserver.serving.limits import ConnectionLimits
 from keepclose.apiserver.serving.metrics import Metrics as ServerMetrics
 from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import Metrics as ControllerMetrics
@@ -74,6 +77,7 @@ def _pages() -> Iterator[_Page]:
     )
     store = Store.open(None)
     server = ServerMetrics(store)
+    server.follow(ConnectionTable(ConnectionLimits(), time.monotonic))
     yield _Page(
         "API server",
         "`keepclose apiserver` serves these at the path `/metrics` of its own port.",

@@ -40,6 +40,11 @@ from keepclose.apiserver.service_cidrs import ServiceCIDRConditions
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.guard import Guard
+from keepclose.apiserver.serving.limits import (
+    MAX_CONNECTIONS,
+    ConnectionLimits,
+    raise_descriptor_limit,
+)
 from keepclose.apiserver.serving.metrics import Metrics
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import WriteOptions
@@ -100,6 +105,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     runs_controllers: bool = True
     # Whether a damaged store is kept aside and what is intact of it used.
     recovers_store: bool = False
+    # Fewer where the process may not open so many files.
+    max_connections: int = MAX_CONNECTIONS
 
 
 class ApiServer:
@@ -148,16 +155,23 @@ class ApiServer:
         )
         self._service_cidrs = ServiceCIDRConditions(self.writer, manager=MANAGER)
         self._metrics = Metrics(self.store)
+        guard = Guard(self._tokens)
         self.application = Application(
             self.store,
             Operations(self.writer, deleter),
-            Guard(self._tokens),
+            guard,
             self._metrics,
             make_pages(settings.gates, self._metrics, self.store.find_problem),
             bookmark_seconds=settings.bookmark_seconds,
         )
         self.application.on_request = self._metrics.loop_meter.wake
-        self._server = Server(self.application.handle, context=context)
+        self._server = Server(
+            self.application.handle,
+            context=context,
+            knows=guard.knows,
+            limits=ConnectionLimits.for_process(settings.max_connections),
+        )
+        self._metrics.follow(self._server.table)
         self._followers: list[asyncio.Task[None]] = []
         self.url = ""
 
@@ -271,23 +285,34 @@ async def _keep_running(follow: Callable[[], Awaitable[None]]) -> None:
 
 def run(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it; raises StartError."""
+    raise_descriptor_limit()
     server = ApiServer(settings)
     with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
         runner.run(_serve(server, on_ready))
 
 
+def _limit_time_to_end() -> None:
+    """End the process after the grace, whatever still runs; answered writes are stored by then."""
+    # NB: by the kernel, because nothing in this process can be sure of its turn.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
+
+
 async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, ended.set)
+
+    def end(_number: int, _frame: object) -> None:
+        _limit_time_to_end()
+        loop.call_soon_threadsafe(ended.set)
+
+    # NB: handlers of the event loop would wait for its turn, which work that takes long holds up.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     await server.start()
     gc.freeze()
     gc.set_threshold(*_COLLECTED_AT)
     on_ready(f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})")
     await ended.wait()
-    # NB: by the kernel, because nothing in this process can be sure of its turn.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
     await server.stop()
     signal.setitimer(signal.ITIMER_REAL, 0)

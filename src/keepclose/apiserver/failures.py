@@ -196,6 +196,12 @@ def too_many_requests() -> Failure:
     return Failure(429, "TooManyRequests", message, retry_after=1)
 
 
+def too_many_connections() -> Failure:
+    """Return the answer to a watch of a user who has too many connections in use."""
+    message = "too many connections of this user are in use, please try again later"
+    return Failure(429, "TooManyRequests", message, retry_after=1)
+
+
 def expired(message: str = "The provided continue parameter is too old") -> Failure:
     """Return the answer to a version that is no longer kept."""
     return Failure(410, "Expired", message)

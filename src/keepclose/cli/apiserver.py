@@ -77,6 +77,14 @@ def apiserver(
             "FILE.damaged-TIME, and what is intact of them is served.",
         ),
     ] = False,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            min=16,
+            help="Connections at most, of which clients without valid credentials get half; fewer "
+            "where the process may not open so many files.",
+        ),
+    ] = 4096,
     node: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Write a kubeconfig for this node; may be repeated."),
@@ -100,6 +108,7 @@ def apiserver(
         runs_controllers=controllers,
         recovers_store=recover_store,
         nodes=tuple(node or ()),
+        max_connections=max_connections,
     )
     _serve(settings)
 
@@ -117,6 +126,7 @@ def _read_settings(
     runs_controllers: bool,
     recovers_store: bool,
     nodes: tuple[str, ...],
+    max_connections: int,
 ) -> ServerSettings:
     try:
         from keepclose.apiserver.assembly import ServerSettings
@@ -145,6 +155,7 @@ def _read_settings(
         advertise_address=advertise_address,
         runs_controllers=runs_controllers,
         recovers_store=recovers_store,
+        max_connections=max_connections,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keepclose.apiserver.storage import subscriptions
 from keepclose.apiserver.storage.entries import Change
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.storage.subscriptions import WOKEN_AT_ONCE, Closed, Overflow
@@ -135,6 +136,20 @@ async def test_a_reader_that_keeps_up_is_never_given_up(store: Store) -> None:
         store.create("pods", make(f"c{number}"))
         if number % 2:
             assert versions(await watch.next()) == [number + 3, number + 4]
+
+
+async def test_a_reader_of_large_objects_is_given_up_sooner(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few changes are too many where they hold too much memory; one alone never is."""
+    monkeypatch.setattr(subscriptions, "MAX_PENDING_BYTES", 10)
+    watch = store.subscribe("pods", since=None, limit=100)
+    store.create("pods", make("one"))
+    assert watch.pending == 1
+    store.create("pods", make("two"))
+    assert watch.pending == 0
+    with pytest.raises(Overflow, match="more than 10 bytes"):
+        await watch.next()
 
 
 async def test_what_comes_at_once_is_not_held_against_the_reader(store: Store) -> None:

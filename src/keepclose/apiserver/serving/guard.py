@@ -46,6 +46,13 @@ class Guard:
         wanted = read_impersonation(request.headers)
         return caller if wanted is None else impersonate(caller, wanted)
 
+    def knows(self, request: Request) -> bool:
+        """Return whether the request has valid credentials."""
+        try:
+            return self._caller_of(request) is not ANONYMOUS
+        except Failure:
+            return False
+
     def _caller_of(self, request: Request) -> User:
         authorization = request.headers.get(b"authorization")
         if authorization is None and request.peer is None:
@@ -58,6 +65,8 @@ class Guard:
         user = authenticate(headers, request.peer, tokens=self._tokens)
         if isinstance(user, Failure):
             raise user
+        if user is not ANONYMOUS:
+            request.caller = user.name
         return user
 
 

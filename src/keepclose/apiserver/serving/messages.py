@@ -28,12 +28,15 @@ _REASONS: Final = {
     410: b"Gone",
     413: b"Request Entity Too Large",
     415: b"Unsupported Media Type",
+    417: b"Expectation Failed",
     422: b"Unprocessable Entity",
     429: b"Too Many Requests",
     431: b"Request Header Fields Too Large",
     500: b"Internal Server Error",
+    501: b"Not Implemented",
     503: b"Service Unavailable",
     504: b"Gateway Timeout",
+    505: b"HTTP Version Not Supported",
 }
 
 
@@ -50,6 +53,9 @@ class Request(msgspec.Struct):
     peer: dict[str, Any] | None = None
     # Set when the request is admitted; None for administrators, whose writes are not checked.
     rights: WriteRights | None = None
+    version: str = "1.1"
+    # The name of the user whose credentials the request has, once they are found valid.
+    caller: str = ""
 
     def header(self, name: bytes) -> str:
         """Return a header, or ""."""
@@ -86,6 +92,8 @@ class Pending(msgspec.Struct):
 
 
 Handler = Callable[[Request], Answer | Stream | Pending]
+# Whether a request has valid credentials.
+Knows = Callable[[Request], bool]
 
 
 def encode_head(answer: Answer, *, keep: bool) -> bytes:
@@ -99,3 +107,13 @@ def encode_head(answer: Answer, *, keep: bool) -> bytes:
     extra = b"".join([b"%b: %b\r\n" % pair for pair in answer.headers])
     close = b"" if keep else b"Connection: close\r\n"
     return b"".join((head, extra, b"Cache-Control: no-cache, private\r\n", close, b"\r\n"))
+
+
+def encode_stream_head(stream: Stream, *, chunked: bool) -> bytes:
+    """Return everything that is sent before the first frame of a stream."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nCache-Control: no-cache, private\r\n" % (
+        stream.content_type
+    )
+    return head + (
+        b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Connection: close\r\n\r\n"
+    )

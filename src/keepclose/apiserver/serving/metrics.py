@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.serving.connection_table import ConnectionTable
 from keepclose.apiserver.serving.loop_meter import LoopMeter
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.store import Store
@@ -84,6 +85,10 @@ class Metrics:
         gauge.inc()
         return gauge.dec
 
+    def follow(self, table: ConnectionTable) -> None:
+        """Show the connections of a server too."""
+        self.registry.register(_Connections(table))
+
     def page(self) -> bytes:
         """Return everything in the text format."""
         return generate_latest(self.registry)
@@ -125,3 +130,29 @@ class _StoredObjects(Collector):
                 count = self._store.count(resource.store)
                 family.add_metric((resource.group, resource.plural), count)
         return [family]
+
+
+class _Connections(Collector):
+    """Counts connections when the metrics are read."""
+
+    def __init__(self, table: ConnectionTable) -> None:
+        self._table = table
+
+    def collect(self) -> list[Metric]:
+        """Return how many are open, and how many were dropped and why."""
+        opened = GaugeMetricFamily(
+            "apiserver_open_connections",
+            "Open connections, by whether valid credentials came on them.",
+            labels=("authenticated",),
+        )
+        unauthenticated = self._table.unauthenticated
+        opened.add_metric(("true",), len(self._table) - unauthenticated)
+        opened.add_metric(("false",), unauthenticated)
+        dropped = CounterMetricFamily(
+            "apiserver_dropped_connections",
+            "Connections that the server closed or refused to stay within its limits.",
+            labels=("reason",),
+        )
+        for reason, count in self._table.dropped.items():
+            dropped.add_metric((reason,), count)
+        return [opened, dropped]

@@ -1,0 +1,215 @@
+"""Clients that ask for much and read little, and clients that send slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+from rawclients import (
+    ask,
+    dial,
+    exchange,
+    peak_bytes,
+    request,
+    resident_bytes,
+    status_of,
+)
+
+from keepclose.apiserver.serving import connections, limits, transfers
+from keepclose.apiserver.serving.messages import Answer, Request, Stream
+from keepclose.apiserver.serving.server import Server
+from keepclose.apiserver.serving.transfers import Transfers
+from keepclose.testing.processes import Embedded, embedded_server
+
+CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
+MEBIBYTE: Final = 1 << 20
+READERS: Final = 150
+OBJECTS: Final = 32
+OBJECT_BYTES: Final = 100_000
+# What the kernel keeps for a client that does not read, so that the server must wait for it.
+SMALL_BUFFER: Final = 4096
+# A connection whose client does not read holds so much at most, beside its share in the answer.
+EACH: Final = 512 * 1024
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Embedded]:
+    """Run a server with 3.2 MB of ConfigMaps."""
+    with embedded_server(tmp_path / "data", "--node", "n1") as running:
+        for number in range(OBJECTS):
+            _put(running, f"c{number}", "x" * OBJECT_BYTES)
+        yield running
+
+
+def _put(server: Embedded, name: str, text: str, *, method: str = "POST") -> None:
+    value = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {"t": text},
+    }
+    body = msgspec.json.encode(value)
+    extra = b"Content-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n"
+    path = CONFIGMAPS if method == "POST" else f"{CONFIGMAPS}/{name}"
+    head = request(method, path, token=server.token(), extra=extra % len(body))
+    assert status_of(exchange(server, head + body)) in (200, 201)
+
+
+def _connect(
+    server: Embedded, opened: contextlib.ExitStack, path: str, count: int
+) -> list[socket.socket]:
+    """Let so many clients ask for a path and read nothing."""
+    clients: list[socket.socket] = []
+    for _ in range(count):
+        client = opened.enter_context(dial(server, receive_buffer=SMALL_BUFFER))
+        client.sendall(request("GET", path, token=server.token()))
+        clients.append(client)
+    return clients
+
+
+def test_readers_of_one_list_share_it(server: Embedded) -> None:
+    """A list that 150 clients ask for and do not read is held once; each client costs little."""
+    before = resident_bytes(server)
+    with contextlib.ExitStack() as opened:
+        clients = _connect(server, opened, CONFIGMAPS, READERS)
+        assert ask(server, "/healthz")[0] == 200
+        assert peak_bytes(server) - before < READERS * EACH + 40 * MEBIBYTE
+        # Who reads at last gets the whole list.
+        client = clients[-1]
+        received = client.recv(1 << 16)
+        end = received.index(b"\r\n\r\n") + 4
+        length = int(received[received.index(b"Content-Length: ") + 16 : end].split(b"\r\n")[0])
+        assert length > OBJECTS * OBJECT_BYTES
+        while len(received) < end + length:
+            received += client.recv(1 << 16)
+        assert len(msgspec.json.decode(received[end:])["items"]) >= OBJECTS
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_readers_of_different_lists_are_dropped(server: Embedded) -> None:
+    """Where each list differs the sum is bounded: the slowest readers are dropped."""
+    before = resident_bytes(server)
+    with contextlib.ExitStack() as opened:
+        for number in range(READERS):
+            _put(server, "c0", f"{number}" + "x" * OBJECT_BYTES, method="PUT")
+            _connect(server, opened, CONFIGMAPS, 1)
+        assert ask(server, "/healthz")[0] == 200
+        bound = limits.MAX_HELD_BYTES + READERS * EACH + 60 * MEBIBYTE
+        assert peak_bytes(server) - before < bound
+
+
+def test_watchers_that_do_not_read_cost_little(server: Embedded) -> None:
+    """A watch holds one frame for its client, however many changes wait."""
+    before = resident_bytes(server)
+    with contextlib.ExitStack() as opened:
+        _connect(server, opened, f"{CONFIGMAPS}?watch=1", READERS)
+        for number in range(10):
+            _put(server, "c0", f"{number}" + "x" * OBJECT_BYTES, method="PUT")
+        assert ask(server, "/healthz")[0] == 200
+        assert peak_bytes(server) - before < READERS * EACH + 60 * MEBIBYTE
+
+
+def test_requests_that_come_slowly_are_bounded(server: Embedded) -> None:
+    """Bodies that stop before their end are held up to a sum; then the slowest are dropped."""
+    before = resident_bytes(server)
+    head = request(
+        "POST", CONFIGMAPS, token=server.token("node-n1"), extra=b"Content-Length: 3000000\r\n"
+    )
+    with contextlib.ExitStack() as opened:
+        for _ in range(60):
+            client = opened.enter_context(dial(server))
+            with contextlib.suppress(OSError):
+                client.sendall(head + b" " * 2_900_000)
+        assert ask(server, "/healthz")[0] == 200
+        assert peak_bytes(server) - before < limits.MOST_HELD_BYTES + 60 * MEBIBYTE
+
+
+class _Frames:
+    """A stream of one large frame."""
+
+    content_type = b"application/json"
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Yield the frame."""
+        yield b"x" * (16 * MEBIBYTE)
+
+    def close(self) -> None:
+        """Note the end."""
+        self.closed.set()
+
+
+async def test_a_reader_that_stops_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an answer nor a stream waits for ever for a client that takes nothing."""
+    stream = _Frames()
+
+    def answer(asked: Request) -> Answer | Stream:
+        return stream if asked.path == "/stream" else Answer(200, b"x" * (16 * MEBIBYTE))
+
+    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.2)
+    server = Server(answer, context=None)
+    port = await server.start("127.0.0.1", 0)
+    for path in (b"/answer", b"/stream"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+        async with asyncio.timeout(60):
+            while server.table.dropped["stalled"] < 1 or len(server.table):
+                server.sweep()
+                await asyncio.sleep(0.02)
+        assert server.transfers.held == 0
+        server.table.dropped.clear()
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read()) < 16 * MEBIBYTE
+        writer.close()
+    assert stream.closed.is_set()
+    await server.stop()
+
+
+class _Client:
+    """The owner of a transfer."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def drop(self, reason: str) -> None:
+        """Note it."""
+        self.reason = reason
+
+
+def test_only_slow_transfers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit a transfer that moves stays, also the largest; one that rests goes."""
+    monkeypatch.setattr(transfers, "MAX_HELD_BYTES", 100)
+    now = 0.0
+    held = Transfers(lambda: now)
+    moving, resting, late = _Client(), _Client(), _Client()
+    first = held.hold(moving, b"a" * 90)
+    held.hold(resting, b"b" * 60)
+    assert (moving.reason, resting.reason) == ("", "")
+    now = 2.0
+    held.move(first, 4 * limits.SLOW_BYTES_PER_SECOND)
+    held.hold(late, b"c" * 60)
+    assert (moving.reason, resting.reason, late.reason) == ("", "slow", "")
+    assert held.held == 150
+
+
+def test_equal_answers_are_held_once() -> None:
+    """Two clients with the same answer hold the same bytes, until the last has read them."""
+    held = Transfers(time.monotonic)
+    text = "x" * 1000
+    first, second = held.hold(_Client(), text.encode()), held.hold(_Client(), text.encode())
+    assert first.body is second.body
+    assert held.held == 1000
+    held.release(first)
+    held.release(first)
+    assert held.held == 1000
+    held.release(second)
+    assert held.held == 0
