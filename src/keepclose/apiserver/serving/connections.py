@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
         self._waiting_bytes = 0
         self._answered = 0
         self._streaming: asyncio.Task[None] | None = None
+        self._frame = b""
         # What is left of an answer, and whether the connection stays open behind it.
         self._rest: memoryview | None = None
         self._rest_keeps = False
@@ -389,7 +390,10 @@ class Connection(asyncio.Protocol):
         ended = False
         try:
             async for frame in stream.frames():
-                await self._send_frame(frame, chunked=chunked)
+                self._frame = frame
+                # NB: a frame that waits is exchanged for an equal one that other clients share.
+                del frame
+                await self._send_frame(chunked=chunked)
             ended = True
         except TimeoutError:
             self._server.table.count(STALLED)
@@ -410,25 +414,25 @@ class Connection(asyncio.Protocol):
             self._end_answer(keep=keep)
             self._go_on()
 
-    async def _send_frame(self, frame: bytes, *, chunked: bool) -> None:
+    async def _send_frame(self, *, chunked: bool) -> None:
         """Send a part of a stream, waiting for the client where it does not read."""
+        frame, self._frame = self._frame, b""
         if len(frame) <= SENT_BYTES:
             self._out.write(b"%x\r\n%b\r\n" % (len(frame), frame) if chunked else frame)
             if not self._writable.is_set():
                 async with asyncio.timeout(STALLED_SECONDS):
                     await self._writable.wait()
             return
-        view = memoryview(frame)
         if chunked:
             self._out.write(b"%x\r\n" % len(frame))
         for start in range(0, len(frame), SENT_BYTES):
             if not self._writable.is_set():
                 if self._leaving is None:
                     self._leaving = self._server.transfers.hold(self, frame)
-                    view = memoryview(self._leaving.body)
+                    frame = self._leaving.body
                 async with asyncio.timeout(STALLED_SECONDS):
                     await self._writable.wait()
-            self._out.write(view[start : start + SENT_BYTES])
+            self._out.write(memoryview(frame)[start : start + SENT_BYTES])
             if self._leaving is not None:
                 self._server.transfers.move(self._leaving, SENT_BYTES)
         if chunked:

@@ -68,6 +68,8 @@ class Incoming:
         self._receiver = receiver
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
+        self._version = "1.1"
+        self._checked_host: bytes | None = None
         self._requests = 0
         self._blank_bytes = 0
         self.peer: dict[str, Any] | None = None
@@ -90,25 +92,35 @@ class Incoming:
 
     def feed(self, data: bytes) -> None:
         """Take in what the client sent, and give the receiver what is complete."""
-        started, in_head, requests = self.started, self.in_head, self._requests
-        before, chunks = len(self._body), self._chunks
+        requests = self._requests
         try:
-            self._parser.feed_data(data)
-            if self.started is None:
-                if started is None and requests == self._requests:
+            if self.started is not None:
+                self._feed_on(data)
+            else:
+                self._parser.feed_data(data)
+                if requests == self._requests:
                     self._count_blank(len(data))
-            elif self.in_head:
-                # NB: a head that began behind another request counts from the next bytes on.
-                if in_head or started is None:
+                elif self.started is not None and self.in_head and requests + 1 == self._requests:
+                    # NB: a head that began behind another request counts from the next bytes on.
                     self._count_head(len(data))
-            elif started == self.started and not in_head:
-                self._count_excess(len(data) - (len(self._body) - before), self._chunks - chunks)
         except _RefusedError:
             self.started = None
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.started = None
             if not isinstance(error.__context__, _RefusedError):
                 self._receiver.refuse(plain_answer(400, b"400 Bad Request"))
+
+    def _feed_on(self, data: bytes) -> None:
+        """Take in more of a request that has begun, and count what is no data."""
+        requests, in_head = self._requests, self.in_head
+        before, chunks = len(self._body), self._chunks
+        self._parser.feed_data(data)
+        if self.started is None or requests != self._requests:
+            return
+        if self.in_head:
+            self._count_head(len(data))
+        elif not in_head:
+            self._count_excess(len(data) - (len(self._body) - before), self._chunks - chunks)
 
     def abandon(self) -> None:
         """Free what is there of a request; nothing is fed any more."""
@@ -160,13 +172,26 @@ class Incoming:
         """Look at what is announced before reading it."""
         headers = self._headers
         self.in_head = False
-        refusal = check_head(self._parser.get_http_version(), headers)
-        if refusal is not None:
-            self._refuse(*refusal)
+        self._version = self._parser.get_http_version()
+        # NB: a client names the same host in each request.
+        host = headers.get(b"host")
+        if (
+            host is None
+            or host != self._checked_host
+            or self._version != "1.1"
+            or b"transfer-encoding" in headers
+            or b"expect" in headers
+        ):
+            refusal = check_head(self._version, headers)
+            if refusal is not None:
+                self._refuse(*refusal)
+            self._checked_host = host
         if self._parser.should_upgrade():
             path = self._url.partition(b"?")[0].decode(errors="replace")
             self._refuse(400, (refusal_of(path) or "upgrades are not served").encode())
-        if announces_body(headers):
+        if (b"content-length" in headers or b"transfer-encoding" in headers) and announces_body(
+            headers
+        ):
             self._expect_body()
 
     def on_body(self, body: bytes) -> None:
@@ -200,7 +225,7 @@ class Incoming:
             headers=self._headers,
             body=body,
             peer=self.peer,
-            version=self._parser.get_http_version(),
+            version=self._version,
         )
 
     def _expect_body(self) -> None:

@@ -35,7 +35,7 @@ MIN_TIMEOUT_SECONDS: Final = 1800.0
 GATHER_SECONDS: Final = 0.03
 GATHER_SECONDS_EACH: Final = 0.0003
 # So many bytes are put together at most, because a slow watcher has all of a frame wait for it.
-LARGEST_FRAME: Final = 1 << 16
+LARGEST_FRAME: Final = 1 << 20
 # A watcher for whom more changes wait is let go.
 MOST_WAITING: Final = 10_000
 # Work on more than so much runs beside the loop.
