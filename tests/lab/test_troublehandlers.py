@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,24 @@ class Asker:
     def __init__(self, troubles: Troubles) -> None:
         self._troubles = troubles
         self.told: list[dict[str, Any]] = []
+        self.on_told: Callable[[], None] = lambda: None
 
     async def __call__(self, do: str, **params: Any) -> dict[str, Any]:
         """Return the answer."""
-        return await HANDLERS[do](self._troubles, params, self.told.append)
+
+        def hear(news: dict[str, Any]) -> None:
+            self.told.append(news)
+            self.on_told()
+
+        return await HANDLERS[do](self._troubles, params, hear)
 
 
 async def test_answers(bed: Bed) -> None:
     """Each request is answered with what changed."""
     await bed.deploy(4)
     ask = Asker(bed.troubles)
-    bed.ways["n1"].pause_s = 0.3
+    bed.ways["n1"].stays_away = True
+    ask.on_told = bed.ways["n1"].come_back
     pod = f"default/{bed.ready('n1')[0]}"
     assert await ask("fail", name="n1") == {
         "nodes": ["n1"],

@@ -93,11 +93,16 @@ async def test_failing_twice_and_healing_twice(bed: Bed) -> None:
 async def test_healing_waits_for_proxies(bed: Bed) -> None:
     """Healing ends when nodes have their connections to the API server again, and tells of it."""
     await bed.troubles.fail("zone-a")
-    bed.ways["n2"].pause_s = 0.2
+    bed.ways["n2"].stays_away = True
     told: list[list[str]] = []
-    done = await bed.troubles.heal(on_wait=told.append)
+
+    def hear(nodes: list[str]) -> None:
+        told.append(nodes)
+        bed.ways["n2"].come_back()
+
+    done = await bed.troubles.heal(on_wait=hear)
     assert done == Healing({"n1": ["fail"], "n2": ["fail"]}, [])
-    assert told[-1] == ["n2"]
+    assert told == [["n2"]]
     assert bed.ways["n2"].connections == 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -57,8 +56,8 @@ class NotedLinks:
 class NotedWay:
     """Notes whether a node reaches the API server; to open it twice is an error."""
 
-    pause_s = 0.0
-    """How long the node takes to come back."""
+    stays_away = False
+    """Whether the node comes back only when `come_back` is called."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -68,14 +67,16 @@ class NotedWay:
         """Let the node through."""
         assert not self.is_open
         self.is_open = True
-        asyncio.get_running_loop().call_later(self.pause_s, self._come_back)
+        if not self.stays_away:
+            self.come_back()
 
     async def hold(self) -> None:
         """Cut it off."""
         self.is_open = False
         self.connections = 0
 
-    def _come_back(self) -> None:
+    def come_back(self) -> None:
+        """Have the connections of the node again."""
         self.connections = 2
 
 
