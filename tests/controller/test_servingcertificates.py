@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,23 @@ class Stand:
     def stored(self) -> dict[str, Any]:
         """The Secret."""
         return self.cluster.objects(SECRETS)[KEY]
+
+
+def test_half_a_pair_leaves_the_one_that_serves() -> None:
+    """After a certificate without its key is refused, handshakes go on with the pair before."""
+    pair, other = make_pair(HOSTS, now=time.time()), make_pair(HOSTS, now=time.time())
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_pair(serving, pair)
+    with pytest.raises(ConfigError):
+        load_pair(serving, other._replace(key=pair.key))
+    asking = ssl.create_default_context(cadata=pair.ca.decode())
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = serving.wrap_bio(to_server, to_client, server_side=True)
+    client = asking.wrap_bio(to_client, to_server, server_hostname=HOSTS[0])
+    for side in (client, server, client, server):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    assert client.getpeercert()
 
 
 async def test_all_replicas_have_the_same_pair() -> None:

@@ -46,11 +46,15 @@ def read_pair(certificate: str, key: str, ca: str) -> ServingPair:
 
     Raise ConfigError where a file cannot be read.
     """
+    read, private = _read_file(certificate), _read_file(key)
+    return ServingPair(read, private, _read_file(ca) if ca else read)
+
+
+def _read_file(name: str) -> bytes:
     try:
-        read, private = (read_input(one, most=MOST_SETTINGS_BYTES) for one in (certificate, key))
-        return ServingPair(read, private, read_input(ca, most=MOST_SETTINGS_BYTES) if ca else read)
+        return read_input(name, most=MOST_SETTINGS_BYTES)
     except OSError as error:
-        raise ConfigError(f"the webhook's certificate: {error}") from error
+        raise ConfigError(f"the webhook's certificate: {name}: {error}") from error
 
 
 def load_pair(context: ssl.SSLContext, pair: ServingPair) -> None:
@@ -60,6 +64,9 @@ def load_pair(context: ssl.SSLContext, pair: ServingPair) -> None:
         path.touch(mode=0o600)
         path.write_bytes(pair.certificate + b"\n" + pair.key)
         try:
+            # NB: a context keeps the certificate of a pair whose key it refuses, and every later
+            # handshake would fail.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
             context.load_cert_chain(path)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(f"the webhook's certificate and key do not fit: {error}") from error
