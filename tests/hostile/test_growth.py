@@ -147,7 +147,7 @@ def make_object(place: Place, count: int, *, distinct: bool) -> JsonObject:
     """Return an object of the kind with so many entries at the place."""
     resource = place.resource
     described = TYPES[resource.definition]
-    found = make_value(described, 1, below=place.path)
+    found: JsonObject = make_value(described, 1, below=place.path)
     found |= {"apiVersion": resource.api_version, "kind": resource.kind}
     metadata = found.get("metadata") if isinstance(found.get("metadata"), dict) else None
     found["metadata"] = {**(metadata or {}), "name": "web"}

@@ -93,13 +93,13 @@ def test_usual_removals_from_a_long_list_are_followed() -> None:
 
 def test_moves_cannot_nest_a_document_without_end() -> None:
     """A document that moves nest into itself, one level each, is refused as too deep."""
-    steps = [
+    steps: list[JsonObject] = [
         {"op": "add", "path": "/y", "value": {}},
         {"op": "move", "from": "/x", "path": "/y/x"},
         {"op": "move", "from": "/y", "path": "/x"},
     ]
     assert refused(lambda: patched({"x": {}}, *steps * 3_000)).code == 422
-    copies = [*steps * 2_000, {"op": "copy", "from": "/x", "path": "/z"}]
+    copies: list[JsonObject] = [*steps * 2_000, {"op": "copy", "from": "/x", "path": "/z"}]
     assert refused(lambda: patched({"x": {}}, *copies)).code == 422
 
 

@@ -48,6 +48,7 @@ def questions() -> Iterator[Question]:
         whole = b'[{"op":"add","path":"/x","value":' + nested + b"}]"
         body = whole if media_type == JSON_PATCH else b'{"x":' + nested + b"}"
         yield "PATCH", f"{MAPS}/c{DRY}", body, media_type
+    mixed: list[Any]
     for mixed in ([None], [[]], [1, "a"]):
         yield "PATCH", f"{MAPS}/c{DRY}", {"metadata": {"finalizers": mixed}}, STRATEGIC
     for number in NUMBERS:
