@@ -125,7 +125,7 @@ async def test_a_list_of_the_future(api: Served) -> None:
     """A list at a version that is not there yet is told to come back in a second."""
     reply = await api.call("GET", f"{CONFIGMAPS}?resourceVersion=999999")
     assert (reply.status, reply.headers["Retry-After"]) == (504, "1")
-    assert reply.message.startswith("Too large resource version: 999999, current: ")
+    assert reply.message.startswith("Timeout: Too large resource version: 999999, current: ")
     assert reply.json["details"]["retryAfterSeconds"] == 1
 
 
