@@ -40,7 +40,7 @@ ANSWERS_EACH_TURN: Final = 8
 # Bytes that are parsed at once, and bytes that are sent at once.
 PARSED_BYTES: Final = 16 * 1024
 SENT_BYTES: Final = 32 * 1024
-# Times are those of kube-apiserver, where it has them; neither server has flags for them.
+# Times for heads, requests and idle connections are the defaults of kube-apiserver.
 # A request whose head is not complete after this time is given up.
 HEADER_SECONDS: Final = 32.0
 # A request that is not complete after this time is given up.

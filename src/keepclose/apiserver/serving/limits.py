@@ -1,9 +1,8 @@
 """How much one client, and all clients together, may cost the server.
 
-Times and sizes are kube-apiserver's where it has them. Connections are limited here and not there,
-because a process of Go has more descriptors than clients: of all connections those without valid
-credentials get half, one address without credentials a quarter, one user half. So neither a
-stranger nor one node can keep the others out.
+Of all connections those without valid credentials get half, one address without credentials a
+quarter, one user half: neither a stranger nor one node can keep the others out. kube-apiserver has
+no such limit; here descriptors and memory are those of one process on a user's machine.
 """
 
 from __future__ import annotations
