@@ -147,7 +147,7 @@ def controller(
     Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input, or another
     controller keeps the slices.
     """
-    import_lean()
+    import_lean("keepclose.controller.process", "keepclose.kube.incluster")
     webhook = None
     if mode is Mode.WEBHOOK:
         if default_subsetting is not DefaultSubsetting.RANDOM:

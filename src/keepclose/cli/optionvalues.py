@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # NB: Python refuses to read a number of thousands of digits, by an error of its own.
 _PORT: Final = re.compile(r"[0-9]{1,5}").fullmatch
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s|us|µs|ns)")
+_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 def read_gates(
@@ -47,12 +49,27 @@ def join_namespace(service: str, namespace: str) -> str:
 
 def read_duration(option: str, text: str) -> float:
     """Return the seconds of an option's value."""
-    from keepclose.controller.settings import parse_duration
-
     seconds = parse_duration(text)
     if seconds is None:
         fail(f"{option}: {text!r} must be a duration such as 1s")
     return seconds
+
+
+def parse_duration(text: str) -> float | None:
+    """Return a duration as Kubernetes' components take it, in seconds; None if it is none.
+
+    "0", or numbers with units from hours to nanoseconds, as in "1m30s" or "1.5s".
+    """
+    if text == "0":
+        return 0.0
+    seconds, position = 0.0, 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None:
+            return None
+        seconds += float(match[1]) * _UNITS[match[2]]
+        position = match.end()
+    return seconds if text else None
 
 
 def read_address(option: str, text: str, *, form: str = "HOST:PORT") -> tuple[str, int]:

@@ -126,7 +126,7 @@ def proxy(
         return
     if once + dry_run + cleanup > 1:
         fail("--once, --dry-run and --cleanup exclude each other")
-    import_lean()
+    import_lean("keepclose.proxy.process", "keepclose.kube.incluster")
     settings = _read_settings(
         node_name=node_name,
         feature_gates=feature_gates,

@@ -6,7 +6,6 @@ kube-controller-manager.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import msgspec
@@ -21,8 +20,6 @@ COMPONENT: Final = "endpoint-slice-controller"
 MIRRORING_COMPONENT: Final = "endpoint-slice-mirroring-controller"
 QUEUE: Final = "endpoint_slice"
 MIRRORING_QUEUE: Final = "endpoint_slice_mirroring"
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s|us|µs|ns)")
-_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 class ControllerSettings(msgspec.Struct, frozen=True):
@@ -82,20 +79,3 @@ def settings_flaws(settings: ControllerSettings) -> list[str]:
     if settings.mirroring_batch_s < 0:
         flaws.append("mirroring-endpointslice-updates-batch-period must not be negative")
     return flaws
-
-
-def parse_duration(text: str) -> float | None:
-    """Return a duration as kube-controller-manager takes it, in seconds; None if it is none.
-
-    "0", or numbers with units from hours to nanoseconds, as in "1m30s" or "1.5s".
-    """
-    if text == "0":
-        return 0.0
-    seconds, position = 0.0, 0
-    while position < len(text):
-        match = _PART.match(text, position)
-        if match is None:
-            return None
-        seconds += float(match[1]) * _UNITS[match[2]]
-        position = match.end()
-    return seconds if text else None
