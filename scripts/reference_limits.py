@@ -7,7 +7,7 @@ the constant, so the page cannot say another number. `LIMITS` takes one entry fo
 from __future__ import annotations
 
 import importlib
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 SERVER: Final = "API server: requests"
 OBJECTS: Final = "API server: objects"
@@ -25,11 +25,11 @@ _INTRODUCTIONS: Final = {
 
 
 class Limit(NamedTuple):
-    """A constant, what it limits, and what exceeding it gets."""
+    """A constant or the default of a field, what it limits, and what exceeding it gets."""
 
     section: str
     constant: str
-    """Module below keepclose and name: apiserver.serving.connections:MAX_BODY_BYTES."""
+    """Module below keepclose and name: apiserver.serving.incoming:MAX_BODY_BYTES."""
     unit: str
     what: str
     answer: str
@@ -38,12 +38,15 @@ class Limit(NamedTuple):
 
 SAME: Final = "the same"
 _CONNECTIONS: Final = "apiserver.serving.connections"
+_INCOMING: Final = "apiserver.serving.incoming"
+_STORE: Final = "apiserver.storage.store"
+_PATCHES: Final = "apiserver.patching.operations"
 _SLICES: Final = "model.endpointslice_rules"
 LIMITS: Final = (
-    Limit(SERVER, f"{_CONNECTIONS}:MAX_BODY_BYTES", "bytes", "body of a request", "413", SAME),
+    Limit(SERVER, f"{_INCOMING}:MAX_BODY_BYTES", "bytes", "body of a request", "413", SAME),
     Limit(
         SERVER,
-        f"{_CONNECTIONS}:MAX_HEAD_BYTES",
+        f"{_INCOMING}:MAX_HEAD_BYTES",
         "bytes",
         "path, query and headers of a request",
         "431, connection closed",
@@ -51,11 +54,35 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
+        f"{_INCOMING}:MAX_HEADER_LINES",
+        "count",
+        "headers of a request, with its trailer",
+        "431, connection closed",
+        "no limit but that of the bytes",
+    ),
+    Limit(
+        SERVER,
+        f"{_INCOMING}:MAX_EXCESS_BYTES",
+        "bytes",
+        "sizes of chunks and trailer of a chunked body, beyond 18 bytes a chunk",
+        "500, connection closed",
+        SAME,
+    ),
+    Limit(
+        SERVER,
+        f"{_CONNECTIONS}:HEADER_SECONDS",
+        "seconds",
+        "time until the headers of a request are complete",
+        "408, connection closed",
+        SAME,
+    ),
+    Limit(
+        SERVER,
         f"{_CONNECTIONS}:REQUEST_SECONDS",
         "seconds",
         "time until a request is complete",
         "408, connection closed",
-        "32 s for the headers, 60 s for a request",
+        SAME,
     ),
     Limit(
         SERVER,
@@ -67,6 +94,14 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
+        f"{_CONNECTIONS}:MAX_WAITING_BYTES",
+        "bytes",
+        "bodies of requests of one connection that wait for their answers",
+        "the server reads no further ones until it has answered",
+        "a window of HTTP/2",
+    ),
+    Limit(
+        SERVER,
         "apiserver.serving.options:_MOST_OPTIONS",
         "count",
         "options in a query",
@@ -75,11 +110,43 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.schemas.findings:DEEPEST",
+        "apiserver.serving.options:MOST_SELECTOR_VALUES",
         "count",
-        "nesting where no type bounds it: unknown fields, `managedFields`",
-        "400 `exceeded max depth`",
+        "conditions and values of a `labelSelector` or `fieldSelector`",
+        "400",
+        "no limit but that of the headers",
+    ),
+    Limit(
+        SERVER,
+        "model.jsonvalues:DEPTH_MAX",
+        "count",
+        "nesting of a body, of a patch and of the object that it gives",
+        "400 `exceeded max depth`; 422 for a patch whose outcome is deeper",
         "10,000",
+    ),
+    Limit(
+        SERVER,
+        "apiserver.serving.bodies:YAML_NODES_MAX",
+        "count",
+        "values and keys of a YAML body, and those that aliases repeat",
+        "400",
+        "aliases by their share of the document",
+    ),
+    Limit(
+        SERVER,
+        "kube.yamlnodes:NUMBER_CHARACTERS_MAX",
+        "characters",
+        "a number in YAML",
+        "it is read as a string",
+        "no limit but that of the body",
+    ),
+    Limit(
+        SERVER,
+        "model.quantities:QUANTITY_CHARACTERS_MAX",
+        "characters",
+        "a quantity, such as `100m`",
+        "400",
+        "no limit but that of the body",
     ),
     Limit(
         SERVER,
@@ -91,7 +158,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.patching.operations:MAX_OPERATIONS",
+        f"{_PATCHES}:MAX_OPERATIONS",
         "count",
         "operations of a JSON patch",
         "413",
@@ -99,7 +166,31 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.schemas.strictness:_MOST",
+        f"{_PATCHES}:MAX_COPIED_BYTES",
+        "bytes",
+        "what the copies of a JSON patch add up to",
+        "422",
+        SAME,
+    ),
+    Limit(
+        SERVER,
+        f"{_PATCHES}:MAX_COPIED_VALUES",
+        "count",
+        "values that the copies of a JSON patch add up to",
+        "422",
+        "no limit but that of the bytes",
+    ),
+    Limit(
+        SERVER,
+        f"{_PATCHES}:MAX_SHIFTED_ITEMS",
+        "count",
+        "items of lists that insertions and removals of a JSON patch move",
+        "422",
+        "no limit",
+    ),
+    Limit(
+        SERVER,
+        "apiserver.schemas.findings:MAX_FINDINGS",
         "count",
         "unknown or duplicate fields that an answer names",
         "further ones are not named",
@@ -119,6 +210,14 @@ LIMITS: Final = (
         "characters",
         "`fieldManager`",
         "422",
+        SAME,
+    ),
+    Limit(
+        OBJECTS,
+        "apiserver.serving.writing:MAX_OBJECT_BYTES",
+        "bytes",
+        "an object as it is stored, after patching, with `managedFields`",
+        "500 `etcdserver: request is too large`",
         SAME,
     ),
     Limit(
@@ -160,7 +259,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.storage.store:HISTORY",
+        f"{_STORE}:HISTORY",
         "count",
         "changes of a kind from which a watch can begin",
         "410 `Expired`: list again",
@@ -168,7 +267,23 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.storage.store:MAX_HISTORY_AGE",
+        f"{_STORE}:HISTORY_BYTES",
+        "bytes",
+        "objects in the changes of a kind from which a watch can begin",
+        "410 `Expired`: list again",
+        "2 GiB, the quota of etcd",
+    ),
+    Limit(
+        WATCHES,
+        f"{_STORE}:TOTAL_HISTORY_BYTES",
+        "bytes",
+        "the same for all kinds together; the largest ones are shortened first",
+        "410 `Expired`: list again",
+        "2 GiB, the quota of etcd",
+    ),
+    Limit(
+        WATCHES,
+        f"{_STORE}:MAX_HISTORY_AGE",
         "seconds",
         "age of a change from which a watch can begin",
         "410 `Expired`: list again",
@@ -184,6 +299,22 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
+        "apiserver.storage.subscriptions:PENDING_BYTES",
+        "bytes",
+        "objects in the changes that wait for a slow watcher",
+        "the watch ends with 410",
+        "a watcher that blocks the others is closed",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.application:MOST_WATCHES",
+        "count",
+        "watches of one user; administrators are exempt",
+        "429",
+        "no limit",
+    ),
+    Limit(
+        WATCHES,
         "apiserver.serving.watching:LARGEST_FRAME",
         "bytes",
         "changes that are sent in one piece",
@@ -192,9 +323,89 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
+        "apiserver.serving.workers:MOST_QUEUED",
+        "count",
+        "large requests of one user that wait; administrators are exempt",
+        "429",
+        "by priority level and flow",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.turns:MOST_QUEUED",
+        "count",
+        "small requests of one user that wait; administrators are exempt",
+        "429",
+        "by priority level and flow",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.limits:MAX_CONNECTIONS",
+        "count",
+        "open connections (`--max-connections`), or 100 fewer than files that may be open",
+        "an idle one is closed; with none idle the newest is",
+        "no limit but that of open files",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.limits:ConnectionLimits.per_user",
+        "count",
+        "of these, connections of one user",
+        "an idle one of the user is closed; with none idle the newest is",
+        "no limit",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.limits:ConnectionLimits.unauthenticated",
+        "count",
+        "of these, connections without valid credentials so far",
+        "the oldest of them is closed",
+        "no limit",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.limits:ConnectionLimits.unauthenticated_per_address",
+        "count",
+        "of these, connections without valid credentials from one address",
+        "the oldest of them is closed",
+        "no limit",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.server:HANDSHAKE_SECONDS",
+        "seconds",
+        "time until TLS is agreed upon",
+        "connection closed",
+        "32 s",
+    ),
+    Limit(
+        WATCHES,
+        f"{_CONNECTIONS}:IDLE_SECONDS",
+        "seconds",
+        "time without a request on a connection",
+        "connection closed",
+        SAME,
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.limits:MAX_HELD_BYTES",
+        "bytes",
+        "bodies that come in or are read slowly, of all clients together",
+        "connections that move less than 1 MiB/s are closed",
+        "no limit",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.serving.limits:MOST_HELD_BYTES",
+        "bytes",
+        "the same",
+        "connections on which nothing moves for 0.25 s are closed",
+        "no limit",
+    ),
+    Limit(
+        WATCHES,
         f"{_CONNECTIONS}:STALLED_SECONDS",
         "seconds",
-        "time for which a watcher may read nothing",
+        "time for which a client may read nothing of its answer or watch",
         "connection closed",
         "until TCP gives up",
     ),
@@ -213,6 +424,14 @@ LIMITS: Final = (
         "time for connections to end after SIGTERM",
         "connection cut",
         "60 s",
+    ),
+    Limit(
+        WATCHES,
+        "apiserver.assembly:END_SECONDS",
+        "seconds",
+        "time for the process to end after SIGTERM",
+        "the process is ended",
+        "no limit of its own",
     ),
     Limit(
         CLIENT,
@@ -276,10 +495,45 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "cli.yamltree:DEPTH_MAX",
+        "inputfiles:MOST_BYTES",
+        "bytes",
+        "a file, a pipe or standard input that a command reads",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
+        "inputfiles:MOST_SETTINGS_BYTES",
+        "bytes",
+        "a kubeconfig and the files that it names",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
+        "model.jsonvalues:DEPTH_MAX",
         "count",
-        "nesting of a manifest",
-        "exit code 2 `nested too deeply`",
+        "nesting of a manifest or a kubeconfig",
+        "exit code 2, with the line",
+    ),
+    Limit(
+        COMMANDS,
+        "kube.yamlnodes:Limits.repeated_nodes",
+        "count",
+        "values and keys that the aliases of a document repeat",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
+        "simulate.csvfiles:MOST_ZONES",
+        "count",
+        "zones in the header of a CSV file",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
+        "simulate.csvfiles:LONGEST_HEADER",
+        "bytes",
+        "the header of a CSV file",
+        "exit code 2",
     ),
     Limit(
         COMMANDS,
@@ -301,6 +555,13 @@ LIMITS: Final = (
         "count",
         "nodes of a lab",
         "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
+        "lab.replicasetsync:MOST_PENDING",
+        "count",
+        "pods of a lab that are Pending",
+        "no more are created; the condition `ReplicaFailure` says so",
     ),
     Limit(
         COMMANDS,
@@ -341,8 +602,12 @@ def describe_limits() -> str:
 def value_of(limit: Limit) -> float:
     """Return the value of the constant."""
     module, _, name = limit.constant.partition(":")
-    value: float = getattr(importlib.import_module(f"keepclose.{module}"), name)
-    return value
+    owner, _, field = name.partition(".")
+    value: Any = getattr(importlib.import_module(f"keepclose.{module}"), owner)
+    if field:
+        # NB: a field of a struct is the limit where nothing else is set.
+        value = getattr(value(), field)
+    return float(value)
 
 
 def _row(limit: Limit) -> str:
@@ -355,8 +620,8 @@ def _row(limit: Limit) -> str:
 def show_value(value: float, unit: str) -> str:
     """Return a value with its unit as people write it."""
     if unit == "bytes":
-        for size, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
-            if value >= size and value % size == 0:
+        for size, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value >= size and value * 2 % size == 0:
                 return f"{value / size:g} {name}"
         return f"{value:,g} bytes"
     if unit == "seconds":

@@ -16,11 +16,11 @@ import pytest
 
 import keepclose.apiserver
 from keepclose.apiserver.patching.operations import MAX_OPERATIONS
-from keepclose.apiserver.schemas.findings import DEEPEST
-from keepclose.apiserver.serving.connections import MAX_BODY_BYTES, MAX_HEAD_BYTES
+from keepclose.apiserver.serving.incoming import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from keepclose.apiserver.serving.options import _MOST_OPTIONS
 from keepclose.apiserver.strategies.configmaps import MAX_BYTES
 from keepclose.apiserver.strategies.metadata import FIELD_MANAGER_MAX
+from keepclose.model.jsonvalues import DEPTH_MAX
 from keepclose.model.metadata import ANNOTATIONS_MAX_BYTES
 from keepclose.testing.apiservers import PATIENCE, Served, serving
 
@@ -35,11 +35,22 @@ _LIMITING = re.compile(r"_?(MAX|MOST|LONGEST|LARGEST|DEEPEST)(_|$)|_MAX(_|$)|_LI
 # Of the API server, and no limit of what others may ask: a reason for each.
 NO_LIMITS = {
     "apiserver.patching.lastapplied:MAX_ANNOTATIONS": "the limit of annotations, by another name",
-    "apiserver.schemas.checking:_MOST": "the limit of named fields, for YAML and protobuf",
+    "apiserver.patching.operations:_MAX_INDEX_DIGITS": "an index beyond any list",
     "apiserver.schemas.scalars:_LARGEST": "a number of 64 bits",
     "apiserver.schemas.wires:_MOST_VARINT_BYTES": "the form of protobuf",
+    "apiserver.serving.attempts:MOST_ATTEMPTS": "how often the server tries, not a client",
+    "apiserver.serving.bodies:_REPEATED_MAX": "the limit of named fields, for YAML",
+    "apiserver.serving.connection_table:ADDRESS_LIMIT": "a reason, as the metric names it",
+    "apiserver.serving.connection_table:TOTAL_LIMIT": "a reason, as the metric names it",
+    "apiserver.serving.connection_table:UNAUTHENTICATED_LIMIT": "a reason, as the metric names it",
+    "apiserver.serving.connection_table:USER_LIMIT": "a reason, as the metric names it",
     "apiserver.serving.identities:_BASE_MAX": "the form of generated names",
+    "apiserver.serving.incoming:MAX_BLANK_BYTES": "empty lines before a request mean nothing",
     "apiserver.serving.notices:MOST_OF_ONE": "how the limit of warnings is divided",
+    "apiserver.serving.options:_MAX_VERSION": "a number of 64 bits",
+    "apiserver.serving.selection:_MOST_READ": "the size of a cache",
+    "apiserver.serving.turns:_MOST_REMEMBERED": "the size of a cache",
+    "apiserver.serving.workers:_MOST_REMEMBERED": "the size of a cache",
     "apiserver.storage.store:PENDING_LIMIT": "watches of the API set a limit of their own",
     "apiserver.strategies.events:_LIMIT": "a rule of Kubernetes for one field",
     "apiserver.strategies.events:_NOTE_LIMIT": "a rule of Kubernetes for one field",
@@ -75,6 +86,29 @@ def test_each_limit_of_the_server_is_stated() -> None:
     assert set(NO_LIMITS) <= found - stated
 
 
+# Limits whose names do not tell that they are limits, by what they are about.
+PROMISED = {
+    "history in bytes": "apiserver.storage.store:HISTORY_BYTES",
+    "all history in bytes": "apiserver.storage.store:TOTAL_HISTORY_BYTES",
+    "bytes that wait for a watcher": "apiserver.storage.subscriptions:PENDING_BYTES",
+    "idle connections": "apiserver.serving.connections:IDLE_SECONDS",
+    "clients that do not read": "apiserver.serving.connections:STALLED_SECONDS",
+    "slow heads": "apiserver.serving.connections:HEADER_SECONDS",
+    "slow requests": "apiserver.serving.connections:REQUEST_SECONDS",
+    "slow handshakes": "apiserver.serving.server:HANDSHAKE_SECONDS",
+    "connections of one user": "apiserver.serving.limits:ConnectionLimits.per_user",
+    "digits of a number": "kube.yamlnodes:NUMBER_CHARACTERS_MAX",
+    "digits of a quantity": "model.quantities:QUANTITY_CHARACTERS_MAX",
+    "time to end": "apiserver.assembly:END_SECONDS",
+}
+
+
+@pytest.mark.parametrize("constant", PROMISED.values(), ids=PROMISED)
+def test_limits_of_other_names_are_stated(constant: str) -> None:
+    """What bounds memory and time of the server stands in the page, whatever it is called."""
+    assert constant in {limit.constant for limit in LIMITS}
+
+
 @pytest.mark.parametrize(
     ("size", "status"), [(MAX_BODY_BYTES, 422), (MAX_BODY_BYTES + 1, 413)], ids=["at", "beyond"]
 )
@@ -101,7 +135,7 @@ async def test_options(api: Served) -> None:
 
 async def test_depth(api: Served) -> None:
     """An unknown field may be nested as deep as stated."""
-    for depth, status in ((DEEPEST - 1, 201), (DEEPEST + 1, 400)):
+    for depth, status in ((DEPTH_MAX - 1, 201), (DEPTH_MAX + 1, 400)):
         nested = b'{"a":' * depth + b"1" + b"}" * depth
         body = b'{"metadata":{"generateName":"a"},"unknown":' + nested + b"}"
         reply = await api.call("POST", CONFIG_MAPS, body)
@@ -139,7 +173,7 @@ async def _status_with_header(api: Served, size: int) -> int:
     context = ssl.create_default_context(cafile=str(api.ca))
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
-        writer.write(b"GET /healthz HTTP/1.1\r\nX-A: " + b"x" * size + b"\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-A: " + b"x" * size + b"\r\n\r\n")
         line = await reader.readline()
         writer.close()
     return int(line.split()[1])

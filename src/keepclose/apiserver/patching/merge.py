@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from keepclose.apiserver.failures import bad_request
-from keepclose.apiserver.schemas.findings import TOO_DEEP, find_too_deep
+from keepclose.model.jsonvalues import JsonDepthError, check_depth
 
 JsonObject = dict[str, Any]
 
@@ -24,8 +24,10 @@ def apply_merge_patch(document: JsonObject, patch: JsonObject) -> JsonObject:
 
 def refuse_deep(patch: JsonObject) -> None:
     """Raise a Failure for a patch that nests deeper than any object may: walks of it recurse."""
-    if find_too_deep(patch):
-        raise bad_request(f"error decoding patch: {TOO_DEEP}")
+    try:
+        check_depth(patch)
+    except JsonDepthError as error:
+        raise bad_request(f"error decoding patch: {error}") from None
 
 
 def _merge(document: JsonObject, patch: JsonObject) -> JsonObject:

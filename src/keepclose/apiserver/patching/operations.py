@@ -18,8 +18,12 @@ import msgspec
 
 from keepclose.apiserver.failures import Failure, bad_request
 from keepclose.apiserver.patching.texts import name_type
-from keepclose.apiserver.schemas.findings import TOO_DEEP, find_too_deep
-from keepclose.model.jsonvalues import JsonValueError, decode_json
+from keepclose.model.jsonvalues import (
+    JsonDepthError,
+    JsonValueError,
+    check_depth,
+    decode_json,
+)
 
 JsonObject = dict[str, Any]
 
@@ -54,8 +58,11 @@ def apply_json_patch(document: JsonObject, body: bytes) -> JsonObject:
     patched = patching.document
     if not isinstance(patched, dict):
         raise _unfit()
-    if find_too_deep(patched):
-        raise Failure(422, "Invalid", f'"" is invalid: patch: Invalid value: {TOO_DEEP}')
+    try:
+        check_depth(patched)
+    except JsonDepthError as error:
+        message = f'"" is invalid: patch: Invalid value: {error}'
+        raise Failure(422, "Invalid", message) from None
     return patched
 
 

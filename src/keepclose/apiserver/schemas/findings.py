@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-# A kube-apiserver allows 10000; nothing that people write comes near either.
-DEEPEST: Final = 200
-TOO_DEEP: Final = "exceeded max depth"
+from keepclose.model.jsonvalues import JsonDepthError, check_depth
+
 # So many unknown or doubled fields are named, as by a kube-apiserver.
 MAX_FINDINGS: Final = 100
 _WORDS: Final = {str: "string", bool: "bool", list: "array", dict: "object"}
@@ -61,14 +60,8 @@ def join_findings(found: Found, inner: list[Problem]) -> list[Problem]:
 
 def find_too_deep(value: Any) -> Found:
     """Find whether a value that no type bounds is nested beyond the limit."""
-    level = [value] if type(value) in (dict, list) else []
-    for _ in range(DEEPEST):
-        level = [
-            below
-            for one in level
-            for below in (one.values() if type(one) is dict else one)
-            if type(below) in (dict, list)
-        ]
-        if not level:
-            return None
-    return [Problem(final=True, text=TOO_DEEP)]
+    try:
+        check_depth(value)
+    except JsonDepthError as error:
+        return [Problem(final=True, text=str(error))]
+    return None
