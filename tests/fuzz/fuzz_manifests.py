@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import yaml
 from fuzzbounds import require
-from rich.console import Console
 
 from keepclose.cli.manifests import load_manifests
 from keepclose.cli.resolve import _admit, _warn, _warn_of_missing_kinds
 from keepclose.cli.resolved_json import resolved_document
 from keepclose.cli.resolved_table import print_services
+from keepclose.cli.screens import Screen
 from keepclose.extensions import find_heuristics
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.plan.resolution import resolve
@@ -77,4 +77,4 @@ def _check(data: bytes) -> None:
     _warn_of_missing_kinds(inventory, "-")
     answer = resolve(inventory, settings=_SETTINGS)
     msgspec.json.encode(resolved_document(answer))
-    print_services(Console(file=io.StringIO(), highlight=False), answer, inventory.nodes)
+    print_services(Screen(file=io.StringIO()), answer, inventory.nodes)
