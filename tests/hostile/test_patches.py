@@ -134,6 +134,15 @@ def test_members_that_are_no_text_are_bad_requests(member: str) -> None:
     assert f"struct field jsonPatchOp.{member} of type string" in failure.message
 
 
+@pytest.mark.parametrize("item", [True, 1, "text"])
+def test_items_without_a_merge_key_cannot_be_ordered(item: object) -> None:
+    """Items that should be objects and are none are refused, in the words of a kube-apiserver."""
+    body = {"spec": {"containers": [item], "$setElementOrder/containers": []}}
+    failure = refused(lambda: apply_strategic_patch({"spec": {}}, body, POD))
+    assert (failure.code, failure.reason) == (500, "")
+    assert failure.message.startswith("expected a map[string]interface {}, but received a ")
+
+
 def test_a_patch_that_is_null_changes_nothing() -> None:
     """The document stays as it is where the patch is null, as with a kube-apiserver."""
     assert apply_json_patch({"x": 1}, b"null") == {"x": 1}

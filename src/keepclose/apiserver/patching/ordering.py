@@ -86,12 +86,8 @@ def split_by_presence(items: list[Any], others: list[Any], key: str) -> tuple[li
     index = KeyIndex(others, key) if key else None
     values = frozenset() if key else frozenset(map(identify, others))
     for item in items:
-        if index is None:
-            present = identify(item) in values
-        elif key not in item:
-            raise ListError(f"map: {show(item)} does not contain declared merge key: {key}")
-        else:
-            present = index.find(item[key]) is not None
+        value = _identify(item, key)
+        present = identify(value) in values if index is None else index.find(value) is not None
         (named if present else rest).append(item)
     return named, rest
 
