@@ -59,7 +59,7 @@ def check(data: bytes) -> None:
         bed.create(BY_NAME[name], msgspec.json.encode(OBJECTS[name]))
     for accept in (b"application/json", TABLE.encode(), b"application/yaml"):
         request = Request(method, path, query, {b"accept": accept, b"user-agent": b"f"})
-        answer = bed.application.handle(request)
+        answer = bed.handle(request)
         if isinstance(answer, Answer):
             known = answer.status < 500 or answer.status in (501, 504)
             require(known, f"status {answer.status}: {answer.body[:300]!r}")

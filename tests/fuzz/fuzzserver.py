@@ -6,6 +6,7 @@ ports are drawn from a seed; everything else is what production runs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final, NoReturn
 
@@ -19,9 +20,11 @@ from keepclose.apiserver.schemas.definitions import load_types
 from keepclose.apiserver.security.users import MASTERS, User
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.serving.messages import Answer, Pending, Request, Stream
+from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.workers import Workers
 from keepclose.apiserver.serving.writing import Writer
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.registry import AllocationSettings, strategies
@@ -38,8 +41,10 @@ BY_NAME: Final = {resource.qualified: resource for resource in RESOURCES}
 
 
 class _Admitting:
-    def admit(self, request: Request, verb: str, target: Target | None) -> None:
+    def admit(self, request: Request, verb: str, target: Target | None) -> User:
         """Admit every request."""
+        del verb, target
+        return self.user_of(request)
 
     def user_of(self, request: Request) -> User:
         """Return an administrator."""
@@ -66,9 +71,8 @@ class Bed:
         self.store = Store.open(None, clock=lambda: 1e9)
         kinds = strategies(AllocationSettings(seed=1))
         self.writer = Writer(self.store, kinds, load_types(GATES), GATES)
-        self.application = Application(
-            self.writer, Deleter(self.store, kinds), _Admitting(), _Uncounted(), {}
-        )
+        operations = Operations(self.writer, Deleter(self.store, kinds))
+        self.application = Application(self.store, operations, _Admitting(), _Uncounted(), {})
         for name in NAMESPACES[:1]:
             new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             target = Target(BY_NAME["namespaces"])
@@ -90,7 +94,7 @@ class Bed:
             b"accept": accept.encode(),
             b"user-agent": b"fuzz/1",
         }
-        answer = self.application.handle(Request(method, path, query, headers, body))
+        answer = self.handle(Request(method, path, query, headers, body))
         require(isinstance(answer, Answer), f"a stream for {method} {path}")
         if not isinstance(answer, Answer):
             raise RuleBroken("a stream")
@@ -103,6 +107,19 @@ class Bed:
         for name, value in answer.headers:
             require(b"\n" not in name + value and b"\r" not in value, "a header has two lines")
         return answer
+
+    def handle(self, request: Request) -> Answer | Stream:
+        """Return what the server answers, also where it works beside the event loop."""
+        answer = self.application.handle(request)
+        return asyncio.run(self._finish(answer)) if isinstance(answer, Pending) else answer
+
+    async def _finish(self, pending: Pending) -> Answer | Stream:
+        try:
+            return await pending.begin()
+        finally:
+            # NB: the threads would outlive the input.
+            self.application.workers.close()
+            self.application.workers = Workers()
 
     def create(self, resource: Resource, body: bytes, **how: Any) -> Answer:
         """Create an object."""
