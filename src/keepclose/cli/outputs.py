@@ -72,12 +72,15 @@ def echo_yaml(document: object) -> None:
     """Print plain values as YAML; a text with more than one line stands on one, in quotes."""
     import yaml
 
+    from keepclose.kube.yamlnodes import STR, plain_tag
+
     class _Dumper(yaml.SafeDumper):
         """Writes no line that begins with a part of a text."""
 
     def represent(dumper: Any, text: str) -> Any:
-        style = '"' if "\n" in text else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+        # NB: y and 1e3 are strings to this dumper, and none to readers of Kubernetes.
+        style = '"' if "\n" in text or plain_tag(text) != STR else None
+        return dumper.represent_scalar(STR, text, style=style)
 
     _Dumper.add_representer(str, represent)
     typer.echo(

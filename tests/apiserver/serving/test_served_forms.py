@@ -89,6 +89,16 @@ async def test_yaml(api: Served) -> None:
     assert [item["metadata"]["name"] for item in yaml.safe_load(reply.body)["items"]] == ["two"]
 
 
+async def test_yaml_means_the_same_to_every_reader(api: Served) -> None:
+    """Strings that look like numbers or booleans to kubectl are quoted and stay strings."""
+    texts = ["y", "N", "on", "1e3", "0o7", "0x_f", "+1", ".5", "1_000", "null", "", "<<", "12:30"]
+    data = {f"k{number}": text for number, text in enumerate(texts)} | {"y": "y", "1e3": "1"}
+    made = await api.create(CONFIGMAPS, {"metadata": {"name": "texts"}, "data": data})
+    reply = await api.call("GET", f"{CONFIGMAPS}/texts", accept="application/yaml")
+    again = await api.call("PUT", f"{CONFIGMAPS}/texts", reply.body, type="application/yaml")
+    assert (again.status, again.json) == (200, made)
+
+
 @pytest.mark.parametrize(
     "accept",
     [

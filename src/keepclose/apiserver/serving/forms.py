@@ -20,13 +20,27 @@ from keepclose.apiserver.failures import bad_request, not_acceptable
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.tables.table import Include, make_table
+from keepclose.kube.yamlnodes import STR, plain_tag
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"
 _SERVED: Final = (JSON, YAML)
 _META: Final = "meta.k8s.io"
 # About five times as quick where libyaml is there.
-_Dumper: Final = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
+_SafeDumper: Final[Any] = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
+
+
+class _Dumper(_SafeDumper):  # type: ignore[misc] # it is one of two classes
+    """Quotes every string that a reader of YAML would take for something else, such as y or 1e3."""
+
+
+def _represent_text(dumper: Any, text: str) -> Any:
+    # NB: the dumper's own rules are those of YAML 1.1, to which these words are strings.
+    style = None if plain_tag(text) == STR else '"'
+    return dumper.represent_scalar(STR, text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 class Shape(StrEnum):
