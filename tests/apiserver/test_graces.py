@@ -109,6 +109,36 @@ def test_a_refusal_does_not_stop_the_others(ending: Ending) -> None:
     assert (ending.graces.end_due(), ending.ended) == (None, ["stuck", "two"])
 
 
+def test_many_that_are_due_end_a_few_at_a_time(ending: Ending) -> None:
+    """Thousands of pods whose time is over at once take many calls, of which each is short."""
+    for number in range(2_000):
+        ending.put(f"p{number:04}", ends=1001)
+    ending.clock.now = 1002.0
+    left = ending.graces.end_due()
+    assert left is not None
+    assert left <= 0
+    assert 0 < len(ending.ended) < 2_000
+    while ending.graces.end_due() is not None:
+        pass
+    assert ending.ended == [f"p{number:04}" for number in range(2_000)]
+
+
+async def test_the_loop_goes_on_while_many_end(ending: Ending) -> None:
+    """Others have their turn between the ends of pods that were due at once."""
+    for number in range(2_000):
+        ending.put(f"p{number:04}", ends=1001)
+    ending.clock.now = 1002.0
+    task = asyncio.ensure_future(ending.graces.run())
+    seen: set[int] = set()
+    async with asyncio.timeout(PATIENCE):
+        while len(ending.ended) < 2_000:
+            await asyncio.sleep(0)
+            seen.add(len(ending.ended))
+    assert len(seen) > 3
+    ending.store.close()
+    await task
+
+
 async def test_it_follows_the_store(ending: Ending) -> None:
     """A run begins with what is stored, follows changes, and ends with the store."""
     ending.clock.now = 1010.0
@@ -169,10 +199,11 @@ def _bound(name: str, *, grace: int) -> JsonObject:
 
 async def test_a_deleted_pod_goes_by_itself(api: Served) -> None:
     """A pod on a node is there for its grace period and then gone, as the watchers are told."""
-    await api.create(PATH, _bound("one", grace=1))
+    # NB: its end has whole seconds, so that of one second next to nothing may be left.
+    await api.create(PATH, _bound("one", grace=3))
     async with api.watch(PATH) as events:
         reply = await api.call("DELETE", f"{PATH}/one")
-        assert reply.json["metadata"]["deletionGracePeriodSeconds"] == 1
+        assert reply.json["metadata"]["deletionGracePeriodSeconds"] == 3
         assert (await api.call("GET", f"{PATH}/one")).status == 200
         assert await events.take(3) == [("ADDED", "one"), ("MODIFIED", "one"), ("DELETED", "one")]
 

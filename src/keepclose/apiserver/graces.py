@@ -31,6 +31,8 @@ from keepclose.apiserver.storage.store import Store
 PODS: Final = "pods"
 # A deletionTimestamp has whole seconds, so the period may end so much later than it says.
 _TRUNCATED_SECONDS: Final = 1.0
+# The loop goes on after so much work.
+_TURN_SECONDS: Final = 0.005
 
 log = structlog.get_logger(__name__)
 
@@ -79,8 +81,12 @@ class Graces:
         try:
             self.resume()
             while True:
+                left = self.end_due()
+                if left is not None and left <= 0:
+                    # More pods are due, and in between the loop goes on.
+                    await asyncio.sleep(0)
                 try:
-                    async with asyncio.timeout(self.end_due()):
+                    async with asyncio.timeout(left):
                         changes = await subscription.next()
                 except TimeoutError:
                     continue
@@ -116,7 +122,12 @@ class Graces:
         heapq.heappush(by_monotonic, (latest, period.end, entry.namespace, entry.name))
 
     def end_due(self) -> float | None:
-        """Delete every pod whose time is over; return in how many seconds the next one's is."""
+        """Delete pods whose time is over; return in how many seconds the next one's is.
+
+        Thousands may be due at once, so that after a few milliseconds the rest is left for the next
+        call, and 0 or less is returned.
+        """
+        stop = time.perf_counter() + _TURN_SECONDS
         for queue in self._queues:
             while (left := self._next_of(queue)) is not None and left <= 0:
                 _at, end, namespace, name = heapq.heappop(queue[1])
@@ -126,6 +137,8 @@ class Graces:
                 # NB: a name may have come again since.
                 if entry is not None and period is not None and period.end == end:
                     self._end(entry)
+                if time.perf_counter() > stop:
+                    break
         waits = [left for queue in self._queues if (left := self._next_of(queue)) is not None]
         return min(waits, default=None)
 
