@@ -39,7 +39,7 @@ def module_names() -> list[str]:
     return sorted(info.name for info in found if not info.name.startswith(SKIPPED))
 
 
-def compiled_in(value: Any) -> Iterator[re.Pattern[str]]:
+def compiled_in(value: Any) -> Iterator[re.Pattern[Any]]:
     """Yield the patterns in a value of a module."""
     owner = getattr(value, "__self__", None)
     if isinstance(value, re.Pattern):
@@ -72,8 +72,12 @@ def uses_in(module: ModuleType) -> Iterator[Use]:
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     for name, value in vars(module).items():
         for pattern in compiled_in(value):
+            text, flags = pattern.pattern, pattern.flags
+            if isinstance(text, bytes):
+                # A pattern of bytes costs what the same pattern of ASCII texts does.
+                text, flags = text.decode("latin-1"), flags | re.ASCII
             for method in methods_of(name, value, tree):
-                yield Use(f"{module.__name__}.{name}", pattern.pattern, pattern.flags, method)
+                yield Use(f"{module.__name__}.{name}", text, flags, method)
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)

@@ -27,11 +27,11 @@ RESULT_HEADER: Final = (
 )
 CHUNK_BYTES: Final = 1 << 21
 LONGEST_RECORD: Final = 1 << 25
+"""A record that takes more bytes than this is taken for one whose quotes do not match."""
 LONGEST_HEADER: Final = 1 << 20
 MOST_ZONES: Final = 100
 """Allocators compare each zone with each other one, some of them several times over: thousands of
 zones take minutes a row, and no cluster has them."""
-"""A record that takes more bytes than this is taken for one whose quotes do not match."""
 SHOWN_FLAWS: Final = 20
 """So many bad rows of a chunk are described; the others are only counted."""
 
