@@ -46,6 +46,8 @@ SMALL, LARGE = 1_000, 4_000
 QUICK_SECONDS = 0.15
 # Linear is 4, quadratic 16; what lies between leaves room for noise.
 MAX_GROWTH = 9.0
+# How often a cost that seems too high is measured again.
+ATTEMPTS = 4
 # Pods stand within the workloads, whose other fields are few.
 TEMPLATES = frozenset({"Deployment", "ReplicaSet", "DaemonSet"})
 FORCE = WriteOptions(force=True)
@@ -293,15 +295,20 @@ def find_slow_steps(place: Place, *, distinct: bool) -> list[str]:
     large = measure(place, LARGE, distinct=distinct)
     if max(large.values()) < QUICK_SECONDS:
         return []
-    # Noise only ever adds, so that the least of two measurements counts.
-    again = measure(place, LARGE, distinct=distinct)
     small = measure(place, SMALL, distinct=distinct)
-    costs = {step: min(cost, again[step]) for step, cost in large.items()}
-    return [
-        f"{place} {step}: {small[step]:.3f} s for {SMALL}, {cost:.3f} s for {LARGE}"
-        for step, cost in costs.items()
-        if cost >= QUICK_SECONDS and cost > MAX_GROWTH * small[step]
-    ]
+    slow: list[str] = []
+    # Noise only ever adds, so that the least of several measurements counts.
+    for _ in range(ATTEMPTS):
+        again = measure(place, LARGE, distinct=distinct)
+        large = {step: min(cost, again[step]) for step, cost in large.items()}
+        slow = [
+            f"{place} {step}: {small[step]:.3f} s for {SMALL}, {cost:.3f} s for {LARGE}"
+            for step, cost in large.items()
+            if cost >= QUICK_SECONDS and cost > MAX_GROWTH * small[step]
+        ]
+        if not slow:
+            break
+    return slow
 
 
 @pytest.mark.parametrize("depth", ["top", "list"])
