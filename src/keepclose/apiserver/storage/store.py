@@ -117,7 +117,7 @@ class Store:
         """Return the store of a directory, made where there is none; None keeps it in memory.
 
         What was written survives the end of the process in any case, and a failure of the power
-        with `synchronous="full"`. DamagedError files are refused, or with `recovers` kept aside and
+        with `synchronous="full"`. Damaged files are refused, or with `recovers` kept aside and
         what is intact of them is used. Raises StorageError.
         """
         log, state = None, State()
