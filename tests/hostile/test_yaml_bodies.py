@@ -39,6 +39,13 @@ def merge_bomb(levels: int) -> str:
     return "\n".join(lines)
 
 
+def nested_merges(members: int) -> str:
+    """Return a map that is merged into one, and that into another, almost as deep as allowed."""
+    inner = ",".join(f"k{number}: v" for number in range(members))
+    levels = DEPTH_MAX - 10
+    return "a: " + "{<<: " * levels + "{" + inner + "}" + "}" * levels
+
+
 def alias_chain(levels: int) -> str:
     """Return a value that is nested deeply by aliases alone."""
     return "x0: &x0 [1]\n" + "".join(f"x{n}: &x{n} [*x{n - 1}]\n" for n in range(1, levels))
@@ -56,6 +63,7 @@ BOMBS = {
     "items": ("x:\n " + "- " * 40_000 + "1", f"exceeded max depth of {DEPTH_MAX}"),
     "aliases": (alias_bomb(10), "document contains excessive aliasing"),
     "merges": (merge_bomb(14), "document contains excessive aliasing"),
+    "nested merges": (nested_merges(40_000), "document contains excessive aliasing"),
     "chained aliases": (alias_chain(2 * DEPTH_MAX), f"exceeded max depth of {DEPTH_MAX}"),
     "a text repeated": (repeated_text(2_000), "document contains excessive aliasing"),
     "itself": ("x: &x [*x]", "value contains itself"),

@@ -52,7 +52,7 @@ def compose_tree(text: str) -> Node | Unreadable | None:
 def build_value(node: Node) -> Any:
     """Return the plain value of a node, or an Unreadable for the first thing that has none."""
     try:
-        return Builder(exact=False).build(node)
+        return Builder(_LIMITS, exact=False).build(node)
     except YamlError as error:
         return _explain_value(error)
 
@@ -60,7 +60,7 @@ def build_value(node: Node) -> Any:
 def read_members(node: MappingNode) -> dict[str, Node] | Unreadable:
     """Return the members of a map by their keys, merged ones included."""
     try:
-        return Builder(exact=False).members(node)
+        return Builder(_LIMITS, exact=False).members(node)
     except YamlError as error:
         return _explain_value(error)
 
@@ -110,6 +110,7 @@ _PLAIN_WORDS: Final = {
 _VALUE_WORDS: Final = {
     CONTAINS_ITSELF: "the document refers to itself",
     MERGE_NEEDS_MAP: "'<<' must be followed by a map",
+    TOO_MANY_ALIASES: "its '<<' repeat more than a document may hold",
     KEY_NEEDS_TEXT: "a key must be a text, not a list or a map",
 }
 

@@ -24,6 +24,7 @@ from keepclose.kube.yamlnodes import (
     NUMBER_CHARACTERS_MAX,
     STR,
     TAG,
+    TOO_MANY_ALIASES,
     Limits,
     YamlError,
     compose,
@@ -47,7 +48,7 @@ def read_yaml(text: str | bytes, limits: Limits) -> tuple[Any, list[str]]:
     document = compose(text, limits, alone=False)
     if document is None:
         return None, []
-    builder = Builder(exact=True)
+    builder = Builder(limits, exact=True)
     value = builder.build(document.root)
     if document.has_aliases:
         value = msgspec.json.decode(msgspec.json.encode(value))
@@ -62,9 +63,11 @@ class Builder:
     stands twice is an error, and a scalar that does not fit its tag stays a string.
     """
 
-    def __init__(self, *, exact: bool) -> None:
+    def __init__(self, limits: Limits, *, exact: bool) -> None:
         self.repeated: list[str] = []
         self._exact = exact
+        # Maps that merge one another repeat members as aliases do, without any.
+        self._merges_left = limits.repeated_nodes
         self._values: dict[int, Any] = {}
         self._members: dict[int, dict[str, Node]] = {}
 
@@ -124,7 +127,11 @@ class Builder:
         for base in bases:
             if not isinstance(base, MappingNode):
                 raise error_at(value, MERGE_NEEDS_MAP)
-            for name, member in self.members(base).items():
+            inherited = self.members(base)
+            self._merges_left -= len(inherited)
+            if self._merges_left < 0:
+                raise error_at(value, TOO_MANY_ALIASES)
+            for name, member in inherited.items():
                 merged.setdefault(name, member)
         # sigs.k8s.io/yaml takes a map in its order, so a later merge wins over a member.
         kept = {} if self._exact else {name: own[name] for name in merged if name in own}
