@@ -13,7 +13,7 @@ from keepclose.apiserver.serving.bodies import APPLY, YAML_NODES_MAX, ParsedYaml
 from keepclose.cli.manifests import load_manifests
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.kubeconfig import load_kubeconfig
-from keepclose.kube.yamlnodes import Limits, YamlError
+from keepclose.kube.yamlnodes import TAG_DIRECTIVES_MAX, Limits, YamlError
 from keepclose.kube.yamlvalues import read_yaml
 from keepclose.model.jsonvalues import DEPTH_MAX
 from keepclose.testing.apiservers import Served, serving
@@ -234,3 +234,26 @@ def test_parsing_is_separate_from_use() -> None:
     assert isinstance(broken.outcome, YamlError)
     for body, media_type in ((b"{}", YAML), (b"a: b: c", "application/json")):
         assert parse_body(body, media_type) is body
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\u2028"])
+async def test_tag_directives_are_bounded(api: Served, encoding: str, line_end: str) -> None:
+    """Each is compared with all before it: 3 MB of them held the server for minutes."""
+    lines = [f"%TAG !a{number}! b" for number in range(TAG_DIRECTIVES_MAX + 1)]
+    text = line_end.join([*lines, "---", "{apiVersion: v1, kind: ConfigMap, metadata: {name: t}}"])
+    reply = await api.call("POST", CONFIGMAPS, text.encode(encoding), type=YAML)
+    assert reply.status == 400
+    assert "exceeded max %TAG directives" in reply.message
+    with pytest.raises(YamlError, match="TAG directives"):
+        read_yaml(text, Limits())
+    allowed = line_end.join([*lines[1:], "---", "{name: t}"])
+    assert read_yaml(allowed.encode(encoding), Limits())[0] == {"name": "t"}
+
+
+async def test_texts_may_speak_of_tags(api: Served) -> None:
+    """A directive stands at the beginning of a line, and a text does not."""
+    text = BASE + "data:\n  text: |\n" + "    %TAG !a! b\n" * (2 * TAG_DIRECTIVES_MAX)
+    reply = await api.call("POST", CONFIGMAPS, text.encode(), type=YAML)
+    assert reply.status == 201
+    assert reply.json["data"]["text"].count("%TAG") == 2 * TAG_DIRECTIVES_MAX

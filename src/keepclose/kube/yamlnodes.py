@@ -11,6 +11,7 @@ before anything walks it.
 
 from __future__ import annotations
 
+import codecs
 import re
 from functools import lru_cache
 from typing import Any, Final
@@ -37,6 +38,8 @@ NUMBER_CHARACTERS_MAX: Final = 64
 
 TOO_DEEP: Final = f"exceeded max depth of {DEPTH_MAX}"
 TOO_MANY_ALIASES: Final = "document contains excessive aliasing"
+TAG_DIRECTIVES_MAX: Final = 100
+_TAG_DIRECTIVE: Final = re.compile("(?:^|[\\r\x85\u2028\u2029])%TAG", re.MULTILINE)
 CONTAINS_ITSELF: Final = "value contains itself"
 
 
@@ -86,6 +89,7 @@ def compose(text: str | bytes, limits: Limits, *, alone: bool) -> Document | Non
 
     `alone` refuses a text with a second document.
     """
+    _check_directives(text)
     try:
         parser = _Parser(text)
         try:
@@ -100,6 +104,22 @@ def compose(text: str | bytes, limits: Limits, *, alone: bool) -> Document | Non
         raise YamlError(_encoding_problem(error)) from None
     except (yaml.YAMLError, UnicodeError) as error:
         raise YamlError(str(error)) from None
+
+
+def _check_directives(text: str | bytes) -> None:
+    """Raise YamlError for a text that gives more tags a short form than anybody needs.
+
+    The parser compares each of them with all before it, in one call that nothing interrupts.
+    """
+    if isinstance(text, bytes):
+        if text.count(b"%T") + text.count(b"%\0T") <= TAG_DIRECTIVES_MAX:
+            return
+        wide = text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = text.decode("utf-16" if wide else "utf-8", errors="replace")
+    elif text.count("%T") <= TAG_DIRECTIVES_MAX:
+        return
+    if sum(1 for _ in _TAG_DIRECTIVE.finditer(text)) > TAG_DIRECTIVES_MAX:
+        raise YamlError(f"exceeded max %TAG directives of {TAG_DIRECTIVES_MAX}")
 
 
 def error_at(node: Node, problem: str, *, earlier: int | None = None) -> YamlError:
