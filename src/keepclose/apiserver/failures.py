@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from keepclose.model.causes import Cause
+
+# What an answer names of all that is wrong with an object. A cause may repeat the list that it
+# stands in, so that without a bound the answer has the square of the body's size.
+MOST_CAUSES: Final = 1000
+MOST_CAUSE_CHARACTERS: Final = 256 * 1024
 
 
 class Failure(Exception):  # noqa: N818 - the word that the API has for it
@@ -108,8 +113,9 @@ def stale(plural: str, group: str, name: str) -> Failure:
 
 
 def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Failure:
-    """Return the answer to an object that breaks the rules of its kind."""
-    texts = list(dict.fromkeys(map(str, causes)))
+    """Return the answer to an object that breaks the rules of its kind; it names the first ones."""
+    named = _shown(causes)
+    texts = list(dict.fromkeys(f"{cause.field}: {body}" for cause, body in named))
     message = f"{qualified(kind, group)} {_quoted(name)} is invalid"
     if len(texts) == 1:
         message += f": {texts[0]}"
@@ -120,11 +126,24 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Failur
         details["group"] = group
     if kind:
         details["kind"] = kind
-    if causes:
+    if named:
         details["causes"] = [
-            {"reason": cause.type, "message": cause.body, "field": cause.field} for cause in causes
+            {"reason": cause.type, "message": body, "field": cause.field} for cause, body in named
         ]
     return Failure(422, "Invalid", message, details=details)
+
+
+def _shown(causes: Sequence[Cause]) -> list[tuple[Cause, str]]:
+    """Return causes with what they say, as many as an answer may name."""
+    named: list[tuple[Cause, str]] = []
+    left = MOST_CAUSE_CHARACTERS
+    for cause in causes[:MOST_CAUSES]:
+        body = cause.body
+        named.append((cause, body))
+        left -= len(body) + len(cause.field)
+        if left < 0:
+            break
+    return named
 
 
 def bad_request(message: str) -> Failure:
