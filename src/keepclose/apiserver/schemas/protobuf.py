@@ -9,6 +9,7 @@ raises MessageError, and nothing else.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -24,6 +25,7 @@ from keepclose.apiserver.schemas.wires import (
     split_fields,
     split_numbers,
 )
+from keepclose.model.jsonvalues import VALUES_MAX
 
 JsonObject = dict[str, Any]
 # Takes one value as it was on the wire.
@@ -91,6 +93,24 @@ class Field(NamedTuple):
     omitzero: bool
 
 
+class _Values(threading.local):
+    """How many further values the body that a thread reads may have.
+
+    An empty message takes two bytes, and may stand for an object with others in it.
+    """
+
+    left = 0
+
+    def take(self, count: int) -> None:
+        """Count values; raises MessageError where there are too many."""
+        self.left -= count
+        if self.left < 0:
+            raise MessageError(f"exceeded max values of {VALUES_MAX}")
+
+
+_values: Final = _Values()
+
+
 def decode_protobuf(body: bytes) -> JsonObject:
     """Return the object that a body holds; raises MessageError where there is none to read."""
     if not body.startswith(_MAGIC):
@@ -111,6 +131,7 @@ def decode_protobuf(body: bytes) -> JsonObject:
     if known is None:
         raise MessageError(f'no kind "{kind}" is registered for version "{version}"')
     raw = read_bytes(envelope.get(2, _NOTHING)[-1])
+    _values.left = VALUES_MAX
     found: JsonObject = _message_reader(known)(raw)
     return {"kind": kind, "apiVersion": version, **found}
 
@@ -162,6 +183,7 @@ def _message_reader(name: str) -> Reader:
     }
 
     def read(value: Value) -> JsonObject:
+        _values.take(1)
         found = split_fields(read_bytes(value))
         made: JsonObject = blank.copy()
         number = 0
@@ -234,6 +256,7 @@ def _list_setter(field: Field, read: Reader) -> Setter:
     def put(made: JsonObject, values: list[Value]) -> None:
         sent = _unpack(values) if numbers else values
         if sent:
+            _values.take(len(sent))
             made[name] = [read(value) for value in sent]
 
     return put
@@ -244,6 +267,7 @@ def _map_setter(field: Field, read: Reader) -> Setter:
 
     def put(made: JsonObject, values: list[Value]) -> None:
         entries: JsonObject = {}
+        _values.take(len(values))
         for value in values:
             entry = split_fields(read_bytes(value))
             key = read_text(entry.get(1, _NOTHING)[-1])
