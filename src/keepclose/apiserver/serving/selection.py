@@ -23,6 +23,7 @@ _METADATA: Final = frozenset({"metadata.name", "metadata.namespace"})
 _NO_LABELS: Final[dict[str, str]] = {}
 # Most watchers look at the same few changes.
 _MOST_READ: Final = 256
+_decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _label_matchers: WeakValueDictionary[LabelSelector, LabelMatcher] = WeakValueDictionary()
 _field_matchers: WeakValueDictionary[FieldSelector, FieldMatcher] = WeakValueDictionary()
 
@@ -95,12 +96,22 @@ def _read_fields(resource: Resource, entry: Entry) -> dict[str, str]:
     known = _read.get(id(entry))
     if known is not None and known[0] is entry and known[1] is resource:
         return known[2]
-    found = from_stored(resource, msgspec.json.decode(entry.data))
+    found = _decode_selectable(resource, entry.data)
     values = {field: _text_at(found, field) for field in resource.selectable}
     if len(_read) >= _MOST_READ:
         _read.clear()
     _read[id(entry)] = (entry, resource, values)
     return values
+
+
+def _decode_selectable(resource: Resource, data: bytes) -> dict[str, Any]:
+    """Return an object with those of its members that may be selected by."""
+    if resource.stored_as:
+        return from_stored(resource, msgspec.json.decode(data))
+    # NB: the loop does this for watchers, and an object may have a mebibyte of other members.
+    names = {field.partition(".")[0] for field in resource.selectable} | _EVENT_SOURCES
+    parts = _decode_parts(data)
+    return {name: msgspec.json.decode(parts[name]) for name in names if name in parts}
 
 
 def _text_at(found: Any, path: str) -> str:
@@ -117,6 +128,7 @@ def _text_at(found: Any, path: str) -> str:
     return "" if found is None else str(found)
 
 
+_EVENT_SOURCES: Final = frozenset({"source", "reportingComponent"})
 _BOOLEANS: Final = frozenset({"spec.unschedulable", "spec.hostNetwork"})
 
 

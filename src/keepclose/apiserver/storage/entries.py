@@ -51,6 +51,8 @@ class Change(msgspec.Struct, gc=False):
     time: int
     # The line for watchers; None until it is first asked for, b"" when it is not kept.
     _frame: bytes | None = None
+    # The lines for those of whose selection the object became a part, or is none any more.
+    _other_frames: dict[str, bytes] | None = None
 
     @property
     def size(self) -> int:
@@ -67,9 +69,28 @@ class Change(msgspec.Struct, gc=False):
             self._frame = line
         return line
 
+    def selected_frame(self, type_: str) -> bytes:
+        """Return the line for a watcher to whom the change is of this type, by its selectors.
+
+        To one whose selection the object leaves, its last state is DELETED, with the version of
+        the change.
+        """
+        if type_ == self.type:
+            return self.frame
+        frames = self._other_frames or {}
+        if type_ not in frames:
+            data = self.entry.data
+            if type_ == DELETED and self.previous is not None:
+                data = _with_version(self.previous.data, self.version)
+            frames[type_] = b'{"type":"%b","object":%b}\n' % (type_.encode(), data)
+            if self._frame != b"":
+                self._other_frames = frames
+        return frames[type_]
+
     def forget_frame(self) -> None:
-        """Free the memory of the line; from here on it is made each time that it is asked for."""
+        """Free the memory of the lines; from here on they are made each time that it is asked."""
         self._frame = b""
+        self._other_frames = None
 
 
 class _Owner(msgspec.Struct, gc=False):
@@ -92,8 +113,18 @@ class _Head(msgspec.Struct, gc=False):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_head = msgspec.json.Decoder(_Head).decode
+_decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # What reading and writing JSON may raise; too deep nesting counts, and so do lone surrogates.
 _JSON_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+def _with_version(data: bytes, version: int) -> bytes:
+    """Return the bytes of an object with another version; nothing else of it is decoded."""
+    parts = _decode_parts(data)
+    metadata = _decode_parts(parts["metadata"])
+    metadata["resourceVersion"] = msgspec.Raw(_encode(str(version)))
+    parts["metadata"] = msgspec.Raw(_encode(metadata))
+    return _encode(parts)
 
 
 def read_key(obj: JsonObject) -> tuple[str, str]:
