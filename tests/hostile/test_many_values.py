@@ -1,15 +1,20 @@
-"""Bodies of a few bytes a value are bounded."""
+"""Bodies of a few bytes a value are bounded, and read beside the loop."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import functools
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from keepclose.apiserver.schemas.protobuf import decode_protobuf
 from keepclose.apiserver.schemas.wires import MessageError
+from keepclose.apiserver.serving.application import MANY_VALUES
+from keepclose.apiserver.serving.turns import Turns
+from keepclose.apiserver.serving.workers import Workers
 from keepclose.model.jsonvalues import VALUES_MAX, JsonValuesError, decode_json
 from keepclose.testing.apiservers import Served, serving
 
@@ -17,6 +22,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 NODES = "/api/v1/nodes"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
+MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
@@ -89,3 +95,70 @@ async def test_protobuf_of_too_many_values_is_a_bad_request(api: Served) -> None
     reply = await api.call("POST", NODES, _node_of_taints(1_500_000), type=PROTOBUF)
     assert reply.status == 400
     assert b"exceeded max values" in reply.body
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type", "body"),
+    [
+        (NODES, "application/json", b'{"spec":{"taints":[%b{}]}}' % (b"{}," * (MANY_VALUES + 1))),
+        (NODES, PROTOBUF, _node_of_taints(8_000)),
+        (NODES, "application/YAML; charset=utf-8", b"x: [%b]" % (b"[]," * 5_000)),
+        (REVIEWS, "application/yaml", b"spec: {x: [%b]}" % (b"[]," * 5_000)),
+        (REVIEWS, "application/json", b'{"spec":{"x":[%b0]}}' % (b"0," * (MANY_VALUES + 1))),
+    ],
+    ids=["json", "protobuf", "yaml", "review-yaml", "review-json"],
+)
+async def test_bodies_of_many_values_are_read_beside_the_loop(
+    api: Served, monkeypatch: pytest.MonkeyPatch, path: str, media_type: str, body: bytes
+) -> None:
+    """What they cost goes by their values, and not by their bytes alone."""
+    ran: list[str] = []
+    run = Workers.run
+
+    @functools.wraps(run)
+    async def note(self: Workers, identity: str, *args: Any, **how: Any) -> Any:
+        ran.append(identity)
+        return await run(self, identity, *args, **how)
+
+    monkeypatch.setattr(Workers, "run", note)
+    small = await api.call("POST", path, b"{}", token=api.token_of("node-n1"))
+    assert small.status in (400, 403, 422)
+    assert ran == []
+    reply = await api.call("POST", path, body, type=media_type, token=api.token_of("node-n1"))
+    assert 400 <= reply.status < 500
+    assert ran == ["system:node:n1"]
+
+
+async def test_what_has_grown_in_a_queue_is_answered_beside_the_loop(
+    api: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was small when it came may be about a large object at its turn."""
+    await api.create(NODES, {"metadata": {"name": "n1"}})
+    ran: list[str] = []
+    run_beside = Workers.run
+
+    async def note(self: Workers, identity: str, *args: Any, **how: Any) -> Any:
+        ran.append(identity)
+        return await run_beside(self, identity, *args, **how)
+
+    async def grow(_self: Any, _identity: str, work: Callable[[], Any]) -> Any:
+        # Another connection of the same client was faster.
+        grown = {"metadata": {"annotations": {"a": "x" * 200_000}}}
+        reply = await api.call("PATCH", f"{NODES}/n1", grown, type=MERGE)
+        assert reply.status == 200
+        ran.clear()
+        return work()
+
+    monkeypatch.setattr(Workers, "run", note)
+    monkeypatch.setattr(Turns, "must_wait", lambda *_: True)
+    monkeypatch.setattr(Turns, "run", grow)
+    reply = await api.call(
+        "PATCH",
+        f"{NODES}/n1",
+        {"metadata": {"annotations": {"b": "y"}}},
+        type=MERGE,
+        token=api.token_of("node-n1"),
+    )
+    assert reply.status == 200
+    assert reply.json["metadata"]["annotations"]["b"] == "y"
+    assert ran == ["system:node:n1"]

@@ -25,6 +25,7 @@ from keepclose.apiserver.failures import (
 from keepclose.apiserver.security.users import AUTHENTICATED, MASTERS, User
 from keepclose.apiserver.serving.answers import answer_failure, answer_with, noting
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, Attempt, OvertakenError
+from keepclose.apiserver.serving.bodies import PROTOBUF, YAML_TYPES, media_type_of
 from keepclose.apiserver.serving.container_requests import refuse_container_request
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.forms import (
@@ -61,6 +62,10 @@ LARGE_BYTES: Final = 32 * 1024
 """A request that has to do with more than so much JSON runs beside the loop."""
 YAML_FACTOR: Final = 8
 """YAML takes so much longer to read and write than JSON, and more."""
+PROTOBUF_FACTOR: Final = 8
+"""An empty object takes two bytes of protobuf."""
+MANY_VALUES: Final = 3000
+"""JSON of more values runs beside the loop too; 32 KiB of an ordinary object have half as many."""
 SMALL_LIST: Final = 64
 """A list of more objects runs beside the loop, unless they are sent as they are stored."""
 MOST_WATCHES: Final = 1000
@@ -132,7 +137,7 @@ class Application:
         self._pages = pages
         self._bookmark_seconds = bookmark_seconds
         self.workers = Workers()
-        self._turns: Turns[Answer | Stream] = Turns()
+        self._turns: Turns[Answer | Stream | Pending] = Turns()
         # Pieces of lists that are sent as they are stored.
         self._pieces: Turns[bytes] = Turns()
         self._watches: dict[str, int] = {}
@@ -150,7 +155,7 @@ class Application:
             target = parse_path(request.path)
             if target is None:
                 # NB: the documents of OpenAPI are made when they are first asked for.
-                if len(request.body) > LARGE_BYTES or request.path.startswith("/openapi/"):
+                if _is_large_body(request) or request.path.startswith("/openapi/"):
                     return self._page_later(request, query, started)
                 if request.path in _NEVER_QUEUED:
                     answer: Answer | Stream = self._page(request, query)
@@ -173,7 +178,7 @@ class Application:
                     # never end.
                     if verb == "watch":
                         return serve()
-                    return self._take_turn(user, serve, (verb, target), started)
+                    return self._take_turn(user, serve, (verb, target), started, call)
                 answer = self._serve(call, self._operations)
         except Exception as error:  # noqa: BLE001 - every failure is answered
             answer = _failed(error, request)
@@ -186,14 +191,22 @@ class Application:
         serve: Callable[[], Answer | Stream],
         counted: tuple[str, Target | None],
         started: float,
+        call: Call | None = None,
     ) -> Answer | Stream | Pending:
         """Answer now, or later where the caller has had its share."""
         if MASTERS in user.groups or not self._turns.must_wait(user.name, started):
             return serve()
 
+        def begin() -> Answer | Stream | Pending:
+            # What it is about may have grown while the request waited.
+            if call is not None and self._is_large(call):
+                return Pending(partial(self._answer_later, call, started))
+            return serve()
+
         async def wait() -> Answer | Stream:
             try:
-                return await self._turns.run(user.name, serve)
+                answer = await self._turns.run(user.name, begin)
+                return await answer.begin() if isinstance(answer, Pending) else answer
             except Failure as failure:
                 answer = answer_failure(failure)
                 self._count(*counted, answer, started)
@@ -293,15 +306,17 @@ class Application:
                 for entry in self.store.entries(target.resource.store, target.namespace)
             )
         else:
-            body = call.request.body
-            size = len(body)
+            size = len(call.request.body)
             if verb == "get" and call.form == _PLAIN:
                 return False
-            if size and b"yaml" in call.request.headers.get(b"content-type", b""):
-                size *= YAML_FACTOR
+            if _is_large_body(call.request):
+                return True
             if target.name:
                 entry = self.store.get(target.resource.store, target.namespace, target.name)
-                size += 0 if entry is None else len(entry.data)
+                if entry is not None:
+                    size += len(entry.data)
+                    if entry.data.count(b",") > MANY_VALUES:
+                        return True
         if call.form.media_type == YAML:
             size *= YAML_FACTOR
         return size > LARGE_BYTES
@@ -408,6 +423,19 @@ class Application:
 _PLAIN: Final = Form()
 # As in kube-apiserver, probes are answered however much else is asked.
 _NEVER_QUEUED: Final = frozenset(("/healthz", "/livez", "/readyz"))
+
+
+def _is_large_body(request: Request) -> bool:
+    """Return whether to read the body takes so long that it is done beside the loop."""
+    size = len(request.body)
+    if not size:
+        return False
+    media_type = media_type_of(request.header(b"content-type"))
+    if media_type in YAML_TYPES:
+        size *= YAML_FACTOR
+    elif media_type == PROTOBUF:
+        size *= PROTOBUF_FACTOR
+    return size > LARGE_BYTES or request.body.count(b",") > MANY_VALUES
 
 
 def _failed(error: Exception, request: Request) -> Answer:

@@ -52,7 +52,7 @@ YAML_NODES_MAX: Final = 100_000
 YAML_LIMITS: Final = Limits(nodes=YAML_NODES_MAX, repeated_nodes=YAML_NODES_MAX)
 # Up to here YAML is read within 10 ms, whatever it holds.
 YAML_AT_ONCE_BYTES: Final = 4096
-_YAML_TYPES: Final = frozenset({YAML, APPLY, "application/x-yaml"})
+YAML_TYPES: Final = frozenset({YAML, APPLY, "application/x-yaml"})
 _DEFAULT_VALIDATION: Final = "Warn"
 _SHOWN: Final = 30
 _REPEATED_MAX: Final = 100
@@ -80,7 +80,7 @@ def parse_body(body: bytes, media_type: str) -> bytes:
     A pure function that never raises, for threads beside the loop; the functions below take what
     it returns in place of the body.
     """
-    if media_type not in _YAML_TYPES or isinstance(body, ParsedYaml):
+    if media_type not in YAML_TYPES or isinstance(body, ParsedYaml):
         return body
     try:
         decode_json(body)
@@ -103,7 +103,7 @@ def _read_values(body: bytes, media_type: str, kind: str) -> tuple[JsonObject, l
     """Return the object and the keys that its YAML repeats, in the words of strict readers."""
     if media_type == PROTOBUF:
         return _read_protobuf(body), []
-    if media_type != JSON and media_type not in _YAML_TYPES:
+    if media_type != JSON and media_type not in YAML_TYPES:
         raise unsupported_media_type((JSON, YAML, PROTOBUF))
     repeated: list[str] = []
     try:

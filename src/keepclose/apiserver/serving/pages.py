@@ -94,14 +94,16 @@ def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonOb
     def page(request: Request, query: Query) -> Answer:
         del query
         for part in request.header(b"accept").split(","):
-            media_type, *parameters = (piece.strip() for piece in part.split(";"))
+            media_type, _, rest = part.partition(";")
+            if media_type.strip() != "application/json":
+                continue
+            parameters = (piece.strip() for piece in rest.split(";"))
             named = dict(one.split("=", 1) for one in parameters if "=" in one)
             version = named.get("v", "")
             if named.get("as") != _DISCOVERY or version not in ("v2", "v2beta1"):
                 continue
-            if media_type == "application/json":
-                shown = f"application/json;g=apidiscovery.k8s.io;v={version};as={_DISCOVERY}"
-                return Answer(200, msgspec.json.encode(whole(version)), shown.encode())
+            shown = f"application/json;g=apidiscovery.k8s.io;v={version};as={_DISCOVERY}"
+            return Answer(200, msgspec.json.encode(whole(version)), shown.encode())
         return Answer(200, msgspec.json.encode(plain(request.header(b"host"))), _JSON)
 
     return page
