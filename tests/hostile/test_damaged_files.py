@@ -128,6 +128,39 @@ async def test_no_flipped_bit_in_another_file_goes_unnoticed(
     assert refused >= least_refused * FLIPS
 
 
+@pytest.mark.parametrize("name", ["ca", "server"])
+@pytest.mark.parametrize(
+    ("intact", "flipped"),
+    [
+        pytest.param("a003020102", "a003020122", id="a version that there never was"),
+        pytest.param("0603551d0e", "0603551d0f", id="the same extension twice"),
+    ],
+)
+async def test_a_certificate_that_cannot_be_read_is_named(
+    data_directory: DataDirectory, tmp_path: Path, name: str, intact: str, flipped: str
+) -> None:
+    """A flipped bit that leaves the form of a certificate whole is refused by the file's name."""
+    directory = tmp_path / "data"
+    shutil.copytree(data_directory.path, directory)
+    path = directory / f"pki/{name}.crt"
+    content = ssl.PEM_cert_to_DER_cert(path.read_text())
+    assert content.count(bytes.fromhex(intact)) == 1
+    content = content.replace(bytes.fromhex(intact), bytes.fromhex(flipped))
+    path.write_text(ssl.DER_cert_to_PEM_cert(content))
+    assert str(path) in await _start_outcome(directory, data_directory)
+
+
+async def test_a_key_that_only_openssl_refuses_is_named(
+    data_directory: DataDirectory, tmp_path: Path
+) -> None:
+    """It is the key that is named, and not the certificate beside it."""
+    directory = tmp_path / "data"
+    shutil.copytree(data_directory.path, directory)
+    path = directory / "pki/server.key"
+    path.write_bytes(path.read_bytes().removesuffix(b"\n") + b"*")
+    assert str(path) in await _start_outcome(directory, data_directory)
+
+
 async def test_cut_and_swapped_files_are_named(
     data_directory: DataDirectory, tmp_path: Path
 ) -> None:

@@ -36,6 +36,14 @@ RENEWED_BEFORE: Final = timedelta(days=30)
 CA_LIFETIME: Final = timedelta(days=3652)
 LEAF_LIFETIME: Final = timedelta(days=365)
 
+# What `cryptography` raises over bytes that are no certificate, or no longer one.
+_UNREADABLE: Final = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 # Clocks differ: a certificate is good from a little before it was made.
 _TOLERANCE: Final = timedelta(minutes=5)
 _LOCAL_NAMES: Final = (
@@ -120,7 +128,10 @@ class Authority:
         # NB: OpenSSL is stricter about the form of these files than what has read them so far.
         path = self.server_certificate_path
         try:
-            context.load_cert_chain(path, self.server_key_path)
+            # NB: the certificate by itself first, which tells damage to it from that to the key.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
+            path = self.server_key_path
+            context.load_cert_chain(self.server_certificate_path, path)
             path = self.certificate_path
             context.load_verify_locations(path)
         except ssl.SSLError as error:
@@ -220,7 +231,7 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(certificate_pem)
             # NB: parts are read when they are asked for, and damage shows only then.
             public_key, _ = certificate.public_key(), certificate.extensions
-        except (ValueError, UnsupportedAlgorithm) as error:
+        except _UNREADABLE as error:
             raise BrokenFileError(certificate_path, "holds no certificate", fix) from error
         try:
             key = serialization.load_pem_private_key(key_pem, password=None)
