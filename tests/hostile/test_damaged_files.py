@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +19,8 @@ import pytest
 import yaml
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
+from keepclose.apiserver.storage.errors import StorageError
+from keepclose.apiserver.storage.store import Store
 from keepclose.testing.processes import NotStartedError, embedded_server, start_embedded
 
 FLIPS: Final = int(os.environ.get("KEEPCLOSE_FLIPS", "200")) // 10 or 1
@@ -159,6 +162,30 @@ async def test_a_key_that_only_openssl_refuses_is_named(
     path = directory / "pki/server.key"
     path.write_bytes(path.read_bytes().removesuffix(b"\n") + b"*")
     assert str(path) in await _start_outcome(directory, data_directory)
+
+
+def _link_to_nowhere(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def _link_to_file(path: Path) -> None:
+    path.symlink_to(path.with_name("store.lock"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, _link_to_nowhere, _link_to_file])
+@pytest.mark.parametrize(
+    "name", ["store.db", "store.db-wal", "store.db-shm", "store.db-mark", "store.db-reserve"]
+)
+def test_a_file_of_the_store_that_is_none_is_named(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    """A pipe is not waited for, and no link is followed to a file elsewhere."""
+    directory = tmp_path / "data"
+    Store.open(directory).close()
+    (directory / name).unlink(missing_ok=True)
+    make(directory / name)
+    with pytest.raises(StorageError, match=rf"{name}: is (a symbolic link|no regular file)"):
+        Store.open(directory)
 
 
 async def test_cut_and_swapped_files_are_named(

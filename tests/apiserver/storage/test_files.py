@@ -293,7 +293,7 @@ def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
 def test_a_directory_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
     """What cannot be read as a file is refused."""
     (tmp_path / DATA_FILE).mkdir()
-    with pytest.raises(StorageError, match="cannot be read: Is a directory"):
+    with pytest.raises(StorageError, match="is no regular file"):
         Store.open(tmp_path)
 
 

@@ -58,6 +58,8 @@ SELECT_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDE
 PLAIN_FILE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_SIZE: Final = 100
+# What stands beside the file: of SQLite, and of ours.
+_BESIDE: Final = ("-wal", "-shm", "-mark", "-mark.new", "-reserve")
 START_EMPTY: Final = f"move {DATA_FILE}* away to start empty"
 _ELSEWHERE: Final = f"choose another directory, or {START_EMPTY}"
 _RESTORE: Final = (
@@ -77,6 +79,28 @@ def expected_schema(file_format: int) -> list[tuple[str, str, str, str]]:
     if file_format == FORMAT_WITHOUT_SUMMARY:
         names.remove("summary")
     return [("table", name, name, _TABLES[name]) for name in names]
+
+
+def refuse_odd_files(path: Path) -> None:
+    """Raise a StorageError when a file of the store is none, or belongs to another user.
+
+    NB: SQLite, and whoever opens a file by its name, would wait for ever for a named pipe.
+    """
+    for suffix in ("", *_BESIDE):
+        where = path.with_name(path.name + suffix)
+        try:
+            status = where.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StorageError(where, f"cannot be read: {error.strerror}", _ELSEWHERE) from error
+        if stat.S_ISLNK(status.st_mode):
+            raise StorageError(where, "is a symbolic link", _ELSEWHERE)
+        if not stat.S_ISREG(status.st_mode):
+            raise StorageError(where, "is no regular file", _ELSEWHERE)
+        if status.st_uid != os.geteuid():
+            what = f"belongs to another user ({status.st_uid})"
+            raise StorageError(where, what, _ELSEWHERE)
 
 
 def refuse_remains(path: Path) -> None:

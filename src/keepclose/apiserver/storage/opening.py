@@ -26,6 +26,7 @@ from keepclose.apiserver.storage.files import (
     damaged,
     expected_schema,
     has_wal,
+    refuse_odd_files,
     refuse_remains,
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION
@@ -64,6 +65,7 @@ def open_log(
     lock = Lock(directory)
     path = directory / DATA_FILE
     try:
+        refuse_odd_files(path)
         _create_missing(path)
         try:
             contents = _read_contents(path, lock)
