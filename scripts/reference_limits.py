@@ -451,6 +451,14 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
+        "kube.errors:LONGEST_WAIT_S",
+        "seconds",
+        "time for which a server may ask to be left alone",
+        "it is asked again after that",
+        "no limit in client-go",
+    ),
+    Limit(
+        CLIENT,
         "kube.execplugin:LIMIT_S",
         "seconds",
         "time for an exec plugin to print credentials",

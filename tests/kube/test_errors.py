@@ -105,6 +105,9 @@ def test_a_body_that_is_no_status_is_the_message(body: bytes, want_message: str)
         pytest.param({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, {}, None, id="a date"),
         pytest.param({"Retry-After": "-1"}, {}, None, id="a negative number"),
         pytest.param({}, {"retryAfterSeconds": "x"}, None, id="nonsense"),
+        pytest.param({"Retry-After": "9" * 5000}, {}, None, id="more digits than a number has"),
+        pytest.param({"Retry-After": "9" * 20}, {}, 3600.0, id="for ever"),
+        pytest.param({}, {"retryAfterSeconds": 2**63}, 3600.0, id="for ever, from the details"),
         pytest.param({}, {}, None, id="nothing"),
     ],
 )
@@ -170,3 +173,9 @@ def test_what_was_sent_is_known() -> None:
     assert ConnectionRefused("h", "r").sent is False
     assert TimedOut("h", "r").sent is True
     assert TimedOut("h", "r", sent=False).sent is False
+
+
+def test_a_time_beyond_all_numbers_is_cut() -> None:
+    """A Status may hold an integer that no float can."""
+    body = b'{"details": {"retryAfterSeconds": %s}}' % (b"9" * 400)
+    assert error_from(429, {}, body).retry_after == errors.LONGEST_WAIT_S

@@ -220,6 +220,10 @@ _BY_CODE: Final[dict[int, type[ApiError]]] = {
     429: TooManyRequests,
     504: Timeout,
 }
+LONGEST_WAIT_S: Final = 3600
+"""How long a server may ask to be left alone; one that says more is asked again after this."""
+# Digits of a time to wait; a longer row of them is no time.
+_LONGEST_NUMBER: Final = 20
 # How much of an answer that is no Status is worth showing.
 _SHOWN_CHARACTERS: Final = 300
 
@@ -267,7 +271,11 @@ def _text(value: object) -> str:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a time to wait; 0 and dates, which only proxies send, count as absent."""
+    """Return a time to wait; 0 and dates, which only proxies send, count as absent.
+
+    NB: neither Python's int nor its float takes any number of digits.
+    """
     if isinstance(value, str):
-        value = int(value) if value.isascii() and value.isdecimal() else None
-    return float(value) if isinstance(value, int) and value > 0 else None
+        is_number = value.isascii() and value.isdecimal() and len(value) <= _LONGEST_NUMBER
+        value = int(value) if is_number else None
+    return float(min(value, LONGEST_WAIT_S)) if isinstance(value, int) and value > 0 else None
