@@ -451,6 +451,22 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
+        "kube.aiotransport:MOST_ANSWER_BYTES",
+        "bytes",
+        "an answer of an API server, unpacked",
+        "an error that names the server; tried again later",
+        "no limit in client-go",
+    ),
+    Limit(
+        CLIENT,
+        "kube.aiotransport:MOST_FAILURE_BYTES",
+        "bytes",
+        "an answer that tells of a failure",
+        "an error that names the server; tried again later",
+        "no limit in client-go",
+    ),
+    Limit(
+        CLIENT,
         "kube.errors:LONGEST_WAIT_S",
         "seconds",
         "time for which a server may ask to be left alone",

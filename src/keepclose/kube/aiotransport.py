@@ -1,8 +1,9 @@
 """The transport over aiohttp: connections, TLS, and a proof of who we are on every request.
 
-A body read in chunks has no limit; one that is read whole must be so within the timeout. A
-401 makes the credentials forget what they keep, and the request is sent once more. Redirects are
-not followed: they would take our credentials elsewhere.
+A body read in chunks has no limit; one that is read whole must be so within the timeout, and has no
+more bytes, unpacked, than any list of a cluster. A 401 makes the credentials forget what they keep,
+and the request is sent once more. Redirects are not followed: they would take our credentials
+elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from yarl import URL
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.credentials import ClientCertificate, Credentials, Proof
-from keepclose.kube.errors import ConnectionLost
+from keepclose.kube.errors import CHECK_SERVER, BrokenStream, ConnectionLost
 from keepclose.kube.faults import FAULTS, explain_fault
 from keepclose.kube.tls import make_context
 from keepclose.kube.transport import Request
@@ -35,6 +36,10 @@ LEAVE_TURNS: Final = 50
 LEAVE_S: Final = 0.01
 # A watch of a busy cluster is read in pieces of this size rather than line by line.
 BUFFER_BYTES: Final = 1 << 18
+MOST_ANSWER_BYTES: Final = 1 << 30
+"""The largest answer: the list of all pods of 5,000 nodes has half of it."""
+MOST_FAILURE_BYTES: Final = 8 << 20
+"""The largest answer that tells of a failure."""
 # Over this size aiohttp warns about a body that it would have to send in one piece.
 WHOLE_BYTES: Final = 1 << 20
 
@@ -82,9 +87,21 @@ class AioResponse:
         """Return the whole body and free the connection."""
         left = None if self._deadline is None else self._deadline - self._clock.monotonic()
         try:
-            return await self._clock.wait_for(self._response.read(), left)
+            return await self._clock.wait_for(self._read_whole(), left)
         except FAULTS as error:
             raise explain_fault(error, self._host) from error
+
+    async def _read_whole(self) -> bytes:
+        most = MOST_ANSWER_BYTES if self.status < 300 else MOST_FAILURE_BYTES
+        chunks: list[bytes] = []
+        left = most
+        while chunk := await self._response.content.readany():
+            left -= len(chunk)
+            if left < 0:
+                reason = f"the answer has more than {most >> 20} MiB"
+                raise BrokenStream(self._host, reason, fix=CHECK_SERVER)
+            chunks.append(chunk)
+        return b"".join(chunks)
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Iterate over the body as it arrives."""

@@ -220,6 +220,8 @@ _BY_CODE: Final[dict[int, type[ApiError]]] = {
     429: TooManyRequests,
     504: Timeout,
 }
+CHECK_SERVER: Final = "check that the server is a Kubernetes API server"
+"""What to do about an answer that no API server gives."""
 LONGEST_WAIT_S: Final = 3600
 """How long a server may ask to be left alone; one that says more is asked again after this."""
 # Digits of a time to wait; a longer row of them is no time.

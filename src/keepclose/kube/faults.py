@@ -13,6 +13,7 @@ from typing import Final
 import aiohttp
 
 from keepclose.kube.errors import (
+    CHECK_SERVER,
     BrokenStream,
     ConnectionLost,
     ConnectionRefused,
@@ -37,7 +38,7 @@ def explain_fault(error: BaseException, host: str, *, proxy: str = "") -> Transp
         case TimeoutError():
             return TimedOut(host, "no answer in time", fix="try again, or ask for less at once")
         case aiohttp.ClientSSLError():
-            return TlsError(host, "the two sides cannot agree on TLS", fix=_CHECK_SERVER)
+            return TlsError(host, "the two sides cannot agree on TLS", fix=CHECK_SERVER)
         case aiohttp.ClientProxyConnectionError():
             reason = f"the proxy {proxy} cannot be reached: {_words(error.os_error)}"
             return ConnectionRefused(host, reason, fix=_CHECK_PROXY)
@@ -57,9 +58,9 @@ def explain_fault(error: BaseException, host: str, *, proxy: str = "") -> Transp
             return ConnectionLost(host, "the answer was cut off")
         case aiohttp.ClientResponseError():
             reason = f"the answer is no HTTP: {error.message or error.status}"
-            return BrokenStream(host, reason, fix=_CHECK_SERVER)
+            return BrokenStream(host, reason, fix=CHECK_SERVER)
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
-            return BrokenStream(host, "the server's URL cannot be used", fix=_CHECK_SERVER)
+            return BrokenStream(host, "the server's URL cannot be used", fix=CHECK_SERVER)
         case ValueError():
             # NB: the words of the error may hold the token that it is about.
             fix = "check the token for line breaks and odd characters"
@@ -74,7 +75,6 @@ def explain_fault(error: BaseException, host: str, *, proxy: str = "") -> Transp
 
 _CHECK_ROUTE: Final = "check the server's address and the firewalls on the way"
 _CHECK_PROXY: Final = "check proxy-url or HTTPS_PROXY"
-_CHECK_SERVER: Final = "check that the server is a Kubernetes API server"
 
 
 def _explain_connecting(error: OSError, host: str) -> TransportError:

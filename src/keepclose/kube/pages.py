@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from keepclose.kube.errors import BrokenStream, UnreadableObject
+from keepclose.kube.errors import CHECK_SERVER, BrokenStream, UnreadableObject
 from keepclose.kube.kinds import Kind
 from keepclose.model.causes import Cause, invalid
 from keepclose.model.decoding import WHOLE, Rejected, convert_as
@@ -157,4 +157,4 @@ def _read_plain(data: bytes | msgspec.Raw) -> dict[str, Any] | None:
 
 
 def _not_the_api(where: str, reason: str) -> BrokenStream:
-    return BrokenStream(where, reason, fix="check that the server is a Kubernetes API server")
+    return BrokenStream(where, reason, fix=CHECK_SERVER)

@@ -16,7 +16,7 @@ import structlog
 from keepclose import __version__
 from keepclose.kube import requests
 from keepclose.kube.clock import Clock
-from keepclose.kube.errors import Expired
+from keepclose.kube.errors import CHECK_SERVER, BrokenStream, Expired
 from keepclose.kube.exchanges import Exchange
 from keepclose.kube.kinds import Kind
 from keepclose.kube.pages import Page, decode_object, decode_page
@@ -140,6 +140,9 @@ class Reader:
                 whole.items += page.items
                 whole.rejected += page.rejected
                 whole.resource_version = page.resource_version
+            if token and page.continue_token == token:
+                where = f"list of {kind}"
+                raise BrokenStream(where, "a page leads to itself", fix=CHECK_SERVER)
             token = page.continue_token
             if not token:
                 whole.continue_token, whole.remaining = "", None

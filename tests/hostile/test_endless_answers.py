@@ -1,0 +1,92 @@
+"""An API server that answers without end: its clients stop reading and say so."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+from aiohttp import web
+
+from keepclose.kube import aiotransport
+from keepclose.kube.aiotransport import Server
+from keepclose.kube.client import Client
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.connection import ConnectionSettings, User, connect
+from keepclose.kube.errors import BrokenStream
+from keepclose.kube.kinds import NODES
+from keepclose.kube.retries import Retries
+
+MOST: Final = 4 << 20
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def asking(handler: Handler) -> AsyncIterator[Client]:
+    """Serve every path with a handler; give a client that tries once."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    settings = ConnectionSettings(Server(f"http://127.0.0.1:{runner.addresses[0][1]}"), User())
+    retries = Retries(max_elapsed=0)
+    try:
+        async with connect(settings, clock=SystemClock(), retries=retries) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def _lower_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aiotransport, "MOST_ANSWER_BYTES", MOST)
+    monkeypatch.setattr(aiotransport, "MOST_FAILURE_BYTES", MOST)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_without_end_is_given_up(status: int) -> None:
+    """Neither a list nor a failure is read beyond its limit."""
+    sent = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        await response.write(b'{"items": [')
+        # NB: an end all the same, or a client that reads on would do so for ever.
+        while sent < 64 * MOST:
+            await response.write(b" " * 65536)
+            sent += 65536
+        return response
+
+    async with asking(answer) as client:
+        with pytest.raises(BrokenStream, match="more than 4 MiB; check that the server"):
+            await client.list_all(NODES)
+    assert sent < 32 * MOST
+
+
+async def test_an_answer_that_unpacks_to_too_much_is_given_up() -> None:
+    """What counts is what comes out of compression."""
+    packed = gzip.compress(b'{"items": [' + b" " * (64 * MOST))
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        return web.Response(body=packed, headers=headers)
+
+    async with asking(answer) as client:
+        with pytest.raises(BrokenStream, match="more than 4 MiB"):
+            await client.list_all(NODES)
+
+
+async def test_pages_that_lead_to_themselves_are_given_up() -> None:
+    """A list that has the same next page for ever ends in an error."""
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": [], "metadata": {"continue": "more"}})
+
+    async with asking(answer) as client:
+        with pytest.raises(BrokenStream, match="a page leads to itself"):
+            await client.list_all(NODES)
