@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from yarl import URL
+
 from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.aiotransport import Server
 from keepclose.kube.connection import ConnectionSettings, User
@@ -169,9 +171,12 @@ def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -
         url = f"{'https' if authority or insecure or has_certificate else 'http'}://{url}"
     if not url.startswith(("http://", "https://")):
         raise cluster.error("server", f"{url!r} is no web address", fix="begin it with https://")
+    _check_url(cluster, "server", url)
     proxy = cluster.text("proxy-url")
     if proxy and not proxy.startswith(("http://", "https://")):
         raise cluster.error("proxy-url", f"{proxy!r} is not supported", fix="name an http proxy")
+    if proxy:
+        _check_url(cluster, "proxy-url", proxy)
     return Server(
         url=url,
         authority=authority,
@@ -180,6 +185,17 @@ def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -
         proxy=proxy or find_proxy(url, env),
         source=cluster.file,
     )
+
+
+def _check_url(cluster: Fields, field: str, url: str) -> None:
+    """Refuse an address without a host, or with a host or port that there cannot be."""
+    try:
+        host = URL(url).host
+    except ValueError:
+        host = None
+    if not host:
+        fix = "write it as https://HOST:PORT, with a port up to 65535"
+        raise cluster.error(field, f"{url!r} is no web address", fix=fix)
 
 
 def _read_user(user: Fields, cluster: Fields) -> User:
