@@ -483,6 +483,14 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
+        "kube.execplugin:MOST_BYTES",
+        "bytes",
+        "what an exec plugin prints",
+        "the plugin is ended, an error names it",
+        "no limit in client-go",
+    ),
+    Limit(
+        CLIENT,
         "controller.webhook:_MOST_BYTES",
         "bytes",
         "an AdmissionReview that the webhook takes",

@@ -27,6 +27,8 @@ API_VERSIONS: Final = (
 )
 # A program may talk to an identity provider, or wait for somebody at a browser.
 LIMIT_S: Final = 60.0
+MOST_BYTES: Final = 1 << 20
+"""What a program may print; a certificate with its chain and key has a few thousand bytes."""
 # So much sooner than the program says are its credentials taken as expired.
 MARGIN_S: Final = 5.0
 
@@ -116,11 +118,12 @@ class ExecCredentials:
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-        except OSError as error:
-            why = f"cannot run {command}: {error.strerror}"
+        except (OSError, ValueError) as error:
+            # NB: a ValueError is about a NUL or a "=" in an argument or in the environment.
+            why = f"cannot run {command}: {getattr(error, 'strerror', None) or error}"
             raise self._error(why, "command", fix="check that it is a program") from error
         try:
-            output, complaints = await self._clock.wait_for(process.communicate(), LIMIT_S)
+            output, complaints = await self._clock.wait_for(_read_pipes(process), LIMIT_S)
         except TimeoutError as error:
             why = f"{command} gave no answer in {LIMIT_S:g} s"
             raise self._error(why, fix="run it by hand to see what it waits for") from error
@@ -129,6 +132,9 @@ class ExecCredentials:
                 # NB: programs are often scripts; what they started would go on without them.
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
+        if output is None or complaints is None:
+            why = f"{command} printed more than {MOST_BYTES >> 20} MiB"
+            raise self._error(why, fix="run it by hand to see what it prints")
         if process.returncode:
             said = " ".join(complaints.decode(errors="replace").split())[-300:]
             why = f"{command} failed with exit code {process.returncode}"
@@ -140,7 +146,7 @@ class ExecCredentials:
         fix = f"it must print an ExecCredential of {self._spec.api_version} with a status"
         try:
             credential = msgspec.json.decode(output, type=_Credential)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             # NB: what it printed may be a secret; only what msgspec says about it is shown.
             raise self._error(f"{self._spec.command} printed no JSON: {error}", fix=fix) from error
         if credential.kind != "ExecCredential" or credential.api_version != self._spec.api_version:
@@ -167,3 +173,32 @@ class ExecCredentials:
     def _error(self, why: str, field: str = "", *, fix: str) -> ConfigError:
         path = f"{self._spec.field}.{field}" if field else self._spec.field
         return ConfigError(why, file=self._spec.source, field=path, fix=fix)
+
+
+async def _read_pipes(process: asyncio.subprocess.Process) -> tuple[bytes | None, bytes | None]:
+    """Return what a program prints until it ends; None in place of what is too much to be read."""
+    output = asyncio.ensure_future(_read_pipe(process.stdout))
+    complaints = asyncio.ensure_future(_read_pipe(process.stderr))
+    try:
+        done, _ = await asyncio.wait({output, complaints}, return_when=asyncio.FIRST_COMPLETED)
+        if any(one.result() is None for one in done):
+            return None, None
+        printed = await output, await complaints
+    finally:
+        output.cancel()
+        complaints.cancel()
+    if None not in printed:
+        await process.wait()
+    return printed
+
+
+async def _read_pipe(reader: asyncio.StreamReader | None) -> bytes | None:
+    """Return all of a pipe, or None as soon as it is too much."""
+    chunks: list[bytes] = []
+    left = MOST_BYTES
+    while reader is not None and (chunk := await reader.read(1 << 16)):
+        left -= len(chunk)
+        if left < 0:
+            return None
+        chunks.append(chunk)
+    return b"".join(chunks)
