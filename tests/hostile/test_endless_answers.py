@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from threading import Thread
 from typing import Final
 
 import pytest
 from aiohttp import web
+from typer.testing import CliRunner
 
+from keepclose.cli import proxy_status
+from keepclose.cli.main import app
 from keepclose.kube import aiotransport
 from keepclose.kube.aiotransport import Server
 from keepclose.kube.client import Client
@@ -26,9 +31,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @asynccontextmanager
 async def asking(handler: Handler) -> AsyncIterator[Client]:
     """Serve every path with a handler; give a client that tries once."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, shutdown_timeout=0)
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(application, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     settings = ConnectionSettings(Server(f"http://127.0.0.1:{runner.addresses[0][1]}"), User())
@@ -90,3 +95,27 @@ async def test_pages_that_lead_to_themselves_are_given_up() -> None:
     async with asking(answer) as client:
         with pytest.raises(BrokenStream, match="a page leads to itself"):
             await client.list_all(NODES)
+
+
+def test_the_status_of_a_proxy_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers in the place of a proxy is read up to a limit, and told with exit code 4."""
+    monkeypatch.setattr(proxy_status, "MOST_BYTES", MOST)
+
+    def answer(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer, suppress(OSError):
+            peer.recv(65536)
+            peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            # NB: an end all the same, or a client that reads on would do so for ever.
+            for _ in range(64):
+                peer.sendall(b" " * MOST)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=answer, args=(listener,))
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        result = CliRunner().invoke(app, ["proxy", "status", "--metrics-address", address])
+        thread.join()
+    assert result.exit_code == 4
+    want = f"error: what answers at {address} is no keepclose proxy: more than 4 MiB\n"
+    assert result.output == want

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,6 +22,8 @@ _MODES = {
     "NodeLevel": "same node",
     "TopologyKeys": "topology keys",
 }
+MOST_BYTES: Final = 256 << 20
+"""The largest answer of a proxy; one about 10,000 Services has a tenth of it."""
 
 
 def status(
@@ -77,8 +79,8 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
         connection = HTTPConnection(host, port, timeout=30)
         try:
             connection.request("GET", f"/debug/services.json?{query}")
-            answer = connection.getresponse()
-            body = answer.read()
+            with connection.getresponse() as answer:
+                body = answer.read(MOST_BYTES + 1)
         finally:
             connection.close()
     except (OSError, ValueError, HTTPException) as error:
@@ -89,6 +91,9 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
         )
     if answer.status != 200:
         what = f"what answers at {address} is no keepclose proxy: status {answer.status}"
+        fail(what, code=ExitCode.UNREACHABLE)
+    if len(body) > MOST_BYTES:
+        what = f"what answers at {address} is no keepclose proxy: more than {MOST_BYTES >> 20} MiB"
         fail(what, code=ExitCode.UNREACHABLE)
     return body
 
