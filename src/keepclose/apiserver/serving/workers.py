@@ -1,6 +1,6 @@
 """Work off the event loop: large requests run in threads, shared fairly among identities.
 
-A thread computes while the loop serves everybody else; the interpreter switches between them, so no
+A thread computes while the loop serves other clients; the interpreter switches between them, so no
 work may sit in one long call of C code. The store belongs to the loop: work that has something to
 store asks for it by `on_loop`, which runs a short step there and returns its result.
 
@@ -39,7 +39,7 @@ __all__ = ["MOST_QUEUED", "THREADS", "Abandoned", "Workers"]
 
 
 class _Job:
-    """A piece of work and whoever awaits it."""
+    """A piece of work, its identity and the future that its caller awaits."""
 
     __slots__ = ("error", "exempt", "future", "identity", "result", "used", "work")
 
@@ -115,14 +115,15 @@ class Workers:
         """Return what the step returns on the loop; called by work, in its thread."""
         outcome: Future[T] = Future()
         loop = self._loop
-        if self._closed or loop is None:
-            raise Abandoned
+        # NB: before the look at `_closed`: a step that `close` did not find here must not be taken.
         self._steps.add(outcome)
         try:
+            if self._closed or loop is None:
+                raise Abandoned
             loop.call_soon_threadsafe(_take_step, step, outcome)
             return outcome.result()
         except RuntimeError:
-            if loop.is_closed():
+            if loop is not None and loop.is_closed():
                 raise Abandoned from None
             raise
         finally:
