@@ -1,7 +1,7 @@
 """Which stored objects a request with selectors is about.
 
 Labels are kept beside each entry, so most requests are answered without reading any JSON; fields
-other than name and namespace are read from the object when somebody asks about them. Requests with
+other than name and namespace are read from the object when a selector names them. Requests with
 equal selectors share one matcher, and what is asked about one object by many watchers is read once.
 """
 

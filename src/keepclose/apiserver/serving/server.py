@@ -1,6 +1,6 @@
 """The HTTPS server: listens, hands requests to the application, and ends without losing any.
 
-The event loop is the only thread. Connections are bounded in number and each in what it may
+All of this runs on the event loop. Connections are bounded in number and each in what it may
 hold; those whose client takes too long are closed by one sweep over all connections.
 """
 

@@ -4,7 +4,7 @@ A small request is answered at once, in the moment it is complete. An identity w
 taken more than their share of the last moments must queue instead: queued requests are answered a
 few milliseconds at a time, one of each identity in turn, and in between the loop looks after all
 connections. So a client with a hundred connections slows down itself alone. Nothing is held back
-while nobody else has work, and administrators never queue.
+while no other identity has work, and administrators never queue.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from keepclose.apiserver.storage.recovery import Recovered, Summary, recover
 from keepclose.apiserver.storage.salvage import salvage
 from keepclose.apiserver.storage.walframes import find_wal_damage
 
-# Seconds that a write waits for somebody who looks into the file with another program.
+# Seconds that a write waits for another program that reads the file.
 _BUSY_TIMEOUT: Final = 0.5
 # The write-ahead log is cut back to this after a large transaction.
 _WAL_BYTES_KEPT: Final = 16 << 20

@@ -1,8 +1,9 @@
 """Objects of all kinds under one growing version: the only door to what the server knows.
 
 A write is checked, made durable, and only then seen by readers and watchers, in this order, so
-that nobody ever acts on something that a crash could take back. All methods are quick and are
-called from one thread. Names of stores are plain strings; what the objects mean is not known here.
+that no client ever acts on something that a crash could take back. All methods are quick and are
+called from the thread of the event loop; `get` and `version` may be called from any thread. Names
+of stores are plain strings; what the objects mean is not known here.
 """
 
 from __future__ import annotations

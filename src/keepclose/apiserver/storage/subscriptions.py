@@ -5,7 +5,7 @@ queue. A reader that lets more changes wait than its limit, or more bytes, is gi
 would otherwise hold ever more old versions in memory. What arrives at once is not held against a
 reader, who had no chance to take it: a large transaction counts as one change, the backlog at the
 beginning as none. Readers are woken a few at a time, and in between the event loop looks after its
-connections: thousands who watch the same objects must not keep everybody else waiting.
+connections: thousands who watch the same objects must not keep other clients waiting.
 """
 
 from __future__ import annotations
