@@ -37,23 +37,7 @@ def _large(name: str, **data: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "data": {**filling, **data}}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "large-creates",
-        "managed-fields",
-        "conditions",
-        "yaml-list",
-        "table-list",
-        "selected-list",
-        "delete-collection",
-        "huge-selectors",
-        "watch-storm",
-        "watch-fan-out",
-        "discovery",
-        "small-storm",
-    ],
-)
+@pytest.mark.parametrize("name", ATTACKS)
 def test_no_request_holds_the_loop(tmp_path: Path, name: str) -> None:
     """However often the request is repeated, the loop is never held for long at a time.
 

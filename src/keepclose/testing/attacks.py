@@ -274,12 +274,40 @@ def _yaml_map() -> bytes:
     return (head + ",\n".join(f"k{number}: v" for number in range(200_000)) + "}}\n").encode()
 
 
+def _applied_conditions() -> bytes:
+    """Return an apply of 20,000 conditions of the node's own status."""
+    applied = msgspec.json.decode(_conditions())
+    applied |= {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE_NAME}}
+    return msgspec.json.encode(applied)
+
+
+def _sexagesimal() -> bytes:
+    """Return a number of hours, minutes and seconds, as YAML 1.1 has them, without end."""
+    return b"apiVersion: v1\nkind: Event\nmessage: 1" + b":59" * 300_000
+
+
+def _nested_merges() -> bytes:
+    """Return maps that each merge the one within, 190 levels deep."""
+    inner = ",".join(f"k{number}: v" for number in range(40_000))
+    return ("a: " + "{<<: " * 190 + "{" + inner + "}" + "}" * 190).encode()
+
+
+def _large_patch() -> bytes:
+    """Return a patch of the node's annotations by 200 kB."""
+    annotations = {f"k{number}": "v" * 1_000 for number in range(200)}
+    return msgspec.json.encode({"metadata": {"annotations": annotations}})
+
+
 _TREES: Final[Mapping[str, Callable[[], bytes]]] = {
     "nested-yaml": lambda: b"a: " + b"[" * 20_000,
     "nested-flow": lambda: b"{a: " * 50_000,
     "nested-json": lambda: b'{"a":' * 500_000,
     "alias-bomb": _alias_bomb,
     "yaml-map": _yaml_map,
+    "sexagesimal": _sexagesimal,
+    "nested-merges": _nested_merges,
+    "applied-conditions": _applied_conditions,
+    "large-patch": _large_patch,
     "copies": _copies,
     "conditions": _conditions,
     "element-order": _element_order,
@@ -438,17 +466,91 @@ async def _small_storm(attacker: Attacker) -> None:
 
 
 async def _delete_large_grace(attacker: Attacker) -> None:
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "grace"},
-        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
-    }
+    """Delete pods whose grace period, their own or the client's, is without end."""
     body = Tree("grace").encode()
-    await attacker.exchange(
-        attacker.request("POST", _PODS, pod, who="lab"),
-        attacker.request("DELETE", f"{_PODS}/grace", body, who="lab"),
+    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
+    for name, fields, sent in (
+        ("grace", {}, body),
+        ("own-grace", {"terminationGracePeriodSeconds": 2**62}, None),
+    ):
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {**spec, **fields},
+        }
+        await attacker.exchange(
+            attacker.request("POST", _PODS, pod, who="lab"),
+            attacker.request("DELETE", f"{_PODS}/{name}", sent, who="lab"),
+            attacker.request("DELETE", f"{_PODS}/{name}?gracePeriodSeconds=0", who="lab"),
+        )
+
+
+async def _scale(attacker: Attacker) -> None:
+    """Ask for as many replicas as a number holds, and for none again."""
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    web = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
+    }
+    await attacker.exchange(attacker.request("POST", path, web, who="admin"))
+    for replicas in (2**31 - 1, 0):
+        patch = msgspec.json.encode({"spec": {"replicas": replicas}})
+        scale = attacker.request("PATCH", f"{path}/web/scale", patch, media_type=MERGE, who="admin")
+        await attacker.exchange(scale)
+
+
+async def _odd_values(attacker: Attacker) -> None:
+    """Ask with values that no number holds, and patch with an index beyond any list."""
+    digits = "9" * 5_000
+    queries = (
+        f"resourceVersion={digits}",
+        f"limit={digits}",
+        f"watch=1&timeoutSeconds=1{'0' * 400}",
+        "continue=eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6OTk5OTk5OTk5LCJzdGFydCI6ImEvYlx1MDAwMCJ9",
     )
+    requests = [attacker.request("GET", f"/api/v1/services?{query}") for query in queries[:2]]
+    requests.append(attacker.request("GET", f"/api/v1/services?{queries[3]}"))
+    step = [{"op": "add", "path": f"/metadata/finalizers/{digits}", "value": "a"}]
+    requests.append(attacker.request("PATCH", _NODE, step, media_type=JSON_PATCH))
+    await attacker.exchange(*requests)
+    wire = await attacker.connect()
+    try:
+        await wire.send(attacker.request("GET", f"/api/v1/services?{queries[2]}"))
+        await wire.reader.readuntil(b"\r\n\r\n")
+    finally:
+        wire.close()
+
+
+async def _refused_rights(attacker: Attacker) -> None:
+    """Apply what one may not create, and show credentials behind the body."""
+    path = "/apis/apps/v1/namespaces/default/deployments/web?fieldManager=x"
+    body = (
+        b"{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {selector:"
+        b" {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers:"
+        b" [{name: c, image: i}]}}}}"
+    )
+    await attacker.exchange(
+        attacker.request("PATCH", path, body, media_type=APPLY, who="lab"),
+    )
+    token = attacker.target.token("admin").encode()
+    wire = await attacker.connect()
+    try:
+        await wire.send(
+            b"POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+            b"Authorization: Bearer " + token + b"\r\n\r\n"
+        )
+        reply = await wire.reply()
+        attacker.statuses[reply.status] = attacker.statuses.get(reply.status, 0) + 1
+    finally:
+        wire.close()
 
 
 _CASES: Final = (
@@ -459,10 +561,22 @@ _CASES: Final = (
     Attack("alias-bomb", _making("POST", _EVENTS, "alias-bomb", media_type=YAML)),
     Attack("yaml-map", _making("POST", _EVENTS, "yaml-map", media_type=YAML)),
     Attack("apply-yaml", _making("PATCH", _NODE + "?fieldManager=x", "yaml-map", media_type=APPLY)),
+    Attack("sexagesimal", _making("POST", _EVENTS, "sexagesimal", media_type=YAML)),
+    Attack("nested-merges", _making("POST", _EVENTS, "nested-merges", media_type=YAML)),
     Attack("copies", _making("PATCH", _NODE, "copies", media_type=JSON_PATCH), seed_node),
     Attack(
         "conditions",
         _making("PATCH", f"{_NODE}/status", "conditions", media_type=STRATEGIC),
+        seed_node,
+    ),
+    Attack(
+        "applied-conditions",
+        _making(
+            "PATCH",
+            f"{_NODE}/status?fieldManager=x&force=true",
+            "applied-conditions",
+            media_type=APPLY,
+        ),
         seed_node,
     ),
     Attack(
@@ -483,8 +597,14 @@ _CASES: Final = (
     Attack("managed-fields", _making("POST", _EVENTS, "managed")),
     Attack("large-creates", _making("POST", _EVENTS, "large-event")),
     Attack("large-creates-parallel", _making("POST", _EVENTS, "large-event"), parallel=8),
+    Attack(
+        "history", _making("PATCH", _NODE, "large-patch", media_type=MERGE), seed_node, parallel=4
+    ),
     Attack("owners", _making("POST", _EVENTS, "owners")),
     Attack("grace", _delete_large_grace),
+    Attack("scale", _scale),
+    Attack("odd-values", _odd_values, seed_node),
+    Attack("refused-rights", _refused_rights),
     Attack("endless-headers", _endless_headers),
     Attack("many-headers", _many_headers),
     Attack("idle-connections", _idle_connections),
