@@ -142,7 +142,7 @@ async def test_a_reader_of_large_objects_is_given_up_sooner(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few changes are too many where they hold too much memory; one alone never is."""
-    monkeypatch.setattr(subscriptions, "MAX_PENDING_BYTES", 10)
+    monkeypatch.setattr(subscriptions, "PENDING_BYTES", 10)
     watch = store.subscribe("pods", since=None, limit=100)
     store.create("pods", make("one"))
     assert watch.pending == 1
