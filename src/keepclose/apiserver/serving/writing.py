@@ -39,7 +39,7 @@ from keepclose.apiserver.serving.reading import read_one
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
-from keepclose.apiserver.storage.errors import TooLarge
+from keepclose.apiserver.storage.errors import NoSpace, TooLarge
 from keepclose.apiserver.strategies.base import Context, Strategy
 from keepclose.apiserver.strategies.events import newer_event_causes
 from keepclose.apiserver.strategies.metadata import metadata_causes
@@ -353,6 +353,8 @@ def _refusing_large() -> Iterator[None]:
         yield
     except TooLarge:
         raise Failure(500, "", "etcdserver: request is too large") from None
+    except NoSpace:
+        raise Failure(500, "", "etcdserver: mvcc: database space exceeded") from None
 
 
 def timestamp() -> str:

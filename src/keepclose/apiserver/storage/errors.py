@@ -64,6 +64,10 @@ class TooLarge(Refusal):
         self.limit = limit
 
 
+class NoSpace(Refusal):
+    """All objects together have so many bytes that no writer may add to them."""
+
+
 class Exists(Refusal):
     """There is an object of this name already."""
 

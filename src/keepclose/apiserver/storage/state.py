@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from keepclose.apiserver.storage.collection import Collection
-from keepclose.apiserver.storage.entries import DELETED, Change, Entry
+from keepclose.apiserver.storage.entries import DELETED, OVERHEAD, Change, Entry
 from keepclose.apiserver.storage.history import FIRST_VERSION, History
 from keepclose.apiserver.storage.recovery import Recovered
 from keepclose.apiserver.storage.subscriptions import Subscribers
@@ -35,13 +35,15 @@ class Part:
 class State:
     """What readers and watchers see."""
 
-    __slots__ = ("_base", "_owned", "parts", "version")
+    __slots__ = ("_base", "_owned", "parts", "size", "version")
 
     def __init__(self) -> None:
         """Begin empty."""
         self.version = self._base = FIRST_VERSION
         self.parts: dict[str, Part] = {}
         self._owned: dict[str, dict[Key, None]] = {}
+        # The bytes of all objects, with what holds them.
+        self.size = 0
 
     def restore(self, recovered: Recovered) -> None:
         """Take over what a log held."""
@@ -52,6 +54,7 @@ class State:
             part = self.part(store)
             for entry in objects.values():
                 part.objects.put(entry)
+                self.size += len(entry.data) + OVERHEAD
                 self._own(store, entry)
         for change in recovered.changes:
             self.part(change.store).history.append(change)
@@ -98,12 +101,15 @@ class State:
 
     def _apply(self, change: Change) -> None:
         part, entry, previous = self.part(change.store), change.entry, change.previous
-        if previous is not None and previous.owners:
-            self._disown(change.store, previous)
+        if previous is not None:
+            self.size -= len(previous.data) + OVERHEAD
+            if previous.owners:
+                self._disown(change.store, previous)
         if change.type == DELETED:
             part.objects.remove(entry.namespace, entry.name)
         else:
             part.objects.put(entry)
+            self.size += len(entry.data) + OVERHEAD
             self._own(change.store, entry)
         part.history.append(change)
 

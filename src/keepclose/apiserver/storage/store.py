@@ -34,6 +34,7 @@ from keepclose.apiserver.storage.errors import (
     Exists,
     Malformed,
     Missing,
+    NoSpace,
     Stale,
     StorageError,
     TooLarge,
@@ -56,6 +57,9 @@ __all__ = [
     "TooLarge",
 ]
 
+# Objects of clients may have so many bytes together, with what holds them; they are all in memory.
+# The number is that of etcd.
+OBJECTS_MAX_BYTES: Final = 2 << 30
 # So many changes of a store stay known, unless they are older than the age in seconds, or have
 # more bytes, by themselves or with those of all other stores: a node may write 1 MB a time.
 HISTORY: Final = 20_000
@@ -181,7 +185,7 @@ class Store:
         return self._state.owned_by(uid)
 
     def create(self, store: str, obj: JsonObject, *, max_bytes: int | None = None) -> Entry:
-        """Store a new object and set its resourceVersion. Raises Exists, TooLarge.
+        """Store a new object and set its resourceVersion. Raises Exists, TooLarge, NoSpace.
 
         After any failure the resourceVersion in the object means nothing.
         """
@@ -200,7 +204,7 @@ class Store:
     ) -> Entry:
         """Store a new state of an object and set its resourceVersion.
 
-        Raises Missing, Stale, TooLarge.
+        Raises Missing, Stale, TooLarge, NoSpace.
         """
         previous = self._expect((store, *read_key(obj)), expected)
         return self._write(store, MODIFIED, obj, previous, max_bytes=max_bytes)
@@ -320,6 +324,13 @@ class Store:
         entry = encode_entry(obj, version)
         if max_bytes is not None and len(entry.data) > max_bytes:
             raise TooLarge(len(entry.data), max_bytes)
+        before = 0 if previous is None else len(previous.data)
+        if (
+            max_bytes is not None
+            and len(entry.data) > before
+            and self._state.size + len(entry.data) - before > OBJECTS_MAX_BYTES
+        ):
+            raise NoSpace(f"objects have {self._state.size} bytes, of {OBJECTS_MAX_BYTES}")
         change = Change(version, kind, entry, previous, store, int(self._clock()))
         if batch is None:
             self._commit([change])
