@@ -333,7 +333,7 @@ def test_unknown_fields_grow_linearly(depth: str) -> None:
         door.store.close()
         return spent
 
-    small, large = min(cost(10_000), cost(10_000)), min(cost(40_000), cost(40_000))
+    small, large = min(cost(6_000), cost(6_000)), min(cost(24_000), cost(24_000))
     assert large < MAX_GROWTH * small + 0.05, f"{small:.3f} s, then {large:.3f} s"
 
 

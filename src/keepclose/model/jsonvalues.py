@@ -18,7 +18,9 @@ import msgspec
 DEPTH_MAX: Final = 200
 # The largest EndpointSlice, of 1,000 endpoints, has 20,000; so many take 30 ms to decode.
 VALUES_MAX: Final = 100_000
-_SEPARATORS: Final = (b",", b"[", b"{")
+_OPENING: Final = (b"[", b"{")
+_CLOSING: Final = (b"]", b"}")
+_SEPARATORS: Final = (b",", *_OPENING)
 _PORTION: Final = 64 * 1024
 
 
@@ -54,7 +56,10 @@ def decode_json(text: bytes | str) -> Any:
 
 
 def _check_values(text: bytes | str) -> None:
-    """Raise JsonValuesError for a text of too many values, before it is decoded."""
+    """Raise JsonValuesError for a text of too many values, before it is decoded.
+
+    One that is nested too deeply is said to be that.
+    """
     if len(text) <= VALUES_MAX:
         return
     data = text if isinstance(text, bytes) else text.encode(errors="replace")
@@ -62,13 +67,14 @@ def _check_values(text: bytes | str) -> None:
         return
     # What stands between quotes is text, unless the quotes themselves are escaped.
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    count, is_text = 0, False
+    count, depth, is_text = 0, 0, False
     for start in range(0, len(plain), _PORTION):
         parts = plain[start : start + _PORTION].split(b'"')
         outside = b"".join(parts[is_text::2])
         count += sum(map(outside.count, _SEPARATORS))
+        depth += sum(map(outside.count, _OPENING)) - sum(map(outside.count, _CLOSING))
         if count > VALUES_MAX:
-            raise JsonValuesError
+            raise JsonDepthError if depth > DEPTH_MAX else JsonValuesError
         is_text ^= len(parts) % 2 == 0
 
 

@@ -197,20 +197,20 @@ def _conditions() -> bytes:
 
 
 def _element_order() -> bytes:
-    order = [{"type": f"Type{number}"} for number in range(50_000)]
-    conditions = [{"type": f"Type{number}", "status": "True"} for number in range(20_000)]
+    order = [{"type": f"Type{number}"} for number in range(20_000)]
+    conditions = [{"type": f"Type{number}", "status": "True"} for number in range(15_000)]
     return msgspec.json.encode(
         {"status": {"$setElementOrder/conditions": order, "conditions": conditions}}
     )
 
 
 def _unknown_fields() -> bytes:
-    fields = {f"unknown{number}": 1 for number in range(120_000)}
+    fields = {f"unknown{number}": 1 for number in range(90_000)}
     return msgspec.json.encode(_event(**fields))[:_LARGE]
 
 
 def _unknown_everywhere() -> bytes:
-    fields = {f"unknown{number}": {"a": [1, {"b": 2}]} for number in range(60_000)}
+    fields = {f"unknown{number}": {"a": [1, {"b": 2}]} for number in range(19_000)}
     return msgspec.json.encode(_event(**fields))
 
 
@@ -256,7 +256,7 @@ def _owners() -> bytes:
     event = _event(message="x")
     event["metadata"]["ownerReferences"] = [
         {"apiVersion": "v1", "kind": "Node", "name": f"n{number}", "uid": f"u{number}"}
-        for number in range(30_000)
+        for number in range(19_000)
     ]
     return msgspec.json.encode(event)
 
