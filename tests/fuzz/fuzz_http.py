@@ -60,6 +60,10 @@ def seeds() -> Iterator[bytes]:
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET http://a/b HTTP/1.1\r\n\r\nHEAD \xff HTTP/1.1\r\n\r\n",
+        b"\r\n" * 50
+        + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        + b"\n" * 100
+        + b"GET /a HTTP/1.1\r\n\r\n",
         b"CONNECT a:1 HTTP/1.1\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     )
 

@@ -32,8 +32,6 @@ MAX_HEADER_LINES: Final = 1000
 # What a chunked body may have beside its data: so much for each chunk and so much in all, as in Go.
 CHUNK_OVERHEAD_BYTES: Final = 18
 MAX_EXCESS_BYTES: Final = 16 * 1024
-# Empty lines before a request, which some old clients send behind a body.
-MAX_BLANK_BYTES: Final = 64
 
 
 class _RefusedError(Exception):
@@ -71,7 +69,6 @@ class Incoming:
         self._version = "1.1"
         self._checked_host: bytes | None = None
         self._requests = 0
-        self._blank_bytes = 0
         self.peer: dict[str, Any] | None = None
         # When the request that is coming in began; None between requests.
         self.started: float | None = None
@@ -98,9 +95,8 @@ class Incoming:
                 self._feed_on(data)
             else:
                 self._parser.feed_data(data)
-                if requests == self._requests:
-                    self._count_blank(len(data))
-                elif self.started is not None and self.in_head and requests + 1 == self._requests:
+                # NB: empty lines before a request begin none, so that the connection stays idle.
+                if self.started is not None and self.in_head and requests + 1 == self._requests:
                     # NB: a head that began behind another request counts from the next bytes on.
                     self._count_head(len(data))
         except _RefusedError:
@@ -137,7 +133,6 @@ class Incoming:
         self.started = self._loop.time()
         self.in_head = True
         self._requests += 1
-        self._blank_bytes = 0
         self._head_bytes = self._field_bytes = self._header_lines = 0
         self._chunks = self._excess_bytes = 0
         self._url = b""
@@ -243,11 +238,6 @@ class Incoming:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse_head()
-
-    def _count_blank(self, size: int) -> None:
-        self._blank_bytes += size
-        if self._blank_bytes > MAX_BLANK_BYTES:
-            self._refuse(400, b"400 Bad Request")
 
     def _count_excess(self, size: int, chunks: int) -> None:
         """Count what is no data: sizes and extensions of chunks, and the trailer."""
