@@ -58,6 +58,11 @@ def test_texts_are_read(text: str, want_texts: list[JsonText]) -> None:
             id="half a character",
         ),
         pytest.param(
+            f'{{"a": {"9" * 5000}}}',
+            JsonError("not valid JSON: a number of 5,000 digits; at most 64 can be read", 1),
+            id="a number of too many digits",
+        ),
+        pytest.param(
             "[" * 100_000, JsonError("not valid JSON: nested too deeply", 1), id="too deep"
         ),
     ],

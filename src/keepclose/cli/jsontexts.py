@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
 from keepclose.model.jsonvalues import JsonDepthError, check_depth
+
+# Kubernetes has whole numbers of 64 bits at most, and quantities with some more digits.
+_DIGITS_MAX: Final = 64
 
 
 class JsonText(msgspec.Struct, frozen=True):
@@ -45,7 +48,9 @@ def split_json(text: str) -> tuple[list[JsonText], JsonError | None]:
             repeated.append(next(key for key, count in counts.items() if count > 1))
         return members
 
-    decoder = json.JSONDecoder(object_pairs_hook=collect, parse_constant=_refuse_constant)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=collect, parse_constant=_refuse_constant, parse_int=_read_int
+    )
     documents: list[JsonText] = []
     position, line = _blanks_end(text, 0), 1
     line += text.count("\n", 0, position)
@@ -87,6 +92,13 @@ _surrogate = re.compile(r"\\u[dD][89a-fA-F]")
 def _blanks_end(text: str, position: int) -> int:
     match = _blanks.match(text, position)
     return match.end() if match else position
+
+
+def _read_int(digits: str) -> int:
+    # NB: Python reads a number in quadratic time, and up to 4,300 digits only.
+    if len(digits) > _DIGITS_MAX:
+        raise ValueError(f"a number of {len(digits):,} digits; at most {_DIGITS_MAX} can be read")
+    return int(digits)
 
 
 def _refuse_constant(name: str) -> NoReturn:
