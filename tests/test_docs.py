@@ -40,6 +40,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_puts_data_where_every_user_can_write(page: Path) -> None:
+    """A directory below /tmp may have been there before, with files of another user."""
+    suggested = re.findall(r"--data-dir[ =](\S+)", page.read_text())
+    assert [path for path in suggested if path.startswith(("/tmp", "/var/tmp", "/dev/shm"))] == []  # noqa: S108
+
+
 def test_tests_that_pages_name_exist() -> None:
     """Each test file that a page names as a proof is there."""
     named = {
