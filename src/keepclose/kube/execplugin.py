@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
@@ -108,8 +109,10 @@ class ExecCredentials:
         if spec.cluster is not None:
             info["spec"]["cluster"] = spec.cluster
         environment["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(info).decode()
+        loop = asyncio.get_running_loop()
         try:
-            process = await asyncio.create_subprocess_exec(
+            transport, run = await loop.subprocess_exec(
+                _Run,
                 command,
                 *spec.args,
                 env=environment,
@@ -123,23 +126,26 @@ class ExecCredentials:
             why = f"cannot run {command}: {getattr(error, 'strerror', None) or error}"
             raise self._error(why, "command", fix="check that it is a program") from error
         try:
-            output, complaints = await self._clock.wait_for(_read_pipes(process), LIMIT_S)
+            await self._clock.wait_for(run.stopped, LIMIT_S)
         except TimeoutError as error:
             why = f"{command} gave no answer in {LIMIT_S:g} s"
             raise self._error(why, fix="run it by hand to see what it waits for") from error
         finally:
-            if process.returncode is None:
+            if transport.get_returncode() is None:
                 # NB: programs are often scripts; what they started would go on without them.
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        if output is None or complaints is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(transport.get_pid(), signal.SIGKILL)
+            # NB: a pipe that is not read to its end keeps the end of its program from being seen.
+            transport.close()
+            await run.ended
+        if run.is_too_much:
             why = f"{command} printed more than {MOST_BYTES >> 20} MiB"
             raise self._error(why, fix="run it by hand to see what it prints")
-        if process.returncode:
-            said = " ".join(complaints.decode(errors="replace").split())[-300:]
-            why = f"{command} failed with exit code {process.returncode}"
+        if code := transport.get_returncode():
+            said = " ".join(run.complaints.decode(errors="replace").split())[-300:]
+            why = f"{command} failed with exit code {code}"
             raise self._error(f"{why}: {said}" if said else why, fix="run it by hand")
-        return output
+        return run.output
 
     def _read(self, output: bytes) -> tuple[Proof, float | None]:
         """Return the proof that the output holds, and when it expires."""
@@ -175,30 +181,44 @@ class ExecCredentials:
         return ConfigError(why, file=self._spec.source, field=path, fix=fix)
 
 
-async def _read_pipes(process: asyncio.subprocess.Process) -> tuple[bytes | None, bytes | None]:
-    """Return what a program prints until it ends; None in place of what is too much to be read."""
-    output = asyncio.ensure_future(_read_pipe(process.stdout))
-    complaints = asyncio.ensure_future(_read_pipe(process.stderr))
-    try:
-        done, _ = await asyncio.wait({output, complaints}, return_when=asyncio.FIRST_COMPLETED)
-        if any(one.result() is None for one in done):
-            return None, None
-        printed = await output, await complaints
-    finally:
-        output.cancel()
-        complaints.cancel()
-    if None not in printed:
-        await process.wait()
-    return printed
+class _Run(asyncio.SubprocessProtocol):
+    """What a program printed so far, and its end."""
 
+    def __init__(self) -> None:
+        self._printed = {1: bytearray(), 2: bytearray()}
+        self.is_too_much = False
+        """Whether it printed more than is read."""
+        self.stopped = asyncio.get_running_loop().create_future()
+        """Done when it ended and closed its pipes, or printed too much."""
+        self.ended = asyncio.get_running_loop().create_future()
+        """Done when it ended and its pipes are closed."""
 
-async def _read_pipe(reader: asyncio.StreamReader | None) -> bytes | None:
-    """Return all of a pipe, or None as soon as it is too much."""
-    chunks: list[bytes] = []
-    left = MOST_BYTES
-    while reader is not None and (chunk := await reader.read(1 << 16)):
-        left -= len(chunk)
-        if left < 0:
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
+    @property
+    def output(self) -> bytes:
+        """What it printed."""
+        return bytes(self._printed[1])
+
+    @property
+    def complaints(self) -> bytes:
+        """What it printed as errors."""
+        return bytes(self._printed[2])
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Keep what comes, up to a limit."""
+        printed = self._printed[fd]
+        printed += data
+        if len(printed) > MOST_BYTES:
+            self.is_too_much = True
+            printed.clear()
+            self._stop()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Note the end."""
+        self._stop()
+        # NB: the waiter may have been cancelled.
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _stop(self) -> None:
+        if not self.stopped.done():
+            self.stopped.set_result(None)
