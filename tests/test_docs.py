@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -84,12 +85,18 @@ def test_two_commands_are_two() -> None:
     told = re.search(r"^make test +# all tests, (about \d+ minutes on two cores)$", test)
     assert told is not None
     say = subprocess.run(
-        # NB: the tests may run by make themselves, which would tell of directories then.
+        # NB: the tests may run by make themselves, which would tell of directories then, and with
+        # arguments of their own.
         ["make", "--no-print-directory", "--dry-run", "--old-file=.venv/.ready", "test"],
         capture_output=True,
         text=True,
         check=True,
         cwd=ROOT,
+        env={
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("MAKEFLAGS", "PYTEST_ARGS")
+        },
     )
     assert say.stdout.startswith(f'echo "running all tests: {told[1]}"\n')
 

@@ -115,7 +115,26 @@ def _check_strategic(document: dict[str, Any], patch: dict[str, Any]) -> None:
     plain = b"$" not in msgspec.json.encode(patch) and not _has_null_in_list(patch, within=False)
     if plain and _is_typed(merged):
         again = apply_strategic_patch(merged, patch, _SERVICE)
+        if _repeats_value(patch):
+            # Two items with one merge key are both added to no list, but both merged into the
+            # first of a list that is there.
+            merged, again = again, apply_strategic_patch(again, patch, _SERVICE)
         require(again == merged, "merging strategically again changes something")
+
+
+def _repeats_value(value: Any) -> bool:
+    """Return whether a list has two items that may have the same merge key."""
+    if isinstance(value, dict):
+        return any(map(_repeats_value, value.values()))
+    if not isinstance(value, list):
+        return False
+    members = [
+        msgspec.json.encode(member)
+        for item in value
+        if isinstance(item, dict)
+        for member in item.items()
+    ]
+    return len(set(members)) < len(members) or any(map(_repeats_value, value))
 
 
 def _is_typed(document: dict[str, Any]) -> bool:

@@ -88,13 +88,13 @@ class KubeletBed:
                     return
                 await asyncio.sleep(0.005)
 
-    async def until_told(self, reason: str) -> list[tuple[str, str, int]]:
-        """Return type, message and count of the events of that reason once there is one."""
+    async def until_told(self, reason: str, *, events: int = 1) -> list[tuple[str, str, int]]:
+        """Return type, message and count of the events of that reason once there are so many."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 page = await self.client.list_all(EVENTS, namespace="default")
                 found = [one for one in page.items if one.reason == reason]
-                if found:
+                if len(found) >= events:
                     return [(one.type, one.message, one.count) for one in found]
                 await asyncio.sleep(0.01)
 

@@ -579,7 +579,7 @@ async def test_a_pod_without_its_image_is_pending(bed: KubeletBed) -> None:
     assert pod.status.phase == "Pending"
     assert (status_of(pod, "Ready"), status_of(pod, "Initialized")) == ("False", "True")
     assert pod.status.pod_ip
-    events = await bed.until_told("Failed")
+    events = await bed.until_told("Failed", events=2)
     assert ("Warning", "Error: ErrImagePull") in [(kind, text) for kind, text, _ in events]
     await bed.until(waits_with("ImagePullBackOff"))
     ((kind, text, _),) = await bed.until_told("BackOff")
