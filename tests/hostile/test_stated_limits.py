@@ -45,7 +45,6 @@ NO_LIMITS = {
     "apiserver.serving.connection_table:UNAUTHENTICATED_LIMIT": "a reason, as the metric names it",
     "apiserver.serving.connection_table:USER_LIMIT": "a reason, as the metric names it",
     "apiserver.serving.identities:_BASE_MAX": "the form of generated names",
-    "apiserver.serving.incoming:MAX_BLANK_BYTES": "empty lines before a request mean nothing",
     "apiserver.serving.notices:MOST_OF_ONE": "how the limit of warnings is divided",
     "apiserver.serving.options:_MAX_VERSION": "a number of 64 bits",
     "apiserver.serving.selection:_MOST_READ": "the size of a cache",
