@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.serving.turns import SHARE_SECONDS, TURN_SECONDS, Turns
-from keepclose.apiserver.serving.workers import Abandoned, Workers
+from keepclose.apiserver.serving.workers import Abandoned, Workers, collect_cycles
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.attackers import Attacker, Target
 from keepclose.testing.attacks import Tree
@@ -179,3 +181,61 @@ async def test_sigterm_ends_a_server_whose_threads_work(tmp_path: Path) -> None:
         for wire in wires:
             wire.close()
         await attacker.close()
+
+
+@contextmanager
+def _collections() -> Iterator[asyncio.Event]:
+    """Yield an event that each collection of all objects sets; none comes by itself."""
+    collected = asyncio.Event()
+
+    def hear(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop" and info["generation"] == 2:
+            collected.set()
+
+    was_on = gc.isenabled()
+    gc.disable()
+    gc.callbacks.append(hear)
+    try:
+        yield collected
+    finally:
+        gc.callbacks.remove(hear)
+        if was_on:
+            gc.enable()
+
+
+async def test_all_objects_are_looked_at_when_no_work_is_under_way() -> None:
+    """A large request is not stopped by a collection that has to go through all it made."""
+    workers = Workers(threads=1)
+    hold = threading.Event()
+    holder = await _started(workers, hold, "node")
+    with _collections() as collected:
+        collecting = asyncio.ensure_future(collect_cycles(workers, every=0))
+        try:
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            assert not collected.is_set()
+            hold.set()
+            async with asyncio.timeout(PATIENCE):
+                await holder
+                await collected.wait()
+        finally:
+            collecting.cancel()
+            workers.close()
+
+
+async def test_work_without_end_keeps_no_garbage_for_ever() -> None:
+    """After a while all objects are looked at whatever is under way."""
+    workers = Workers(threads=1)
+    hold = threading.Event()
+    holder = await _started(workers, hold, "node")
+    with _collections() as collected:
+        collecting = asyncio.ensure_future(collect_cycles(workers, every=0, at_last=0))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await collected.wait()
+            assert not holder.done()
+        finally:
+            collecting.cancel()
+            hold.set()
+            await holder
+            workers.close()

@@ -52,6 +52,7 @@ from keepclose.apiserver.serving.pages import make_pages
 from keepclose.apiserver.serving.server import Server
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.watching import BOOKMARK_SECONDS
+from keepclose.apiserver.serving.workers import collect_cycles
 from keepclose.apiserver.serving.writing import Writer, timestamp
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
@@ -74,9 +75,9 @@ NAMESPACES: Final = (
 END_SECONDS: Final = 20.0
 """A server that was asked to end is gone after this time, whatever it does."""
 _RETRY_SECONDS: Final = 1.0
-# How often Python looks for unreachable cycles. It stops all threads for that, and with its own
-# values it goes through a large request again and again, for tenths of a second each time.
-_COLLECTED_AT: Final = (50_000, 10, 100)
+# Python looks for unreachable cycles among the newest objects by itself, among all of them when it
+# is asked to: it stops all threads for that, and a large request has a million objects.
+_COLLECTED_AT: Final = (50_000, 1 << 20, 1 << 20)
 
 log = structlog.get_logger(__name__)
 
@@ -312,7 +313,9 @@ async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     await server.start()
     gc.freeze()
     gc.set_threshold(*_COLLECTED_AT)
+    collecting = loop.create_task(collect_cycles(server.application.workers))
     on_ready(f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})")
     await ended.wait()
+    collecting.cancel()
     await server.stop()
     signal.setitimer(signal.ITIMER_REAL, 0)

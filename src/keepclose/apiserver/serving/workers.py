@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import gc
 import queue
 import sys
 import threading
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError as Abandoned
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from keepclose.apiserver.failures import Failure, too_many_requests
 
@@ -33,9 +34,13 @@ MOST_QUEUED: Final = 16
 """Requests of one identity that may wait; each may hold a body of 3 MiB."""
 SWITCH_SECONDS: Final = 0.0005
 """After this time a thread lets the loop go on; Python's own 5 ms add up to a slow answer."""
+# How often unreachable cycles are looked for among all objects, unless work is under way; after the
+# longer time they are in any case.
+_COLLECT_SECONDS: Final = 10.0
+_COLLECT_AT_LAST_SECONDS: Final = 60.0
 _MOST_REMEMBERED: Final = 1024
 
-__all__ = ["MOST_QUEUED", "THREADS", "Abandoned", "Workers"]
+__all__ = ["MOST_QUEUED", "THREADS", "Abandoned", "Workers", "collect_cycles"]
 
 
 class _Job:
@@ -86,6 +91,11 @@ class Workers:
         self._level = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._steps: set[Future[Any]] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work is under way."""
+        return bool(self._running)
 
     async def run(
         self, identity: str, work: Callable[[], T], *, exempt: bool = False, begun: bool = False
@@ -210,3 +220,20 @@ def _take_step(step: Callable[[], Any], outcome: Future[Any]) -> None:
         outcome.set_result(step())
     except BaseException as error:  # noqa: BLE001 - it is raised where the work waits
         outcome.set_exception(error)
+
+
+async def collect_cycles(
+    workers: Workers, *, every: float = _COLLECT_SECONDS, at_last: float = _COLLECT_AT_LAST_SECONDS
+) -> NoReturn:
+    """Look for unreachable cycles among all objects now and then, until cancelled.
+
+    That stops all threads for as long as there are objects to look at, of which work that is under
+    way may have a million.
+    """
+    loop = asyncio.get_running_loop()
+    collected = loop.time()
+    while True:
+        await asyncio.sleep(every)
+        if not workers.is_busy or loop.time() - collected >= at_last:
+            gc.collect()
+            collected = loop.time()
