@@ -61,5 +61,6 @@ def certified_user(certificate: PeerCertificate) -> User | None:
 
 def bearer_token(authorization: str) -> str:
     """Return the token in the header, or an empty text."""
-    scheme, _, rest = authorization.strip().partition(" ")
+    # NB: `strip` alone takes bytes beyond ASCII away, which belong to the token.
+    scheme, _, rest = authorization.strip(" \t").partition(" ")
     return rest.partition(" ")[0] if scheme.lower() == "bearer" else ""
