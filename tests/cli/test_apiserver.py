@@ -111,7 +111,7 @@ def _call(server: Embedded, method: str, path: str, body: JsonObject | None = No
         ),
         pytest.param(
             ["--bind-address", "192.0.2.1"],
-            "cannot listen at 192.0.2.1 port 0: ",
+            "cannot listen at 192.0.2.1: not an address of this machine; choose one with --bind-",
             id="another machine",
         ),
         pytest.param(
@@ -179,6 +179,17 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: cannot listen at 127.0.0.1 port {port}: ")
     assert result.stderr.endswith("; choose another with --port, or 0 for any\n")
+
+
+@pytest.mark.parametrize("address", ["300.1.1.1", "192.0.2.1"])
+def test_an_address_to_listen_at_that_is_not_ours(address: str, tmp_path: Path) -> None:
+    """An address that this machine does not have is named with its option, not with the port."""
+    result = _run("--data-dir", str(tmp_path / "data"), "--port", "0", "--bind-address", address)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: cannot listen at {address}: not an address of this machine; "
+        "choose one with --bind-address, such as 127.0.0.1\n"
+    )
 
 
 def test_help_names_every_flag() -> None:

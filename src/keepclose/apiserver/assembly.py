@@ -8,9 +8,11 @@ nothing that was answered.
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -194,12 +196,7 @@ class ApiServer:
             port = await self._server.start(settings.host, settings.port)
         except OSError as error:
             self.store.close()
-            # NB: asyncio's own text says all this once more.
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise StartError(
-                f"cannot listen at {settings.host} port {settings.port}: {reason}; "
-                "choose another with --port, or 0 for any"
-            ) from error
+            raise StartError(_explain_no_listening(settings.host, settings.port, error)) from error
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"https://{host}:{port}"
         follow: list[Callable[[], Awaitable[None]]] = [self._collector.run, self._graces.run]
@@ -319,3 +316,16 @@ async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     collecting.cancel()
     await server.stop()
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _explain_no_listening(host: str, port: int, error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return (
+            f"cannot listen at {host}: not an address of this machine; "
+            "choose one with --bind-address, such as 127.0.0.1"
+        )
+    # NB: asyncio's own text says all this once more.
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return (
+        f"cannot listen at {host} port {port}: {reason}; choose another with --port, or 0 for any"
+    )
