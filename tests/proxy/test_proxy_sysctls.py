@@ -113,5 +113,5 @@ def test_a_value_that_cannot_be_written() -> None:
     """The number of flows belongs to the first namespace; the error says what to do."""
     with namespaces_or_skip("node") as [inside]:
         settings = NONE._replace(max_per_core=12345, min=0)
-        with pytest.raises(SysctlError, match="set maxPerCore to 0 to leave it alone"):
+        with pytest.raises(SysctlError, match="; --no-tune-conntrack leaves all of them alone"):
             inside.do(lambda: set_sysctls(settings, cpus=1))

@@ -103,7 +103,7 @@ def _write(path: Path, value: int, *, what: str) -> bool:
     try:
         path.write_text(str(value))
     except OSError as error:
-        hint = "; set maxPerCore to 0 to leave it alone" if what == _MAX else ""
+        hint = "; --no-tune-conntrack leaves all of them alone" if what == _MAX else ""
         raise SysctlError(f"cannot set {what} to {value} (it is {before}): {error}{hint}") from None
     _log.info("kernel setting changed", name=what, before=before, value=value)
     return True
