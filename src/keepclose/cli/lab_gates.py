@@ -34,7 +34,7 @@ def gates(
     ] = None,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Show feature gates, or start programs anew with others.
+    """Show feature gates, or restart programs with others.
 
     They are those of the running cluster. Objects stay as they are, as with an upgrade or a
     rollback. Exit codes: 0 done, 1 a program did not start, 2 bad input, 4 no cluster runs.
@@ -47,7 +47,7 @@ def gates(
     }
     done = ask(data_dir, "gates", params)
     if done["started"]:
-        say(f"✓ started anew: {', '.join(done['started'])}")
+        say(f"✓ restarted: {', '.join(done['started'])}")
         return
     by_role: dict[str, list[str]] = done["gates"]
     names = sorted(set().union(*by_role.values()) | _all_gates())

@@ -56,7 +56,7 @@ def proxy(
         str, typer.Option(metavar="DURATION", help="The least time between two syncs.")
     ] = "1s",
     detect_local_mode: Annotated[
-        LocalMode, typer.Option(help="How traffic of the node's own pods is told.")
+        LocalMode, typer.Option(help="How traffic of the node's own pods is identified.")
     ] = LocalMode.NODE_CIDR,
     cluster_cidr: Annotated[
         str, typer.Option(metavar="RANGES", help="Ranges of all pods, for ClusterCIDR.")

@@ -45,7 +45,7 @@ def status(
     """Show what this node's proxy does with each Service.
 
     And where connections went. Exit codes: 0 shown, 1 rules cannot be written at present, 2 bad
-    input, 3 no such Service, 4 nobody answers.
+    input, 3 no such Service, 4 no proxy answers.
     """
     if "/" in service:
         namespace, _, service = join_namespace(service, namespace).partition("/")
