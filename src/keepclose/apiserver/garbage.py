@@ -227,6 +227,10 @@ class Collector:
         obj = self._read(key)
         if obj is None:
             return
+        if not key[1] and any(map(_is_namespaced, _references(obj))):
+            # NB: the reference does not say in which namespace the owner is. As with
+            # kube-controller-manager such an object stays, whoever its other owners are.
+            return
         leaving = bool(obj["metadata"].get("deletionTimestamp"))
         if leaving and FOREGROUND_FINALIZER not in finalizers_of(obj):
             return
@@ -376,6 +380,12 @@ def _references(obj: JsonObject | None) -> list[JsonObject]:
         return []
     references: list[JsonObject] | None = obj["metadata"].get("ownerReferences")
     return references or []
+
+
+def _is_namespaced(reference: JsonObject) -> bool:
+    """Return whether the owner is of a kind that has a namespace."""
+    resource = BY_KIND.get((reference.get("apiVersion", ""), reference.get("kind", "")))
+    return resource is not None and resource.namespaced
 
 
 def _blocked_owners(obj: JsonObject | None) -> set[str]:
