@@ -7,14 +7,15 @@ releases its dependents first. Owners in a circle would wait for each other, so 
 closes a circle stops blocking its owners, as in kube-controller-manager. A namespace on its way
 out is emptied, and goes when it is empty. Deletions take the path of any client, so that
 finalizers and grace periods hold. An owner may have thousands of dependents, and a namespace as
-many objects, so the collector works a few milliseconds at a time and lets the event loop go on.
+many objects, so the collector works a few milliseconds at a time and lets the event loop go on,
+also when it looks at everything: after changes that were lost because too many came at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -76,13 +77,15 @@ class Collector:
         self._leaving: set[str] = set()
         # Owners whose dependents are being read right now.
         self._scanned: set[str] = set()
+        # How often everything was looked at.
+        self._rounds = 0
 
     async def run(self) -> None:
         """Follow all stores until the store is closed."""
         # NB: all subscriptions stand before the first look, so that nothing falls between.
         followed = {name: self._store.subscribe(name, since=None) for name in _STORES}
         try:
-            self.resume()
+            await _take_turns(self._resume())
             async with asyncio.TaskGroup() as group:
                 for name, subscription in followed.items():
                     group.create_task(self._follow(name, subscription))
@@ -95,13 +98,20 @@ class Collector:
 
         One object that fails does not keep the others; its error is raised at the end.
         """
+        _finish(self._resume())
+
+    def _resume(self) -> Iterator[None]:
         failure: Exception | None = None
+        self._rounds += 1
         self._waiting.clear()
         self._blockers.clear()
         for store in _STORES:
-            for entry in self._store.entries(store):
+            for listed in self._store.entries(store):
+                entry = self._store.get(store, listed.namespace, listed.name)
+                if entry is None:
+                    continue
                 try:
-                    _finish(self._look_at(store, entry))
+                    yield from self._look_at(store, entry)
                 except Exception as error:  # noqa: BLE001 - raised below
                     failure = error
         if failure is not None:
@@ -125,8 +135,7 @@ class Collector:
         self._waiting.pop(entry.uid, None)
         self._blockers.pop(entry.uid, None)
         for dependent in self._store.owned_by(entry.uid):
-            self._consider(dependent)
-            yield
+            yield from self._consider(dependent)
         yield from self._release_owners(key, entry.owners)
         if change.store == NAMESPACES:
             self._leaving.discard(entry.name)
@@ -137,17 +146,13 @@ class Collector:
             self._remove(("endpoints", entry.namespace, entry.name), Propagation.BACKGROUND)
 
     async def _follow(self, store: str, subscription: Subscription) -> None:
-        end = time.perf_counter() + _TURN_SECONDS
         while True:
             try:
-                for change in await subscription.next():
-                    for _ in self._steps(change):
-                        if time.perf_counter() > end:
-                            await asyncio.sleep(0)
-                            end = time.perf_counter() + _TURN_SECONDS
+                changes = await subscription.next()
+                await _take_turns(step for change in changes for step in self._steps(change))
             except Overflow:
                 subscription = self._store.subscribe(store, since=None)
-                self.resume()
+                await _take_turns(self._resume())
             except Closed:
                 return
 
@@ -156,7 +161,7 @@ class Collector:
         if _is_leaving(entry):
             yield from self._let_go(key, entry)
         elif entry.owners:
-            self._consider(key)
+            yield from self._consider(key)
         yield
 
     def _let_go(self, key: Key, entry: Entry) -> Iterator[None]:
@@ -174,8 +179,7 @@ class Collector:
                 return
             self._waiting[entry.uid] = key
             for dependent in self._store.owned_by(entry.uid):
-                self._consider(dependent)
-                yield
+                yield from self._consider(dependent)
             # NB: it may have gone meanwhile, or have been freed by the last of its dependents.
             if entry.uid in self._waiting:
                 yield from self._advance(entry.uid)
@@ -209,24 +213,31 @@ class Collector:
         if uid in self._scanned:
             return
         self._scanned.add(uid)
-        # NB: changes that come while dependents are read take theirs out of the set, or put it in.
-        blockers = self._blockers[uid] = set()
+        blockers: set[Key] = set()
         try:
-            for key in self._store.owned_by(uid):
-                if uid in _blocked_owners(self._read(key)):
-                    blockers.add(key)
-                yield
+            looked = -1
+            # NB: where everything is looked at meanwhile, changes were lost.
+            while looked != self._rounds:
+                looked = self._rounds
+                # NB: changes that come while dependents are read take theirs out, or put it in.
+                blockers = self._blockers[uid] = set()
+                for key in self._store.owned_by(uid):
+                    if uid in _blocked_owners(self._read(key)):
+                        blockers.add(key)
+                    yield
         finally:
             self._scanned.discard(uid)
         if not blockers and uid in self._waiting:
             self._blockers.pop(uid, None)
             self._drop_finalizer(self._waiting.pop(uid), FOREGROUND_FINALIZER)
 
-    def _consider(self, key: Key) -> None:
+    def _consider(self, key: Key) -> Iterator[None]:
         """Delete an object whose owners are all gone or going, or drop references to those."""
-        obj = self._read(key)
-        if obj is None:
+        yield
+        entry = self._store.get(*key)
+        if entry is None:
             return
+        obj: JsonObject = msgspec.json.decode(entry.data)
         if not key[1] and any(map(_is_namespaced, _references(obj))):
             # NB: the reference does not say in which namespace the owner is. As with
             # kube-controller-manager such an object stays, whoever its other owners are.
@@ -250,7 +261,11 @@ class Collector:
             if blocking:
                 self._drop_references(key, blocking)
         elif (gone or going) and not leaving:
-            if going and self._closes_circle(obj):
+            closes_circle = bool(going) and (yield from self._closes_circle(entry.uid))
+            if self._store.get(*key) is not entry:
+                # It changed while its dependents were read, which is looked at by itself.
+                return
+            if closes_circle:
                 self._unblock_owners(key)
             self._remove(key, self._propagation(obj, waited_for=bool(going)))
 
@@ -261,12 +276,13 @@ class Collector:
             return Propagation.ORPHAN
         return Propagation.BACKGROUND
 
-    def _closes_circle(self, obj: JsonObject) -> bool:
+    def _closes_circle(self, uid: str) -> Generator[None, None, bool]:
         """Return whether a dependent of the object waits for its own dependents already."""
-        return any(
-            _waits_for_dependents(self._read(dependent))
-            for dependent in self._store.owned_by(obj["metadata"].get("uid", ""))
-        )
+        for dependent in self._store.owned_by(uid):
+            if _waits_for_dependents(self._store.get(*dependent)):
+                return True
+            yield
+        return False
 
     def _is_there(self, reference: JsonObject, namespace: str) -> bool:
         """Return whether an owner exists; one of a kind that is not served is believed to."""
@@ -363,6 +379,15 @@ def _finish(steps: Iterator[None]) -> None:
         pass
 
 
+async def _take_turns(steps: Iterator[None]) -> None:
+    """Take all steps, and let the event loop go on in between."""
+    end = time.perf_counter() + _TURN_SECONDS
+    for _ in steps:
+        if time.perf_counter() > end:
+            await asyncio.sleep(0)
+            end = time.perf_counter() + _TURN_SECONDS
+
+
 def _is_leaving(entry: Entry) -> bool:
     # Most objects are not decoded for this; the words may stand elsewhere in some.
     if b'"deletionTimestamp"' not in entry.data:
@@ -397,11 +422,11 @@ def _blocked_owners(obj: JsonObject | None) -> set[str]:
     }
 
 
-def _waits_for_dependents(obj: JsonObject | None) -> bool:
+def _waits_for_dependents(entry: Entry | None) -> bool:
     return (
-        obj is not None
-        and bool(obj["metadata"].get("deletionTimestamp"))
-        and FOREGROUND_FINALIZER in finalizers_of(obj)
+        entry is not None
+        and _is_leaving(entry)
+        and FOREGROUND_FINALIZER in finalizers_of(msgspec.json.decode(entry.data))
     )
 
 

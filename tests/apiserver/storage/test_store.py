@@ -222,7 +222,7 @@ def test_owned_objects_are_found_by_the_uid_of_their_owner(store: Store) -> None
     """Owners are followed through creation, change and deletion, over all stores."""
     store.create("replicasets.apps", make("r", ownerReferences=[{"uid": "d"}]))
     store.create("pods", make("p", ownerReferences=[{"uid": "r"}, {"uid": "d"}, {"uid": "r"}]))
-    want_d = [("pods", "default", "p"), ("replicasets.apps", "default", "r")]
+    want_d = [("replicasets.apps", "default", "r"), ("pods", "default", "p")]
     assert store.owned_by("d") == want_d
     assert store.owned_by("r") == [("pods", "default", "p")]
     store.update("pods", make("p", ownerReferences=[{"uid": "d"}]))
