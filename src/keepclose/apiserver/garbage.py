@@ -14,7 +14,6 @@ also when it looks at everything: after changes that were lost because too many 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
@@ -22,6 +21,7 @@ import msgspec
 import structlog
 
 from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.following import take_turns
 from keepclose.apiserver.lifecycle import Propagation, is_finished
 from keepclose.apiserver.resources import BY_KIND, RESOURCES
 from keepclose.apiserver.storage.entries import DELETED, Change, Entry
@@ -43,8 +43,6 @@ Key = tuple[str, str, str]
 NAMESPACES: Final = "namespaces"
 _NAMESPACED_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES if one.namespaced))
 _STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES))
-# The loop goes on after so much work.
-_TURN_SECONDS: Final = 0.005
 
 log = structlog.get_logger(__name__)
 
@@ -85,7 +83,7 @@ class Collector:
         # NB: all subscriptions stand before the first look, so that nothing falls between.
         followed = {name: self._store.subscribe(name, since=None) for name in _STORES}
         try:
-            await _take_turns(self._resume())
+            await take_turns(self._resume())
             async with asyncio.TaskGroup() as group:
                 for name, subscription in followed.items():
                     group.create_task(self._follow(name, subscription))
@@ -149,10 +147,10 @@ class Collector:
         while True:
             try:
                 changes = await subscription.next()
-                await _take_turns(step for change in changes for step in self._steps(change))
+                await take_turns(step for change in changes for step in self._steps(change))
             except Overflow:
                 subscription = self._store.subscribe(store, since=None)
-                await _take_turns(self._resume())
+                await take_turns(self._resume())
             except Closed:
                 return
 
@@ -377,15 +375,6 @@ def _finish(steps: Iterator[None]) -> None:
     """Take all steps at once."""
     for _ in steps:
         pass
-
-
-async def _take_turns(steps: Iterator[None]) -> None:
-    """Take all steps, and let the event loop go on in between."""
-    end = time.perf_counter() + _TURN_SECONDS
-    for _ in steps:
-        if time.perf_counter() > end:
-            await asyncio.sleep(0)
-            end = time.perf_counter() + _TURN_SECONDS
 
 
 def _is_leaving(entry: Entry) -> bool:

@@ -10,6 +10,7 @@ the Service is there without one then.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -102,7 +103,7 @@ class KubernetesService:
         await follow_stores(
             store,
             [resource.store for resource in (_SERVICES, _ENDPOINTS, _SLICES)],
-            resume=self.reconcile,
+            resume=self._resume,
             handle=self._handle,
         )
 
@@ -120,11 +121,16 @@ class KubernetesService:
         else:
             self._complaint = ""
 
-    def _handle(self, change: Change) -> None:
+    def _resume(self) -> Iterator[None]:
+        self.reconcile()
+        yield
+
+    def _handle(self, change: Change) -> Iterator[None]:
         is_ours = (change.entry.namespace, change.entry.name) == KUBERNETES_SERVICE
         # What was refused may be possible now: a Service may have let the address go.
         if is_ours or (self._complaint and change.store == _SERVICES.store):
             self.reconcile()
+        yield
 
     def _reconcile_service(self) -> None:
         ports = [

@@ -7,6 +7,7 @@ one exception is a start with another certificate authority than the ConfigMap h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from keepclose.apiserver.resources import BY_KIND, Resource
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer
-from keepclose.apiserver.storage.entries import DELETED, Change, Entry
+from keepclose.apiserver.storage.entries import DELETED, Change
 from keepclose.apiserver.storage.store import Store
 
 JsonObject = dict[str, Any]
@@ -51,14 +52,19 @@ class NamespaceObjects:
         await follow_stores(
             store,
             (NAMESPACES, _SERVICE_ACCOUNTS.store, _CONFIG_MAPS.store),
-            resume=self.resume,
+            resume=self._resume,
             handle=self._handle,
         )
 
     def resume(self) -> None:
         """Create what is absent in any namespace."""
+        for _ in self._resume():
+            pass
+
+    def _resume(self) -> Iterator[None]:
         for entry in self._writer.store.entries(NAMESPACES):
-            self._fill(entry)
+            self._fill(entry.name)
+            yield
 
     def renew_ca(self) -> None:
         """Write the certificate authority of the server where the ConfigMap has another one."""
@@ -72,20 +78,21 @@ class NamespaceObjects:
                 target = Target(_CONFIG_MAPS, namespace=entry.namespace, name=ROOT_CA)
                 self._writer.update(target, config_map, WriteOptions(), manager=self._manager)
 
-    def _handle(self, change: Change) -> None:
+    def _handle(self, change: Change) -> Iterator[None]:
         entry = change.entry
         if change.store == NAMESPACES:
-            if change.type != DELETED:
-                self._fill(entry)
+            self._fill(entry.name)
         elif change.type == DELETED and (change.store, entry.name) in _OURS:
-            namespace = self._writer.store.get(NAMESPACES, "", entry.namespace)
-            if namespace is not None:
-                self._fill(namespace)
+            self._fill(entry.namespace)
+        yield
 
-    def _fill(self, namespace: Entry) -> None:
+    def _fill(self, name: str) -> None:
+        # NB: as it is now, since nothing can be created in one that has gone meanwhile.
+        namespace = self._writer.store.get(NAMESPACES, "", name)
+        if namespace is None:
+            return
         if msgspec.json.decode(namespace.data)["metadata"].get("deletionTimestamp"):
             return
-        name = namespace.name
         self._create(_SERVICE_ACCOUNTS, name, {"metadata": {"name": SERVICE_ACCOUNT}})
         metadata = {"name": ROOT_CA, "annotations": dict(_DESCRIPTION)}
         self._create(_CONFIG_MAPS, name, {"metadata": metadata, "data": {CA_KEY: self._ca}})

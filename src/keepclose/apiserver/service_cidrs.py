@@ -7,6 +7,7 @@ seconds more, until all allocators know of the deletion; here the only allocator
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer, timestamp
-from keepclose.apiserver.storage.entries import Change
+from keepclose.apiserver.storage.entries import DELETED, Change
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.metadata import finalizers_of
 from keepclose.apiserver.strategies.service_allocation import held_addresses
@@ -53,19 +54,25 @@ def contains_address(network: _Network, address: _Address) -> bool:
     return network.version == 6 or address != network.broadcast_address
 
 
-def is_deletable(name: str, ranges: dict[str, list[_Network]], addresses: list[_Address]) -> bool:
-    """Return whether no cluster IP is left without a ServiceCIDR when the named one goes.
+class SoleHolder:
+    """Which cluster IPs a ServiceCIDR holds that no other one does."""
 
-    `ranges` are those of all ServiceCIDRs by their names, `addresses` all cluster IPs.
-    """
-    others = [network for other, held in ranges.items() if other != name for network in held]
-    return all(
-        any(contains_address(other, address) for other in others)
-        for network in ranges[name]
-        if not any(_is_within(network, other) for other in others)
-        for address in addresses
-        if contains_address(network, address)
-    )
+    def __init__(self, name: str, ranges: Mapping[str, Sequence[_Network]]) -> None:
+        """Compare the named one with the others; `ranges` are those of all by their names."""
+        self._others = [
+            network for other, held in ranges.items() if other != name for network in held
+        ]
+        self._own = [
+            network
+            for network in ranges[name]
+            if not any(_is_within(network, other) for other in self._others)
+        ]
+
+    def holds(self, address: _Address) -> bool:
+        """Return whether the address is left without a ServiceCIDR when the named one goes."""
+        return any(contains_address(network, address) for network in self._own) and not any(
+            contains_address(other, address) for other in self._others
+        )
 
 
 class ServiceCIDRConditions:
@@ -75,44 +82,81 @@ class ServiceCIDRConditions:
         """Hold what writes, and under which name it owns the fields."""
         self._writer = writer
         self._manager = manager
+        # Those that are deleted and wait for Services.
+        self._leaving: set[str] = set()
 
     async def run(self, store: Store) -> None:
         """Follow ServiceCIDRs and Services until the store is closed."""
         await follow_stores(
             store,
             (_SERVICE_CIDRS.store, _SERVICES.store),
-            resume=self.resume,
+            resume=self._resume,
             handle=self._handle,
         )
 
     def resume(self) -> None:
-        """Look at every ServiceCIDR; there are few."""
+        """Look at every ServiceCIDR."""
+        for _ in self._resume():
+            pass
+
+    def _resume(self) -> Iterator[None]:
         for entry in self._writer.store.entries(_SERVICE_CIDRS.store):
             self._sync(entry.name)
+            yield
+        yield from self._release()
 
-    def _handle(self, change: Change) -> None:
-        # A Service matters only to a ServiceCIDR that waits for it.
-        if change.store == _SERVICE_CIDRS.store or self._has_leaving():
-            self.resume()
-
-    def _has_leaving(self) -> bool:
-        entries = self._writer.store.entries(_SERVICE_CIDRS.store)
-        return any(b'"deletionTimestamp"' in entry.data for entry in entries)
+    def _handle(self, change: Change) -> Iterator[None]:
+        if change.store == _SERVICE_CIDRS.store:
+            self._sync(change.entry.name)
+            yield from self._release()
+        elif self._leaving and _lets_go(change):
+            yield from self._release()
 
     def _sync(self, name: str) -> None:
+        """Make a ServiceCIDR ready, or take note that it is deleted."""
         service_cidr = self._read(name)
         if service_cidr is None:
+            self._leaving.discard(name)
             return
         finalizers = finalizers_of(service_cidr)
-        if not service_cidr["metadata"].get("deletionTimestamp"):
-            if FINALIZER not in finalizers:
-                self._set_finalizers(service_cidr, [*finalizers, FINALIZER])
-            self._set_condition(name, _READY)
-        elif not is_deletable(name, self._ranges(), self._addresses()):
-            self._set_condition(name, _TERMINATING)
-        elif FINALIZER in finalizers:
-            rest = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
-            self._set_finalizers(service_cidr, rest)
+        if service_cidr["metadata"].get("deletionTimestamp"):
+            self._leaving.add(name)
+            return
+        # NB: one that was deleted may have been created again.
+        self._leaving.discard(name)
+        if FINALIZER not in finalizers:
+            self._set_finalizers(service_cidr, [*finalizers, FINALIZER])
+        self._set_condition(name, _READY)
+
+    def _release(self) -> Iterator[None]:
+        """Let those deleted ones go that no Service needs any more, and say why others stay."""
+        for name in sorted(self._leaving):
+            is_needed = yield from self._is_needed(name)
+            service_cidr = self._read(name)
+            if service_cidr is None or not service_cidr["metadata"].get("deletionTimestamp"):
+                continue
+            finalizers = finalizers_of(service_cidr)
+            if is_needed:
+                self._set_condition(name, _TERMINATING)
+            elif FINALIZER in finalizers:
+                rest = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
+                self._set_finalizers(service_cidr, rest)
+
+    def _is_needed(self, name: str) -> Generator[None, None, bool]:
+        """Return whether a Service has a cluster IP that no other ServiceCIDR holds."""
+        while True:
+            ranges = self._ranges()
+            if name not in ranges:
+                return False
+            holder = SoleHolder(name, ranges)
+            for entry in self._writer.store.entries(_SERVICES.store):
+                service = read_as(Service, msgspec.json.decode(entry.data))
+                if any(holder.holds(ip_address(one)) for one in held_addresses(service)):
+                    return True
+                yield
+            # NB: one that holds the same addresses may have gone meanwhile.
+            if self._ranges() == ranges:
+                return False
 
     def _set_finalizers(self, service_cidr: JsonObject, finalizers: list[str]) -> None:
         service_cidr["metadata"]["finalizers"] = finalizers
@@ -148,12 +192,16 @@ class ServiceCIDRConditions:
             ranges[entry.name] = [ip_network(cidr) for cidr in cidrs]
         return ranges
 
-    def _addresses(self) -> list[_Address]:
-        services = (
-            read_as(Service, msgspec.json.decode(entry.data))
-            for entry in self._writer.store.entries(_SERVICES.store)
-        )
-        return [ip_address(held) for service in services for held in held_addresses(service)]
+
+def _lets_go(change: Change) -> bool:
+    """Return whether a Service that changed gave up a cluster IP."""
+    if change.previous is None:
+        return False
+    before, after = (
+        set(held_addresses(read_as(Service, msgspec.json.decode(entry.data))))
+        for entry in (change.previous, change.entry)
+    )
+    return change.type == DELETED or not before <= after
 
 
 def _is_within(network: _Network, other: _Network) -> bool:
