@@ -21,8 +21,11 @@ ADDED: Final = "ADDED"
 MODIFIED: Final = "MODIFIED"
 DELETED: Final = "DELETED"
 
-# What an entry and its change take in memory besides the JSON, about.
+# What an entry and its change take in memory besides the JSON, about, and what each label and each
+# owner add to it, which may be many and short.
 OVERHEAD: Final = 1024
+LABEL_OVERHEAD: Final = 128
+OWNER_OVERHEAD: Final = 448
 
 _NO_LABELS: Final[dict[str, str]] = {}
 
@@ -37,6 +40,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     data: bytes
     labels: dict[str, str]
     owners: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes, with what holds it."""
+        held = LABEL_OVERHEAD * len(self.labels) + OWNER_OVERHEAD * len(self.owners)
+        return len(self.data) + OVERHEAD + held
 
 
 class Change(msgspec.Struct, gc=False):
@@ -57,7 +66,7 @@ class Change(msgspec.Struct, gc=False):
     @property
     def size(self) -> int:
         """How many bytes the change has in a history, with what holds them."""
-        return len(self.entry.data) + OVERHEAD
+        return self.entry.size
 
     @property
     def frame(self) -> bytes:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from keepclose.apiserver.storage.entries import OVERHEAD, Change, Entry
+from keepclose.apiserver.storage.entries import Change, Entry
 from keepclose.apiserver.storage.errors import Compacted
 
 # The version of a store into which nothing was written yet.
@@ -40,8 +40,7 @@ class History:
     def append(self, change: Change) -> None:
         """Add the newest change."""
         self._changes.append(change)
-        # NB: as the property says, spelled out because this runs once a write.
-        size = len(change.entry.data) + OVERHEAD
+        size = change.entry.size
         self.size += size
         framed = self._framed
         framed.append(change)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from keepclose.apiserver.storage.collection import Collection
-from keepclose.apiserver.storage.entries import DELETED, OVERHEAD, Change, Entry
+from keepclose.apiserver.storage.entries import DELETED, Change, Entry
 from keepclose.apiserver.storage.history import FIRST_VERSION, History
 from keepclose.apiserver.storage.recovery import Recovered
 from keepclose.apiserver.storage.subscriptions import Subscribers
@@ -54,7 +54,7 @@ class State:
             part = self.part(store)
             for entry in objects.values():
                 part.objects.put(entry)
-                self.size += len(entry.data) + OVERHEAD
+                self.size += entry.size
                 self._own(store, entry)
         for change in recovered.changes:
             self.part(change.store).history.append(change)
@@ -105,14 +105,14 @@ class State:
     def _apply(self, change: Change) -> None:
         part, entry, previous = self.part(change.store), change.entry, change.previous
         if previous is not None:
-            self.size -= len(previous.data) + OVERHEAD
+            self.size -= previous.size
             if previous.owners:
                 self._disown(change.store, previous)
         if change.type == DELETED:
             part.objects.remove(entry.namespace, entry.name)
         else:
             part.objects.put(entry)
-            self.size += len(entry.data) + OVERHEAD
+            self.size += entry.size
             self._own(change.store, entry)
         part.history.append(change)
 

@@ -324,11 +324,11 @@ class Store:
         entry = encode_entry(obj, version)
         if max_bytes is not None and len(entry.data) > max_bytes:
             raise TooLarge(len(entry.data), max_bytes)
-        before = 0 if previous is None else len(previous.data)
+        before = 0 if previous is None else previous.size
         if (
             max_bytes is not None
-            and len(entry.data) > before
-            and self._state.size + len(entry.data) - before > OBJECTS_MAX_BYTES
+            and entry.size > before
+            and self._state.size + entry.size - before > OBJECTS_MAX_BYTES
         ):
             raise NoSpace(f"objects have {self._state.size} bytes, of {OBJECTS_MAX_BYTES}")
         change = Change(version, kind, entry, previous, store, int(self._clock()))
@@ -349,7 +349,7 @@ class Store:
             history = self._state.parts[store].history
             self._drop(history.trim(keep=self._history, size=self._history_bytes, since=horizon))
         for change in changes:
-            self._unsummed_bytes += len(change.entry.data)
+            self._unsummed_bytes += change.size
         if self._unsummed_bytes > _SUM_EVERY_BYTES:
             self._unsummed_bytes = 0
             self._drop(self._state.trim_largest(TOTAL_HISTORY_BYTES))
