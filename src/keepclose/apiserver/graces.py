@@ -31,6 +31,8 @@ from keepclose.apiserver.storage.store import Store
 PODS: Final = "pods"
 # A deletionTimestamp has whole seconds, so the period may end so much later than it says.
 _TRUNCATED_SECONDS: Final = 1.0
+# So many that no longer count may stay queued beside as many as do.
+_FEW: Final = 64
 # The loop goes on after so much work.
 _TURN_SECONDS: Final = 0.005
 
@@ -97,6 +99,8 @@ class Graces:
                 for change in changes:
                     if change.type != DELETED:
                         self.note(change.entry)
+                    else:
+                        self.forget(change.entry)
         except Closed:
             return
         finally:
@@ -113,13 +117,22 @@ class Graces:
     def note(self, entry: Entry) -> None:
         """Take note of a pod, if it is given time to end."""
         period = _period_of(entry)
-        if period is None:
+        # NB: a pod may be written often while it ends, and counts once.
+        if period is None or self._ends.get((entry.namespace, entry.name)) == period.end:
             return
         self._ends[entry.namespace, entry.name] = period.end
         (_, by_wall), (monotonic, by_monotonic) = self._queues
         heapq.heappush(by_wall, (period.end, period.end, entry.namespace, entry.name))
         latest = monotonic() + period.seconds + _TRUNCATED_SECONDS
         heapq.heappush(by_monotonic, (latest, period.end, entry.namespace, entry.name))
+
+    def forget(self, entry: Entry) -> None:
+        """Take note that a pod is gone: its period may have been one of years."""
+        self._ends.pop((entry.namespace, entry.name), None)
+        for _clock, queued in self._queues:
+            if len(queued) > 2 * len(self._ends) + _FEW:
+                queued[:] = [one for one in queued if self._ends.get(one[2:]) == one[1]]
+                heapq.heapify(queued)
 
     def end_due(self) -> float | None:
         """Delete pods whose time is over; return in how many seconds the next one's is.
