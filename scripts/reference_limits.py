@@ -16,7 +16,7 @@ CLIENT: Final = "Client, controller and proxy"
 COMMANDS: Final = "Commands and lab"
 _INTRODUCTIONS: Final = {
     SERVER: "What one request may ask. The last column is a kube-apiserver 1.36 with its defaults.",
-    OBJECTS: "What one object may hold; these are the limits of Kubernetes.",
+    OBJECTS: "What one object may hold; nearly all are the limits of Kubernetes.",
     WATCHES: "What is kept and waited for.",
     CLIENT: "What keepclose takes from an API server, a node or an extension that it does not"
     " trust.",
@@ -259,6 +259,14 @@ LIMITS: Final = (
         "annotations of an object",
         "422",
         SAME,
+    ),
+    Limit(
+        OBJECTS,
+        "apiserver.strategies.metadata:OWNERS_MAX",
+        "count",
+        "`ownerReferences` of an object",
+        "422",
+        "no limit",
     ),
     Limit(
         OBJECTS,

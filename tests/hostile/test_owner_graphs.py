@@ -12,8 +12,10 @@ import pytest
 
 from keepclose.apiserver.garbage import Collector
 from keepclose.apiserver.lifecycle import Propagation
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
+from keepclose.apiserver.strategies.metadata import OWNERS_MAX, metadata_causes
 from keepclose.apiserver.strategies.registry import strategies
 from keepclose.testing.apiservers import PATIENCE, Served, serving
 
@@ -160,3 +162,35 @@ async def test_a_circle_is_looked_for_in_turns(monkeypatch: pytest.MonkeyPatch) 
     counted.delete(STORE, "default", "owner", uid=uid, propagation=Propagation.FOREGROUND)
     await counted.follow_until(lambda: counted.store.count(STORE) == 0)
     assert counted.most < MANY / 2
+
+
+async def test_owners_are_bounded(served: Served) -> None:
+    """The collector reads all references of an object for each owner that goes, so they are few."""
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "absent"}
+    references = [{**reference, "uid": f"uid-{number}"} for number in range(OWNERS_MAX + 1)]
+    body = {"metadata": {"name": "many", "ownerReferences": references}}
+    reply = await served.call("POST", CONFIG_MAPS, body)
+    assert (reply.status, reply.message) == (
+        422,
+        (
+            'ConfigMap "many" is invalid: metadata.ownerReferences: Too many: 1001: '
+            "must have at most 1000 items"
+        ),
+    )
+    del references[0]
+    assert (await served.call("POST", f"{CONFIG_MAPS}?dryRun=All", body)).status == 201
+
+
+def test_stored_owners_may_be_fewer() -> None:
+    """An object that was stored with more owners than that can be written, and lose some."""
+    resource = BY_KIND["v1", "ConfigMap"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "absent"}
+
+    def having(count: int) -> JsonObject:
+        references = [{**reference, "uid": f"uid-{number}"} for number in range(count)]
+        return {"metadata": {"name": "a", "namespace": "b", "ownerReferences": references}}
+
+    stored = having(OWNERS_MAX + 9)
+    assert not metadata_causes(resource, having(OWNERS_MAX + 8), stored)
+    assert not metadata_causes(resource, stored, stored)
+    assert metadata_causes(resource, having(OWNERS_MAX + 10), stored)

@@ -13,7 +13,7 @@ import msgspec
 
 from keepclose.apiserver.failures import bad_request
 from keepclose.apiserver.resources import Resource
-from keepclose.model.causes import Cause, forbidden, invalid, too_long
+from keepclose.model.causes import Cause, forbidden, invalid, too_long, too_many
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
@@ -31,6 +31,8 @@ FOREGROUND_FINALIZER: Final = "foregroundDeletion"
 ORPHAN_FINALIZER: Final = "orphan"
 STANDARD_FINALIZERS: Final = frozenset({"kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER})
 FIELD_MANAGER_MAX: Final = 128
+OWNERS_MAX: Final = 1000
+"""References to owners; the garbage collector reads all of them when one of the owners goes."""
 NOT_STANDARD: Final = "name is neither a standard finalizer name nor is it fully qualified"
 
 _FINALIZERS = "metadata.finalizers"
@@ -71,6 +73,10 @@ def metadata_causes(
     )
     if before is not None:
         causes += validate_metadata_update(meta, before)
+    owners = len(meta.owner_references)
+    # NB: what is stored with more may lose some, one by one.
+    if owners > OWNERS_MAX and (before is None or owners > len(before.owner_references)):
+        causes.append(too_many("metadata.ownerReferences", owners, OWNERS_MAX))
     causes += finalizer_causes(new, old, known_only=resource.kind not in _ANY_FINALIZERS)
     for place, entry in enumerate(new["metadata"].get("managedFields") or ()):
         field = f"metadata.managedFields[{place}].manager"
