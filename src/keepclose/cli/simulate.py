@@ -126,7 +126,13 @@ def simulate(
     import time
 
     from keepclose.cli.simulation import choose_algorithms, open_data, parse_weights
-    from keepclose.cli.simulation_runs import make_report, run_algorithms, write_report
+    from keepclose.cli.simulation_runs import (
+        make_report,
+        name_outputs,
+        refuse_overwriting,
+        run_algorithms,
+        write_report,
+    )
 
     if output_file is not None and output_file == input_file:
         fail("--output would overwrite the file of --input")
@@ -137,9 +143,11 @@ def simulate(
         threshold=overload_threshold,
         slice_model=slice_model and slice_model.value,
     )
+    outputs = name_outputs(output_file, choices)
+    refuse_overwriting(input_file, outputs, report)
     began = time.perf_counter()
     data = open_data(dataset, input_file, sample=sample, seed=seed, skip_bad=skip_bad)
-    summaries = run_algorithms(data, choices, scored, output=output_file)
+    summaries = run_algorithms(data, choices, scored, outputs=outputs)
     seconds = time.perf_counter() - began
     if report is not None or output is Output.HTML:
         made = make_report(data, choices, summaries, scored, seconds=seconds, seed=seed)

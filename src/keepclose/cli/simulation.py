@@ -39,6 +39,8 @@ _VARIANTS: Final[dict[str, tuple[str, str | None]]] = {
     "balanced-weights": ("balanced", "weights"),
 }
 _WEIGHTS: Final = ("in-zone", "max overload", "mean overload", "slices")
+# The score is a sum of a hundred times each, and must stay a number.
+_LARGEST_WEIGHT: Final = 1_000_000
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -114,8 +116,10 @@ def parse_weights(text: str | None) -> Weights:
         fail(f'--weights: "{text}" is not a list of numbers', fix)
     if len(weights) != len(_WEIGHTS):
         fail(f"--weights: {len(weights)} numbers instead of {len(_WEIGHTS)}", fix)
-    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
+    if not all(weight >= 0 for weight in weights) or sum(weights) <= 0:
         fail("--weights: no weight may be negative, and one must be positive", fix)
+    if max(weights) > _LARGEST_WEIGHT:
+        fail(f"--weights: {max(weights):g} is more than {_LARGEST_WEIGHT:,}", fix)
     return Weights(*weights)
 
 

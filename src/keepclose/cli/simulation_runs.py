@@ -15,6 +15,7 @@ from keepclose.cli.outputs import echo_document, say
 from keepclose.cli.progress import shown_progress
 from keepclose.cli.simulated_html import COMPARED_ROWS, Report, render_report
 from keepclose.cli.simulation import Choice, warn_of_slowness
+from keepclose.outputfiles import open_output
 from keepclose.simulate.churn import compare_churn
 from keepclose.simulate.comparison import compare
 from keepclose.simulate.csvoutputs import write_results
@@ -27,28 +28,49 @@ from keepclose.simulate.summary import Summary, Weights
 REPORTED_SCENARIO = SCENARIOS["mixed"]
 
 
+def name_outputs(output: str | None, choices: Sequence[Choice]) -> list[Path]:
+    """Return the file of each algorithm's results; none where no file is named."""
+    if output is None:
+        return []
+    path = Path(output)
+    if len(choices) == 1:
+        return [path]
+    # NB: a name such as / or .. has no stem to write behind.
+    if not path.name:
+        fail(f"--output: {output} names no file")
+    return [path.with_name(f"{path.stem}-{choice.slug}{path.suffix}") for choice in choices]
+
+
+def refuse_overwriting(source: str | None, outputs: Sequence[Path], report: str | None) -> None:
+    """End the command before it writes over its own input, or the page over the results."""
+    if report is not None and any(_is_same_file(Path(report), one) for one in outputs):
+        fail("--report would overwrite the file of --output")
+    if source is None:
+        return
+    if any(_is_same_file(Path(source), one) for one in outputs):
+        fail("--output would overwrite the file of --input")
+    if report is not None and _is_same_file(Path(source), Path(report)):
+        fail("--report would overwrite the file of --input")
+
+
 def run_algorithms(
-    data: DataSet, choices: Sequence[Choice], weights: Weights, *, output: str | None = None
+    data: DataSet, choices: Sequence[Choice], weights: Weights, *, outputs: Sequence[Path] = ()
 ) -> list[Summary]:
-    """Return the summaries, and write the results of every input where a file is named."""
+    """Return the summaries, and write the results of every input where files are named."""
     warn_of_slowness(data)
     algorithms = [choice.algorithm for choice in choices]
     with shown_progress(data.rows, "inputs") as advance:
-        if output is None:
+        if not outputs:
             return simulate(data, algorithms, weights=weights, progress=advance)
-        path = Path(output)
-        paths = [path]
-        if len(choices) > 1:
-            paths = [path.with_stem(f"{path.stem}-{choice.slug}") for choice in choices]
         try:
             with ExitStack() as stack:
-                files = [stack.enter_context(one.open("wb")) for one in paths]
-                outputs = list(zip(algorithms, files, strict=True))
-                return write_results(data, outputs, weights=weights, progress=advance)
+                files = [stack.enter_context(open_output(one)) for one in outputs]
+                written = list(zip(algorithms, files, strict=True))
+                return write_results(data, written, weights=weights, progress=advance)
         except BrokenPipeError:
             raise
         except OSError as error:
-            fail(f"{error.filename or path} cannot be written: {error.strerror}")
+            fail(f"{error.filename or outputs[0]} cannot be written: {error.strerror}")
 
 
 def make_report(
@@ -93,7 +115,8 @@ def write_report(report: Report, file: str | None, *, to_stdout: bool) -> None:
     page = render_report(report)
     if file is not None:
         try:
-            Path(file).write_text(page, encoding="utf-8")
+            with open_output(Path(file)) as opened:
+                opened.write(page.encode())
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -101,3 +124,13 @@ def write_report(report: Report, file: str | None, *, to_stdout: bool) -> None:
         say(f"report written to {file}", err=True)
     if to_stdout:
         echo_document(page)
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    """Return whether two names lead to one file; a device or a pipe keeps nothing to overwrite."""
+    if one == other:
+        return not one.exists() or one.is_file()
+    try:
+        return one.is_file() and one.samefile(other)
+    except (OSError, ValueError):
+        return False
