@@ -64,6 +64,16 @@ async def test_an_object_is_there_with_its_namespace(tmp_path: Path) -> None:
             "^Service shop/web: this cluster has no kind Service in shop.example/v1$",
             id="no such group",
         ),
+        pytest.param(
+            {"apiVersion": "\x1b[31m/v1\r\nHost: other"},
+            r"^Service shop/web: this cluster has no kind Service in \x1b\[31m/v1\r\nHost: other$",
+            id="a group that is no path",
+        ),
+        pytest.param(
+            {"apiVersion": "v1?as=1"},
+            r"^Service shop/web: this cluster has no kind Service in v1\?as=1$",
+            id="a version with a query",
+        ),
     ],
 )
 async def test_what_cannot_be_applied_is_named(
@@ -90,6 +100,11 @@ async def test_what_cannot_be_applied_is_named(
             {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop"}},
             "Pod shop: metadata.name: Required value",
             id="no name",
+        ),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": 7}},
+            "Pod 7/web: metadata.namespace: expected a string; put it in quotes",
+            id="a number for a namespace",
         ),
     ],
 )

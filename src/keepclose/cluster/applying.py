@@ -6,6 +6,7 @@ The server is asked which kinds it has, so that anything it serves can be applie
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -78,6 +79,8 @@ class Applier:
         return Kind(group, version, one.name, kind, one.namespaced, dict)
 
     async def _list_served(self, group: str, version: str) -> dict[str, _Served]:
+        # NB: from a manifest, so that anything may stand there, line ends and "?" included.
+        group, version = quote(group, safe=""), quote(version, safe="")
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
         if path not in self._served:
             try:
@@ -114,4 +117,6 @@ def flaw_of(obj: object) -> str:
     meta = obj.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("name"), str) or not meta["name"]:
         return f"{name_object(obj)}: metadata.name: Required value"
+    if not isinstance(meta.get("namespace"), str | None):
+        return f"{name_object(obj)}: metadata.namespace: expected a string; put it in quotes"
     return ""
