@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from keepclose.cli import proxy_status
 from keepclose.cli.main import app
-from keepclose.kube import aiotransport
+from keepclose.kube import aiotransport, reader, watching
 from keepclose.kube.aiotransport import Server
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
@@ -119,3 +119,68 @@ def test_the_status_of_a_proxy_has_an_end(monkeypatch: pytest.MonkeyPatch) -> No
     assert result.exit_code == 4
     want = f"error: what answers at {address} is no keepclose proxy: more than 4 MiB\n"
     assert result.output == want
+
+
+@pytest.mark.parametrize("expires", [False, True])
+async def test_a_list_of_endless_pages_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, expires: bool
+) -> None:
+    """Each page leads to another one, or to a list that has to be read anew."""
+    monkeypatch.setattr(reader, "MOST_PAGES", 20)
+    asked = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        if expires and request.query.get("continue"):
+            return web.json_response({"kind": "Status", "code": 410}, status=410)
+        metadata = {"resourceVersion": "1", "continue": f"t{asked}"}
+        return web.json_response({"kind": "NodeList", "metadata": metadata, "items": []})
+
+    async with asking(answer) as client:
+        with pytest.raises(BrokenStream, match="list of nodes: it has more than 20 pages"):
+            await client.list_all(NODES)
+    assert asked == 20
+
+
+async def test_a_streamed_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of which the last one never comes do not fill the memory."""
+    monkeypatch.setattr(watching, "MOST_INITIAL_BYTES", MOST)
+    event = b'{"type":"ADDED","object":{"metadata":{"name":"n","resourceVersion":"1"}}}\n'
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await response.write(event * 1000)
+        return response
+
+    async with (
+        asking(answer) as client,
+        client.watch(NODES, send_initial_events=True) as events,
+    ):
+        with pytest.raises(BrokenStream, match="the objects at its begin have more than 4 MB"):
+            async for _ in events:
+                pass
+
+
+async def test_a_watch_goes_on_behind_the_objects_at_its_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit is one of the list and not of the changes that follow."""
+    monkeypatch.setattr(watching, "MOST_INITIAL_BYTES", 2000)
+    end = (
+        b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1","annotations":'
+        b'{"k8s.io/initial-events-end":"true"}}}}\n'
+    )
+    event = b'{"type":"ADDED","object":{"metadata":{"name":"n","resourceVersion":"2"}}}\n'
+
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.Response(body=end + event * 100)
+
+    async with (
+        asking(answer) as client,
+        client.watch(NODES, send_initial_events=True) as events,
+    ):
+        assert len([one async for one in events]) == 101

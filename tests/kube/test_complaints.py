@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from keepclose.kube.complaints import Complaints
+from keepclose.kube.complaints import MOST_NAMED, Complaints
 from keepclose.kube.errors import Forbidden, Unauthorized
 from keepclose.model.causes import invalid
+from keepclose.testing.fakeclock import FakeClock
 
 
 def test_a_failure_is_told_when_its_message_changes() -> None:
     """The same message in a row is one line; another message, or a success between, is another."""
-    complaints = Complaints("pods")
+    complaints = Complaints("pods", FakeClock())
     with capture_logs() as logs:
         for message in ("no token", "no token", "bad token", "no token"):
             complaints.note_failure("list", Unauthorized(401, "Unauthorized", message))
@@ -30,7 +31,7 @@ def test_a_failure_is_told_when_its_message_changes() -> None:
 
 def test_an_unreadable_object_is_told_once_for_each_cause() -> None:
     """A list every few minutes does not repeat what was said about its broken objects."""
-    complaints = Complaints("pods")
+    complaints = Complaints("pods", FakeClock())
     first, second = invalid("spec", 1, "no map"), invalid("status", 2, "no map")
     with capture_logs() as logs:
         for name, cause in (("a", first), ("a", first), ("b", first), ("a", second)):
@@ -43,14 +44,19 @@ def test_an_unreadable_object_is_told_once_for_each_cause() -> None:
     ]
 
 
-def test_memory_of_unreadable_objects_is_bounded() -> None:
-    """After a thousand others a complaint may be made again."""
-    complaints = Complaints("pods")
+async def test_unreadable_objects_without_end_are_a_hundred_lines_and_a_count() -> None:
+    """However many broken objects a server has, the log is short and tells of more."""
+    clock = FakeClock()
+    complaints = Complaints("pods", clock)
     cause = invalid("spec", 1, "no map")
     with capture_logs() as logs:
-        for number in range(1001):
+        for number in range(5000):
             complaints.note_unreadable(f"p{number}", cause)
-        complaints.note_unreadable("p0", cause)
-        complaints.note_unreadable("p1000", cause)
+        await clock.advance(60.0)
+        complaints.note_unreadable("later", cause)
 
-    assert len(logs) == 1002
+    named = [log for log in logs if log["event"] == "object skipped"]
+    others = [log["event"] for log in logs if log not in named]
+    assert len(named) == MOST_NAMED + 1
+    assert others == ["more objects are skipped than are named"]
+    assert (named[-1]["object"], named[-1]["not_named_before"]) == ("later", 5000 - MOST_NAMED)

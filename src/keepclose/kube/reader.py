@@ -27,6 +27,8 @@ from keepclose.kube.watching import EventDecoder, WatchEvent, read_events
 T = TypeVar("T")
 
 USER_AGENT: Final = f"keepclose/{__version__}"
+MOST_PAGES: Final = 2000
+"""The most answers that one list is made of: a million objects in pages of 500."""
 
 log = structlog.get_logger()
 
@@ -117,7 +119,8 @@ class Reader:
         """
         whole: Page[T] | None = None
         token, limit = "", page_size
-        while True:
+        where = f"list of {kind}"
+        for _ in range(MOST_PAGES):
             try:
                 page = await self.list_page(
                     kind,
@@ -141,12 +144,12 @@ class Reader:
                 whole.rejected += page.rejected
                 whole.resource_version = page.resource_version
             if token and page.continue_token == token:
-                where = f"list of {kind}"
                 raise BrokenStream(where, "a page leads to itself", fix=CHECK_SERVER)
             token = page.continue_token
             if not token:
                 whole.continue_token, whole.remaining = "", None
                 return whole
+        raise BrokenStream(where, f"it has more than {MOST_PAGES:,} pages", fix=CHECK_SERVER)
 
     @asynccontextmanager
     async def watch(
@@ -185,6 +188,7 @@ class Reader:
             clock=self._clock,
             idle_timeout=idle_timeout,
             where=where,
+            is_initial=send_initial_events,
         )
         try:
             yield events

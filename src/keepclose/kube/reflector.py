@@ -93,7 +93,7 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(clock, random=self._random)
         self._idle_s = idle_s
         self._watchdog = Watchdog(clock)
-        self.complaints = Complaints(str(kind))
+        self.complaints = Complaints(str(kind), clock)
         self._is_initial = False
         self._has_news = False
         self._fruitless = 0

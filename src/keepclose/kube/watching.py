@@ -28,6 +28,8 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 # An object may have 1.5 MB in etcd; a line far beyond that is no event.
 LONGEST_LINE: Final = 64 << 20
+MOST_INITIAL_BYTES: Final = 1 << 30
+"""What a stream may have before the bookmark that ends its initial objects, as much as a list."""
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
@@ -179,14 +181,17 @@ async def read_events(
     clock: Clock,
     idle_timeout: float | None = None,
     where: str = "",
+    is_initial: bool = False,
 ) -> AsyncGenerator[WatchEvent[T], None]:
     """Iterate over the events of a stream until the server ends it.
 
-    Raise ConnectionLost when it ends in the middle of a line, and TimedOut when no byte came for
+    `is_initial` tells that it begins with all objects, which a server might never end. Raise
+    ConnectionLost when the stream ends in the middle of a line, and TimedOut when no byte came for
     `idle_timeout` seconds: a connection whose other end is gone may stay silent for ever.
     """
     lines = Lines()
     decode = decoder.decode
+    initial_bytes = 0
     while True:
         try:
             chunk = await clock.wait_for(anext(chunks, None), idle_timeout)
@@ -197,7 +202,13 @@ async def read_events(
             break
         for line in lines.feed(chunk):
             if line and not line.isspace():
-                yield decode(line)
+                event = decode(line)
+                is_initial = is_initial and not event.initial_events_end
+                yield event
+        initial_bytes += len(chunk)
+        if is_initial and initial_bytes > MOST_INITIAL_BYTES:
+            reason = f"the objects at its begin have more than {MOST_INITIAL_BYTES >> 20} MB"
+            raise BrokenStream(where, reason)
         if lines.size > LONGEST_LINE:
             reason = f"a line of the watch has more than {LONGEST_LINE >> 20} MB"
             raise BrokenStream(where, reason)
