@@ -224,7 +224,13 @@ def _run(
     import structlog
 
     from keepclose.cli.logs import log_to_standard_error
-    from keepclose.kube.errors import ConfigError, Forbidden, Unauthorized
+    from keepclose.kube.errors import (
+        ApiError,
+        BrokenStream,
+        ConfigError,
+        Forbidden,
+        Unauthorized,
+    )
     from keepclose.kube.incluster import load_settings
     from keepclose.proxy import process
     from keepclose.proxy.assembly import NodeMissingError
@@ -267,6 +273,13 @@ def _run(
             f"the cluster refuses: {error}",
             "the proxy may get, list and watch nodes, services and endpointslices with the role "
             "of docs/howto/proxy.yaml, or with the kubeconfig of another user",
+            code=ExitCode.UNREACHABLE,
+        )
+    except (ApiError, BrokenStream) as error:
+        fail(
+            f"{connection.server.url if connection else 'the server'} does not answer as an API "
+            f"server: {error}",
+            "check the server that the kubeconfig names",
             code=ExitCode.UNREACHABLE,
         )
     except TimeoutError as error:

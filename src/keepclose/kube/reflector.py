@@ -58,6 +58,8 @@ MOST_FRUITLESS: Final = 3
 _NOT_ASKED: Final = (ConnectionRefused, TooManyRequests, Unauthorized, Forbidden)
 # With these the same watch may work later; any other refusal means that the version is no good.
 _MAY_PASS: Final = (TooManyRequests, Unauthorized, Forbidden, ServerError)
+# So many failures of a server that is none of Kubernetes are enough for a command that runs once.
+_FAILURES_OF_OTHERS: Final = 2
 # How servers that do not know how to stream a list say so.
 _NOT_STREAMED: Final = frozenset({400, 405, 406, 415, 422, 501})
 # So does a server whose etcd is too old, which a plain list need not wait for.
@@ -85,7 +87,7 @@ class Reflector(Generic[T]):
         streams_lists: bool = True,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._client, self._kind, self.cache = client, kind, cache
+        self._client, self.kind, self.cache = client, kind, cache
         self._clock = clock
         self._namespace = namespace
         self._label_selector, self._field_selector = label_selector, field_selector
@@ -138,13 +140,14 @@ class Reflector(Generic[T]):
                 await self._clock.sleep(delay_s)
 
     async def wait_synced(self) -> None:
-        """Wait until the cache has been complete; raise Forbidden or Unauthorized at once.
+        """Wait until the cache has been complete; raise what waiting does not change.
 
-        For commands that run once: waiting does not change what a caller may do. Whatever else
-        fails may pass, and is tried again as long as `run` goes on.
+        For commands that run once: what a caller may do is said at once, and a server that is none
+        of Kubernetes at the second failure, when a plain list was tried too. Whatever else fails
+        may pass, and is tried again as long as `run` goes on.
         """
         while not self.synced.is_set():
-            if isinstance(self.failure, Forbidden | Unauthorized):
+            if self.failure is not None and self._is_final(self.failure):
                 raise self.failure
             self.failed.clear()
             waits = [asyncio.ensure_future(one.wait()) for one in (self.synced, self.failed)]
@@ -153,6 +156,14 @@ class Reflector(Generic[T]):
             finally:
                 for one in waits:
                     one.cancel()
+
+    def _is_final(self, failure: KubeError) -> bool:
+        if isinstance(failure, Forbidden | Unauthorized):
+            return True
+        if self.errors < _FAILURES_OF_OTHERS:
+            return False
+        is_refusal = isinstance(failure, ApiError) and not isinstance(failure, _MAY_PASS)
+        return isinstance(failure, BrokenStream) or is_refusal
 
     async def _take_turn(self) -> float:
         """Read everything or follow changes, once; return how long to wait after that."""
@@ -176,7 +187,7 @@ class Reflector(Generic[T]):
         # Any state of a cache will do for a start. Later only the present will, or the cache might
         # go back in time.
         page = await self._client.list_all(
-            self._kind,
+            self.kind,
             namespace=self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
@@ -184,7 +195,7 @@ class Reflector(Generic[T]):
             page_size=0 if is_first else PAGE_SIZE,
         )
         if not page.resource_version:
-            raise BrokenStream(str(self._kind), "a list without a resource version")
+            raise BrokenStream(str(self.kind), "a list without a resource version")
         kept = [self._reject(name, cause) for name, cause in page.rejected]
         self._backoff.note_life()
         self._become(page.items, kept, page.resource_version)
@@ -231,7 +242,7 @@ class Reflector(Generic[T]):
         initial: dict[NamespacedName, T] = {}
         kept: list[NamespacedName] = []
         watch = self._client.watch(
-            self._kind,
+            self.kind,
             namespace=self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,

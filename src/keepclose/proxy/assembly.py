@@ -154,8 +154,9 @@ class NodeProxy:
     async def run_once(self, *, within_s: float = math.inf) -> None:
         """Write everything once and return; raises NftError when that fails.
 
-        Raises TimeoutError when the server does not answer within the time, Forbidden or
-        Unauthorized when it refuses, and NodeMissingError when it has no such Node.
+        Raises TimeoutError when the server does not answer within the time, ApiError when it
+        refuses, BrokenStream when it is no API server, and NodeMissingError when it has no such
+        Node.
         """
         await self._run([self._sync_once(within_s)], acknowledges=False)
 
@@ -180,7 +181,8 @@ class NodeProxy:
             await self.counters.close()
 
     async def _sync_for_ever(self) -> None:
-        await self._await_caches()
+        await self._await_lists(is_patient=True)
+        await self._await_node(is_patient=True)
         await self.counters.start()
         for name in self.families:
             # From here on a family counts for the health of the proxy.
@@ -203,18 +205,23 @@ class NodeProxy:
     async def _sync_once(self, within_s: float) -> None:
         limit = None if within_s == math.inf else within_s
         try:
-            await self._clock.wait_for(self._await_caches(is_patient=False), limit)
+            await self._clock.wait_for(self._await_lists(is_patient=False), limit)
         except TimeoutError:
-            failures = [one.failure for one in self.caches.needed if one.failure is not None]
-            raise TimeoutError("; ".join(dict.fromkeys(map(str, failures)))) from None
+            missing = [one for one in self.caches.needed if not one.synced.is_set()]
+            reasons = [str(one.failure or f"the list of {one.kind} has no end") for one in missing]
+            raise TimeoutError("; ".join(dict.fromkeys(reasons))) from None
+        await self._await_node(is_patient=False)
         for one in self.families.values():
             await one.sync_once()
         self.synced.set()
 
-    async def _await_caches(self, *, is_patient: bool = True) -> None:
+    async def _await_lists(self, *, is_patient: bool) -> None:
         """Wait for what rules follow from; where not patient, raise what waiting cannot change."""
         for reflector in self.caches.needed:
             await (reflector.synced.wait() if is_patient else reflector.wait_synced())
+
+    async def _await_node(self, *, is_patient: bool) -> None:
+        """Wait for labels of other Nodes and for addresses of the own one, but not for long."""
         if self._needs_nodes.is_set():
             await self._await_nodes()
         if not is_patient and self.own_node is None:

@@ -280,7 +280,7 @@ async def _sync_once(
 ) -> None:
     async with connect(connection, clock=clock, retries=_ONCE) as client:
         proxy = NodeProxy(client, settings, writer=writer, clock=clock)
-        await proxy.run_once(within_s=settings.node_wait_s + _ANSWER_S)
+        await proxy.run_once(within_s=_ANSWER_S)
 
 
 async def _remove(settings: ProxySettings, name: WriterName) -> None:
