@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from keepclose.slices.settings import Settings
 
 
+MOST_PROBLEMS: Final = 100
+"""How many problems of the files are told one by one, and how many warnings of each sort."""
 _READ = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
 
 
@@ -91,9 +94,11 @@ def resolve(
     settings = _settings(feature_gates, subsets, node_level_topology_mode)
     manifests = load_manifests(file)
     inventory, problems = _admit(manifests)
-    for problem in (*manifests.problems, *problems):
+    problems = [*manifests.problems, *problems]
+    for problem in problems[:MOST_PROBLEMS]:
         say(*render(problem).splitlines(), err=True)
-    if manifests.problems or problems:
+    _tell_more(len(problems), "error", "problems")
+    if problems:
         raise typer.Exit(ExitCode.BAD_INPUT)
     _warn(manifests)
     files = ", ".join("standard input" if path == "-" else path for path in file)
@@ -191,17 +196,23 @@ def _warn(manifests: Manifests) -> None:
     from keepclose.model.wellknown import ZONE_LABEL
     from keepclose.model.workload import Node
 
-    for located in manifests.objects:
-        one = located.object
-        if isinstance(one, Node) and not one.zone and not one.is_excluded:
-            field = f"metadata.labels[{ZONE_LABEL}]"
-            say(
-                f"warning: Node {one.name}: {field}: not set, so it takes part in no zone",
-                f"         in {place_of(located, field)}",
-                f"         kubectl label node {shlex.quote(one.name)} {ZONE_LABEL}=<zone>",
-                err=True,
-            )
-    for kind, count in manifests.ignored.items():
+    field = f"metadata.labels[{ZONE_LABEL}]"
+    zoneless = [
+        (located, located.object)
+        for located in manifests.objects
+        if isinstance(located.object, Node)
+        and not located.object.zone
+        and not located.object.is_excluded
+    ]
+    for located, node in zoneless[:MOST_PROBLEMS]:
+        say(
+            f"warning: Node {node.name}: {field}: not set, so it takes part in no zone",
+            f"         in {place_of(located, field)}",
+            f"         kubectl label node {shlex.quote(node.name)} {ZONE_LABEL}=<zone>",
+            err=True,
+        )
+    _tell_more(len(zoneless), "warning", "Nodes without a zone")
+    for kind, count in islice(manifests.ignored.items(), MOST_PROBLEMS):
         close = get_close_matches(kind, API_VERSIONS, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}?" if close and close[0] != kind else _READ
         say(
@@ -210,6 +221,13 @@ def _warn(manifests: Manifests) -> None:
             f"         {hint}",
             err=True,
         )
+    _tell_more(len(manifests.ignored), "warning", "kinds that are not read")
+
+
+def _tell_more(count: int, level: str, what: str) -> None:
+    """Say how many there are beyond those that were told one by one."""
+    if count > MOST_PROBLEMS:
+        say(f"{level}: and {count - MOST_PROBLEMS:,} more {what}", err=True)
 
 
 def _warn_of_missing_kinds(inventory: Inventory, files: str) -> None:
