@@ -8,9 +8,11 @@ are plain text without the values of variables: those may be secrets, and may be
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
-from typing import Final
+from pathlib import Path
+from typing import Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, WrappedLogger
@@ -32,11 +34,19 @@ def log_to_standard_error(level: int = logging.NOTSET) -> None:
             _cut,
             structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=_standard_error()),
         cache_logger_on_first_use=True,
     )
     logging.captureWarnings(capture=True)
     logging.basicConfig(handlers=[_OneForm()], level=max(level, logging.WARNING), force=True)
+
+
+def _standard_error() -> TextIO:
+    """Return where logs go: nowhere where the caller closed standard error.
+
+    NB: structlog takes standard output then, which may be rules that a program reads.
+    """
+    return sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
 
 
 class _OneForm(logging.Handler):
