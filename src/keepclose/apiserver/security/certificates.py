@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -32,6 +33,7 @@ from keepclose.apiserver.security.files import (
 )
 from keepclose.model.strings import dns1123_subdomain
 
+_log = structlog.get_logger(__name__)
 RENEWED_BEFORE: Final = timedelta(days=30)
 CA_LIFETIME: Final = timedelta(days=3652)
 LEAF_LIFETIME: Final = timedelta(days=365)
@@ -88,7 +90,7 @@ class Authority:
         self.server_key_path = directory / "server.key"
         self._fix = f"put the right one back, or remove {directory} to make all of them again"
         make_private_directory(directory)
-        self._pair = self._read_pair("ca") or self._make()
+        self._pair = self._read_pair("ca") or self._make_missing()
         self._check_authority()
         self._refuse_future(self._pair.certificate)
         if self._ends_soon(self._pair.certificate):
@@ -138,6 +140,12 @@ class Authority:
             raise BrokenFileError(path, "cannot be used for TLS", self._fix) from error
         context.verify_mode = ssl.CERT_OPTIONAL
         return context
+
+    def _make_missing(self) -> _Pair:
+        # NB: clients hold the one before, which they will no longer find here.
+        if self.server_certificate_path.exists():
+            _log.warning("the CA was missing, a new one is made", file=str(self.certificate_path))
+        return self._make()
 
     def _make(self) -> _Pair:
         key = ec.generate_private_key(ec.SECP256R1())

@@ -63,7 +63,11 @@ class Tokens:
         self._recheck_seconds = recheck_seconds
         self._good_until = 0.0
         make_private_directory(directory)
+        is_first = not any(self._files())
         for role in Role:
+            path = directory / role
+            if not is_first and _read(path) is None:
+                _log.warning("the token was missing, a new one is made", file=str(path))
             self.of_role(role)
         self._load()
 
