@@ -606,6 +606,13 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
+        "inputfiles:MOST_MANIFEST_BYTES",
+        "bytes",
+        "a manifest of `keepclose up`",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
         "inputfiles:MOST_SETTINGS_BYTES",
         "bytes",
         "a kubeconfig and the files that it names",

@@ -21,6 +21,8 @@ MOST_BYTES: Final = 1 << 30
 times its size in memory."""
 MOST_SETTINGS_BYTES: Final = 8 << 20
 """The largest file with settings, such as a kubeconfig with certificates."""
+MOST_MANIFEST_BYTES: Final = 16 << 20
+"""The largest manifest for a lab, which has 200 nodes at most; as YAML it is read in seconds."""
 _PATIENCE_S: Final = 0.5
 """How long a pipe may be without a program that writes to it."""
 _CHUNK: Final = 1 << 20

@@ -234,3 +234,19 @@ def test_an_output_that_is_closed_harms_no_file(form: str) -> None:
         ["/bin/sh", "-c", f"{line} >&-"], capture_output=True, timeout=SECONDS, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_manifest_that_no_lab_needs_is_refused_at_once(tmp_path: Path) -> None:
+    """A file of 100 MB, or as much from standard input, is not parsed for minutes."""
+    file = tmp_path / "large.yaml"
+    with file.open("wb") as opened:
+        opened.truncate(100 << 20)
+    done = run("up", "--manifest", str(file), "--port", "0", "--data-dir", str(tmp_path / "lab"))
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: --manifest ")
+    assert b"more than 16,777,216" in done.stderr
+    assert b"divide it" in done.stderr
+    with file.open("rb") as opened:
+        done = run("up", "--manifest", "-", "--data-dir", str(tmp_path / "lab"), stdin=opened)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"error: --manifest standard input: ")

@@ -277,11 +277,17 @@ def _place(path: str, found: Draft | Flaw, field: str = "") -> str:
 
 
 def _read_text(path: str) -> str:
-    from keepclose.inputfiles import InputError, read_input, read_standard_input
+    from keepclose.inputfiles import (
+        MOST_MANIFEST_BYTES,
+        InputError,
+        read_input,
+        read_standard_input,
+    )
 
     name = "standard input" if path == "-" else path
+    most = MOST_MANIFEST_BYTES
     try:
-        data = read_standard_input() if path == "-" else read_input(path)
+        data = read_standard_input(most=most) if path == "-" else read_input(path, most=most)
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         fail(f"--manifest {name}: not UTF-8 text", "save the file as UTF-8")
