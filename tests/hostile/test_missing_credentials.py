@@ -37,3 +37,13 @@ def test_a_certificate_authority_that_vanished_is_told(tmp_path: Path) -> None:
     assert [(one["log_level"], one["file"]) for one in logs] == [
         ("warning", str(tmp_path / "ca.crt"))
     ]
+
+
+def test_a_certificate_authority_that_ends_is_told(tmp_path: Path) -> None:
+    """Also where only the clock says so: what clients hold is of no use from then on."""
+    Authority(tmp_path, now=time.time())
+    with capture_logs() as logs:
+        Authority(tmp_path, now=time.time() + 20 * 366 * 86400)
+    assert [(one["log_level"], one["file"]) for one in logs] == [
+        ("warning", str(tmp_path / "ca.crt"))
+    ]

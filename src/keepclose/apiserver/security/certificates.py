@@ -94,6 +94,8 @@ class Authority:
         self._check_authority()
         self._refuse_future(self._pair.certificate)
         if self._ends_soon(self._pair.certificate):
+            end = f"{self._pair.certificate.not_valid_after_utc:%Y-%m-%d}"
+            _log.warning("the CA ends, a new one is made", file=str(self.certificate_path), end=end)
             self._pair = self._make()
 
     @property
