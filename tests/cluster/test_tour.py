@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from keepclose.cluster.control import ControlServer, Tell
 from keepclose.cluster.layout import LAB_GATES
 from keepclose.cluster.tour import Forecast, Sight, Tour, TourError, forecast
 from keepclose.cluster.toursteps import STEPS, Change, Promise, Request, Step, distribute
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.connection import connect
+from keepclose.kube.incluster import load_settings
+from keepclose.kube.kinds import SERVICES
 from keepclose.lab.trafficreport import Busiest, TrafficReport
 from keepclose.model.endpointslice import Endpoint
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -139,3 +147,32 @@ def test_what_does_not_come_true_is_told(tmp_path: Path) -> None:
         "pods are in no zone, not in zone-a (2)"
     )
     assert (late.value.code, missing.value.code, silent.value.code) == (1, 4, 4)
+
+
+async def test_runs_in_which_endpoints_change_are_repeated(tmp_path: Path) -> None:
+    """They prove nothing of where connections go afterwards."""
+    compared = Busiest("p1", "n5", "zone-c", 1.5, expected=1.4)
+    runs = [report(), msgspec.structs.replace(report(), busiest=compared)]
+
+    async def traffic(_params: dict[str, Any], _tell: Tell) -> dict[str, Any]:
+        run: dict[str, Any] = msgspec.to_builtins(runs.pop(0))
+        return run
+
+    async def gates(_params: dict[str, Any], _tell: Tell) -> dict[str, Any]:
+        return {"gates": {"controller": []}}
+
+    with embedded_server(tmp_path / "data") as server:
+        settings = load_settings(server.kubeconfig)
+        async with connect(settings, clock=SystemClock(), user_agent="test") as client:
+            await client.create(SERVICES, service(name="demo-svc"), namespace="default")
+        handlers = {"traffic": traffic, "gates": gates}
+        control = ControlServer(server.directory / "lab.sock", handlers)
+        await control.start()
+        try:
+            tour = Tour(server.directory, has_packets=True)
+            sight = await asyncio.to_thread(tour.take, Step("change", (), Promise({}), ()))
+        finally:
+            await control.stop()
+    assert isinstance(sight.traffic, TrafficReport)
+    assert sight.traffic.is_compared
+    assert runs == []

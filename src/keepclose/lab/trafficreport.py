@@ -109,6 +109,11 @@ class TrafficReport(_Camel, frozen=True, kw_only=True):
         """Whether nothing failed and all is as expected."""
         return self.as_expected and not self.failed
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether shares were compared: not while endpoints change or clients stay with theirs."""
+        return self.busiest is not None and self.busiest.expected is not None
+
 
 class Observation(NamedTuple):
     """What one source saw, and should have seen."""
