@@ -238,7 +238,7 @@ class Collector:
         obj: JsonObject = msgspec.json.decode(entry.data)
         if not key[1] and any(map(_is_namespaced, _references(obj))):
             # NB: the reference does not say in which namespace the owner is. As with
-            # kube-controller-manager such an object stays, whoever its other owners are.
+            # kube-controller-manager such an object stays, whatever its other owners are.
             return
         leaving = bool(obj["metadata"].get("deletionTimestamp"))
         if leaving and FOREGROUND_FINALIZER not in finalizers_of(obj):

@@ -1,7 +1,7 @@
 """Directories that are ours alone, and their files, opened so that no other user can fool us.
 
 A directory is used when it belongs to this user and no other user can write to it; one that others
-can only read is closed to them. Whoever can write to a directory above it could put another one in
+can only read is closed to them. A user who can write to a directory above it could put another in
 its place, so those are looked at too. Files are opened relative to the open directory, never by way
 of a symbolic link, and never wait: a named pipe in the place of a file is refused as a directory
 is. New content comes under a fresh name with mode 0600 and takes its place in one step.

@@ -84,7 +84,7 @@ def expected_schema(file_format: int) -> list[tuple[str, str, str, str]]:
 def refuse_odd_files(path: Path) -> None:
     """Raise a StorageError when a file of the store is none, or belongs to another user.
 
-    NB: SQLite, and whoever opens a file by its name, would wait for ever for a named pipe.
+    NB: SQLite, or any open of a file by its name, would wait for ever for a named pipe.
     """
     for suffix in ("", *_BESIDE):
         where = path.with_name(path.name + suffix)

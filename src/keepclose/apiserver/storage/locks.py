@@ -45,7 +45,7 @@ class Lock:
         try:
             handle = os.open(path, os.O_RDWR | PLAIN_FILE)
         except OSError as error:
-            advice = "let this user, and nobody else, write to it, or choose another directory"
+            advice = "let only this user write to it, or choose another directory"
             raise StorageError(path, f"cannot be written: {error.strerror}", advice) from error
         self._take(handle, path)
         return handle

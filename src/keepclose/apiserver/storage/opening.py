@@ -209,7 +209,7 @@ def _connect(path: Path, synchronous: Synchronous) -> sqlite3.Connection:
         connection.execute("ROLLBACK")
     except sqlite3.Error as error:
         connection.close()
-        advice = "let this user, and nobody else, write to it, or choose another directory"
+        advice = "let only this user write to it, or choose another directory"
         raise StorageError(path, f"cannot be written: {error}", advice) from error
     return connection
 
