@@ -52,7 +52,7 @@ CONNECTIONS: Final = 300
 """From each zone, for each step."""
 HINTS_S: Final = 30.0
 """How long hints may take, at most."""
-_TRAFFIC_S: Final = 10.0
+_TRAFFIC_S: Final = 30.0
 _AGAIN_S: Final = 0.2
 
 
@@ -200,8 +200,8 @@ class Tour:
         while True:
             params = {"service": f"{NAMESPACE}/{SERVICE}", "connections": CONNECTIONS}
             report = msgspec.convert(call(self._directory, "traffic", params), TrafficReport)
-            # NB: a run in which endpoints change proves nothing of where connections go then.
-            if (report.is_fine and report.is_compared) or time.monotonic() > end:
+            # NB: nodes follow a change one after the other, perhaps during the run.
+            if (report.is_fine and report.is_settled) or time.monotonic() > end:
                 return report
 
     def _gates(self, role: str = "controller") -> FeatureGates:

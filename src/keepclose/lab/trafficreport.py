@@ -110,9 +110,14 @@ class TrafficReport(_Camel, frozen=True, kw_only=True):
         return self.as_expected and not self.failed
 
     @property
-    def is_compared(self) -> bool:
-        """Whether shares were compared: not while endpoints change or clients stay with theirs."""
-        return self.busiest is not None and self.busiest.expected is not None
+    def is_settled(self) -> bool:
+        """Whether shares were compared and no endpoint is busier than chance explains.
+
+        They are not while endpoints change; and a node that follows only during the run shows in
+        the sum over all nodes before it does in its own few connections.
+        """
+        busiest = self.busiest
+        return busiest is not None and busiest.expected is not None and not busiest.is_beyond_chance
 
 
 class Observation(NamedTuple):
