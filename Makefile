@@ -5,7 +5,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 FUZZ_SECONDS ?= 3600
 PYTEST_ARGS ?= -n auto
-TEST_TIME := $(if $(filter-out -n auto,$(PYTEST_ARGS)),running the tests that were asked for,running all tests: about 12 minutes on two cores)
+TEST_TIME := $(if $(filter-out -n auto,$(PYTEST_ARGS)),running the tests that were asked for,running all tests: about 15 minutes on two cores)
 
 .PHONY: up down test real test-real check fuzz fuzz-corpus bench docs picture coverage wheel lock clean
 
