@@ -36,7 +36,7 @@ def test_the_page_about_the_api_server(tmp_path: Path) -> None:
 def test_the_roles_on_the_page_have_kubeconfigs(tmp_path: Path) -> None:
     """Every file that the page names is there, and readable by its owner alone."""
     page = (ROOT / "docs" / "howto" / "apiserver.md").read_text()
-    names = re.findall(r"`((?:[a-z]+\.)?kubeconfig|store\.db)`", page)
+    names = set(re.findall(r"`((?:[a-z]+\.)?kubeconfig|store\.db)`", page))
     assert len(names) == 5
     with embedded_server(tmp_path / "cluster") as server:
         for name in names:

@@ -357,9 +357,11 @@ async def test_a_change_costs_one_write_and_updates_without_effect(
             await settle(cluster)
             assert [kind for kind, _ in writes.seen] == ["update"]
             # A second sync comes where the manager hears of its own write before the answer to it.
+            # It may write the changed slice by its old version, and a conflict is no update.
             syncs = cluster.manager.metric(SYNCS) - synced
             assert syncs in (1, 2)
-            assert cluster.manager.metric(UPDATES) - asked == syncs * len(slices)
+            updates = cluster.manager.metric(UPDATES) - asked
+            assert updates in (syncs * len(slices), syncs * len(slices) - (syncs - 1))
     want = close(range(9))
     del want[address_of(4)]
     assert places(await read_slices(client, place, "web")) == want
