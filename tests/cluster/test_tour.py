@@ -17,7 +17,7 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import SERVICES
-from keepclose.lab.trafficreport import Busiest, TrafficReport
+from keepclose.lab.trafficreport import Busiest, Row, TrafficReport
 from keepclose.model.endpointslice import Endpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
@@ -153,7 +153,22 @@ async def test_runs_during_which_nodes_follow_a_change_are_repeated(tmp_path: Pa
     """They prove nothing of where connections go afterwards."""
     settled = Busiest("p1", "n5", "zone-c", 1.5, expected=1.4)
     late = Busiest("p1", "n5", "zone-c", 1.9, expected=1.4, is_beyond_chance=True)
-    runs = [report(), *[msgspec.structs.replace(report(), busiest=one) for one in (late, settled)]]
+    row = Row(
+        source="zone-a",
+        connections=300,
+        answered={"zone-a": 221, "zone-b": 59, "zone-c": 20},
+        expected={"zone-a": 1 / 2, "zone-b": 1 / 3, "zone-c": 1 / 6},
+        failures={},
+        expected_failures={},
+        fault="",
+        reasons=(),
+    )
+    runs = [
+        report(),
+        msgspec.structs.replace(report(), busiest=late),
+        msgspec.structs.replace(report(), busiest=settled, rows=(row,)),
+        msgspec.structs.replace(report(), busiest=settled),
+    ]
 
     async def traffic(_params: dict[str, Any], _tell: Tell) -> dict[str, Any]:
         run: dict[str, Any] = msgspec.to_builtins(runs.pop(0))

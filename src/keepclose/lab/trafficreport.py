@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from keepclose.lab.endpointloads import expect_most, find_loads, is_beyond_chance
 from keepclose.lab.expectedshares import Expectation, Goal
 from keepclose.lab.trafficanswers import Answer, Failure, Result
+from keepclose.lab.trafficverdicts import is_unlikely
 from keepclose.routing.reasons import Reason
 
 Counts = dict[str, int]
@@ -25,6 +26,10 @@ Shares = dict[str, float]
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
     pass
+
+
+# How rarely chance alone makes a share of a zone look as if a node were late.
+_SURPRISING: Final = 1e-4
 
 
 class ToldReason(_Camel, frozen=True):
@@ -111,13 +116,21 @@ class TrafficReport(_Camel, frozen=True, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether shares were compared and no endpoint is busier than chance explains.
+        """Whether shares were compared, and those of zones and endpoints are not just acceptable.
 
-        They are not while endpoints change; and a node that follows only during the run shows in
-        the sum over all nodes before it does in its own few connections.
+        Shares are not compared while endpoints change. A node that follows a change only during
+        the run hides in its own few connections, but not in the sums of its zone.
         """
         busiest = self.busiest
-        return busiest is not None and busiest.expected is not None and not busiest.is_beyond_chance
+        if busiest is None or busiest.expected is None or busiest.is_beyond_chance:
+            return False
+        return not any(
+            is_unlikely(row.answered.get(zone, 0), whole, share, limit=_SURPRISING)
+            for row in self.rows
+            if (whole := sum(row.answered.values()))
+            for zone, share in row.expected.items()
+            if share > 0
+        )
 
 
 class Observation(NamedTuple):
