@@ -123,7 +123,7 @@ def _check_strategic(document: dict[str, Any], patch: dict[str, Any]) -> None:
 
 
 def _repeats_value(value: Any) -> bool:
-    """Return whether a list has two items that may have the same merge key."""
+    """Return whether a list has two items that are the same or may have the same merge key."""
     if isinstance(value, dict):
         return any(map(_repeats_value, value.values()))
     if not isinstance(value, list):
@@ -131,8 +131,7 @@ def _repeats_value(value: Any) -> bool:
     members = [
         msgspec.json.encode(member)
         for item in value
-        if isinstance(item, dict)
-        for member in item.items()
+        for member in (item.items() if isinstance(item, dict) else (item,))
     ]
     return len(set(members)) < len(members) or any(map(_repeats_value, value))
 
