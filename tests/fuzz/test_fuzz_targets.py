@@ -93,34 +93,58 @@ def test_fuzzing_finds_nothing(name: str, tmp_path: Path) -> None:
     assert int(covered[-1]) > 20
 
 
+def _fuzz_target(folder: Path, statement: str) -> subprocess.CompletedProcess[str]:
+    """Fuzz a target whose check is the statement, by 50 runs from the seed "x"."""
+    (folder / "fuzz_own.py").write_text(
+        '"""A target of a test."""\n\n\ndef check(data: bytes) -> None:\n'
+        f'    """Check it."""\n    {statement}\n'
+    )
+    (folder / "seeds").mkdir()
+    (folder / "seeds" / "x").write_bytes(b"x")
+    program = (
+        f"import sys; sys.path[:0] = [{str(FOLDER)!r}, {str(folder)!r}];"
+        "import fuzzing; fuzzing.main()"
+    )
+    findings = f"--findings={folder / 'findings'}"
+    return subprocess.run(
+        [sys.executable, "-c", program, "own", findings, "-runs=50", "seeds"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
+    )
+
+
 def test_a_broken_rule_is_written_down(tmp_path: Path) -> None:
     """An input that raises is kept with its trace, and the run goes on."""
     reason = _why_no_fuzzer()
     if reason:
         pytest.skip(reason)
-    (tmp_path / "fuzz_broken.py").write_text(
-        '"""A target that takes no x."""\n\n\ndef check(data: bytes) -> None:\n'
-        '    """Refuse it."""\n    if b"x" in data:\n        raise ValueError(data)\n'
-    )
-    (tmp_path / "seeds").mkdir()
-    (tmp_path / "seeds" / "one").write_bytes(b"x")
-    program = (
-        f"import sys; sys.path[:0] = [{str(FOLDER)!r}, {str(tmp_path)!r}];"
-        "import fuzzing; fuzzing.main()"
-    )
-    findings = tmp_path / "findings"
-    ended = subprocess.run(
-        [sys.executable, "-c", program, "broken", f"--findings={findings}", "-runs=50", "seeds"],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=120,
-    )
+    ended = _fuzz_target(tmp_path, "if b'x' in data: raise ValueError(data)")
     assert ended.returncode == 0, ended.stderr
-    [trace] = findings.glob("*.txt")
+    [trace] = (tmp_path / "findings").glob("*.txt")
     assert "ValueError" in trace.read_text()
     assert b"x" in trace.with_suffix("").read_bytes()
+
+
+def test_memory_counts_from_where_the_fuzzer_starts(tmp_path: Path) -> None:
+    """What the process that starts it holds is no finding; what an input takes is."""
+    reason = _why_no_fuzzer()
+    if reason:
+        pytest.skip(reason)
+    (tmp_path / "quiet").mkdir()
+    held = bytearray(600 << 20)
+    # NB: libFuzzer looks once a second.
+    ended = _fuzz_target(tmp_path / "quiet", "sum(range(3 * 10**6))")
+    assert ended.returncode == 0, ended.stderr
+    del held
+    (tmp_path / "greedy").mkdir()
+    ended = _fuzz_target(
+        tmp_path / "greedy", "check.held = bytearray(600 << 20); sum(range(3 * 10**6))"
+    )
+    assert ended.returncode != 0
+    assert "out-of-memory" in ended.stderr
 
 
 def test_what_is_slow_is_interrupted() -> None:
