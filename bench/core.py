@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.hints import SliceSet, hint_own
 from keepclose.routing.portendpoints import NodeView, collect_endpoints

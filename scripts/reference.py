@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from keepclose.cli.endings import ExitCode
 from keepclose.cli.main import app
-from keepclose.model import wellknown
+from keepclose.model import well_known
 from keepclose.model.gates import EXCLUSIVE_PAIRS, ON_BY_DEFAULT, Gate
 from keepclose.routing.reasons import ReasonCode
 
@@ -52,26 +52,26 @@ GATES = {
 }
 
 ANNOTATIONS = {
-    wellknown.TOPOLOGY_MODE_ANNOTATION: "`Auto` or `auto`: hints by CPU share; `Node`: node-level"
+    well_known.TOPOLOGY_MODE_ANNOTATION: "`Auto` or `auto`: hints by CPU share; `Node`: node-level"
     " topology. Anything else: no topology mode.",
-    wellknown.TOPOLOGY_HINTS_ANNOTATION: "The deprecated name of the same; it counts if present.",
-    wellknown.SUBSETTING_ANNOTATION: "`Auto` or `Prefer`: slices by zone, balanced; `Require`:"
+    well_known.TOPOLOGY_HINTS_ANNOTATION: "The deprecated name of the same; it counts if present.",
+    well_known.SUBSETTING_ANNOTATION: "`Auto` or `Prefer`: slices by zone, balanced; `Require`:"
     " slices by zone, never balanced; `PreferRegion`, `RequireRegion`: the same by region;"
     " `Disabled` or `Random`: opted out of the controller's default.",
-    wellknown.STARTING_THRESHOLD_ANNOTATION: "Endpoints per zone at which `Prefer` divides this"
+    well_known.STARTING_THRESHOLD_ANNOTATION: "Endpoints per zone at which `Prefer` divides this"
     " Service, a number above 0; instead of `--subsetting-starting-threshold`.",
-    wellknown.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"
+    well_known.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"
     " below it ends, a whole number; instead of `--subsetting-padding`.",
-    wellknown.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above 0"
+    well_known.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above 0"
     " such as 0.5; instead of `--subsetting-overload-threshold`.",
-    wellknown.NODE_TOPOLOGY_ANNOTATION: "`Enabled`: node hints on top of zone hints; `Auto`: where"
+    well_known.NODE_TOPOLOGY_ANNOTATION: "`Enabled`: node hints on top of zone hints; `Auto`: where"
     " one DaemonSet is on nearly every node; `Disabled`: never.",
-    wellknown.TRAFFIC_DISTRIBUTION_ANNOTATION: "Says `spec.trafficDistribution` where an API server"
+    well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "Says `spec.trafficDistribution` where an API server"
     " refuses the value; wins over the field.",
-    wellknown.INTERNAL_POLICY_ANNOTATION: "Says `internalTrafficPolicy` likewise: `Cluster`,"
+    well_known.INTERNAL_POLICY_ANNOTATION: "Says `internalTrafficPolicy` likewise: `Cluster`,"
     " `Local` or `PreferLocal`.",
-    wellknown.EXTERNAL_POLICY_ANNOTATION: "Says `externalTrafficPolicy` likewise.",
-    wellknown.ENDPOINT_WEIGHTS_ANNOTATION: "On a slice: weights of its endpoints, a JSON list of"
+    well_known.EXTERNAL_POLICY_ANNOTATION: "Says `externalTrafficPolicy` likewise.",
+    well_known.ENDPOINT_WEIGHTS_ANNOTATION: "On a slice: weights of its endpoints, a JSON list of"
     " whole numbers in their order.",
 }
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from keepclose.controller.webhookprocess import CONDITION_PREFIX
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import Condition
-from keepclose.model.wellknown import PROXY_NAME_LABEL
+from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.conditionreasons import ConditionReason
 from keepclose.routing.conditions import ACCEPTED, PROGRAMMED, service_conditions
 from keepclose.routing.hints import SliceSet

@@ -15,7 +15,7 @@ import keepclose
 from keepclose.controller.settings import COMPONENT as CONTROLLER
 from keepclose.controller.settings import MIRRORING_COMPONENT
 from keepclose.controller.webhookprocess import COMPONENT as WEBHOOK
-from keepclose.model.endpointslice import EndpointAddress, Endpoints, EndpointSubset
+from keepclose.model.endpointslice.types import EndpointAddress, Endpoints, EndpointSubset
 from keepclose.proxy.healthchecks import FAILED_REASON
 from keepclose.proxy.settings import COMPONENT as PROXY
 from keepclose.routing.auto import Infeasible, allocate, disabled_event, enabled_event, zone_bounds

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from keepclose.kube.errors import AlreadyExists
 from keepclose.kube.kinds import NAMESPACES, NODES, PODS, SERVICES, Kind
-from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.testing.controllers import LONG_GRACE_S, World
 from keepclose.testing.crowds import do_all
 from recordings import (

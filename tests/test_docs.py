@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.model import wellknown
+from keepclose.model import well_known
 from keepclose.model.gates import Gate
 from keepclose.routing.reasons import ReasonCode
 
@@ -124,7 +124,7 @@ def test_every_gate_reason_and_annotation_is_documented() -> None:
     """Nothing that a user can meet is missing from the reference."""
     text = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     annotations = [
-        value for name, value in vars(wellknown).items() if name.endswith("_ANNOTATION") and value
+        value for name, value in vars(well_known).items() if name.endswith("_ANNOTATION") and value
     ]
     of_services = [
         value

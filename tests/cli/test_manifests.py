@@ -18,9 +18,9 @@ from keepclose.cli.manifests import (
     report,
 )
 from keepclose.cli.problems import Place, Problem, render
-from keepclose.model.causes import not_supported
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.field_errors import not_supported
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.testing import builders
 

@@ -11,7 +11,7 @@ from keepclose.cli.problems import (
     render,
     suggest_fix,
 )
-from keepclose.model.causes import Cause, duplicate, invalid, not_supported, required
+from keepclose.model.field_errors import Cause, duplicate, invalid, not_supported, required
 
 DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
 PROTOCOLS = ("SCTP", "TCP", "UDP")

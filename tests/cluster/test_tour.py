@@ -18,7 +18,7 @@ from keepclose.kube.connection import connect
 from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import SERVICES
 from keepclose.lab.trafficreport import Busiest, Row, TrafficReport
-from keepclose.model.endpointslice import Endpoint
+from keepclose.model.endpointslice.types import Endpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.processes import embedded_server

@@ -29,9 +29,9 @@ from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES,
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
 from keepclose.kube.transport import Request
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.slices.servicestate import plan_service
 from keepclose.slices.settings import Cluster

@@ -10,7 +10,7 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.retries import Retries
 from keepclose.model.meta import Condition
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.testing.builders import service
 from keepclose.testing.echoes import EchoTransport
 from keepclose.testing.fakeclock import FakeClock

@@ -11,10 +11,10 @@ import pytest
 from keepclose.controller.observation import Result, SilentObserver
 from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     SUBSETTING_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.kinds import ENDPOINTS
-from keepclose.model.wellknown import TRIGGER_TIME_ANNOTATION
+from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.model.workload import StatusCondition
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import node, pod, service

@@ -10,7 +10,7 @@ from keepclose.controller.mirroringmetrics import MIRRORING_PREFIX
 from keepclose.controller.observation import Result
 from keepclose.controller.servicegauges import desired_slices
 from keepclose.kube.workqueue import WorkQueue
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     EndpointAddress,
     Endpoints,
     EndpointsPort,

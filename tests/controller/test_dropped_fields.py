@@ -14,7 +14,7 @@ from keepclose.controller.controller import Controller
 from keepclose.controller.guards import SliceGuard
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINTS, SERVICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.slices.settings import Settings

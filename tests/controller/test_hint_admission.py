@@ -23,11 +23,11 @@ from keepclose.controller.claims import claim_service
 from keepclose.controller.hintview import HintView
 from keepclose.controller.rehinting import rehint
 from keepclose.extensions import find_heuristics
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import parse_gates
 from keepclose.model.meta import OwnerReference
-from keepclose.model.service import Service
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
 from keepclose.routing.facts import with_hints
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service

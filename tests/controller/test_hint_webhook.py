@@ -39,7 +39,7 @@ from keepclose.kube.errors import ConfigError
 from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, LEASES, SERVICES
 from keepclose.kube.retries import Retries
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving

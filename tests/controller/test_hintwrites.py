@@ -16,9 +16,9 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster

@@ -24,10 +24,10 @@ from traffic import Traffic
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.kube.reflector import Reflector
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import Service
-from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Pod
 from keepclose.routing.portendpoints import NodeView
 from keepclose.slices.servicestate import plan_service

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from keepclose.controller.matching import Matching
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.slices.changes import services_for_pod
 from keepclose.testing import builders
 

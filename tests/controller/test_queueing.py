@@ -14,11 +14,16 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import States
 from keepclose.controller.subscriptions import Subscriptions
 from keepclose.kube.workqueue import WorkQueue
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
-from keepclose.model.wellknown import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
+from keepclose.model.service.types import (
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Service,
+    ServiceStatus,
+)
+from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.nodelevel import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy

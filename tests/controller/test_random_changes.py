@@ -15,9 +15,9 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINT_SLICES, PODS, SERVICES
 from keepclose.kube.reflector import Reflector
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     SUBSETTING_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,

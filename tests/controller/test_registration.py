@@ -12,7 +12,7 @@ from keepclose.controller.webhooksettings import ServiceTarget, WebhookSettings
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import MUTATING_WEBHOOKS
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster
 

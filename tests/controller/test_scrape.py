@@ -18,7 +18,7 @@ from keepclose.controller.metrics import Metrics
 from keepclose.controller.pages import Pages
 from keepclose.kube.kinds import ENDPOINTS
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import QUICK, world

@@ -9,8 +9,8 @@ from faultycluster import Desk, desk, facts, populate, web
 from msgspec.structs import replace
 
 from keepclose.controller.settings import ControllerSettings
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.wellknown import (
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.well_known import (
     MANAGED_BY_LABEL,
     SERVICE_NAME_LABEL,
 )

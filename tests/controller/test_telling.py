@@ -12,7 +12,7 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, EVENTS, NAMESPACES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     MANAGED_BY_LABEL,
     MIRRORING_CONTROLLER,
     TOPOLOGY_MODE_ANNOTATION,

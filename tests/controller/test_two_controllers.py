@@ -25,8 +25,8 @@ from keepclose.kube.leases import LeaderElector, LeadershipLost
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
 from keepclose.kube.transport import Request
-from keepclose.model.endpointslice import EndpointHints
-from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.endpointslice.types import EndpointHints
+from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service

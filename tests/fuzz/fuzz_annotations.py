@@ -10,7 +10,7 @@ from fuzzbounds import require
 
 from keepclose.cli.resolved_json import resolved_document
 from keepclose.extensions import find_heuristics
-from keepclose.model import wellknown
+from keepclose.model import well_known
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.plan.inventory import Inventory
 from keepclose.plan.resolution import resolve
@@ -46,23 +46,23 @@ class _Asked(msgspec.Struct):
 def seeds() -> Iterator[bytes]:
     """Yield every annotation with a value that it may have."""
     values = {
-        wellknown.TOPOLOGY_MODE_ANNOTATION: "Auto",
-        wellknown.TOPOLOGY_HINTS_ANNOTATION: "auto",
-        wellknown.SUBSETTING_ANNOTATION: "Prefer",
-        wellknown.STARTING_THRESHOLD_ANNOTATION: "2",
-        wellknown.PADDING_ANNOTATION: "1",
-        wellknown.OVERLOAD_THRESHOLD_ANNOTATION: "0.5",
-        wellknown.NODE_TOPOLOGY_ANNOTATION: "Enabled",
-        wellknown.TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced",
-        wellknown.INTERNAL_POLICY_ANNOTATION: "PreferLocal",
-        wellknown.EXTERNAL_POLICY_ANNOTATION: "Local",
+        well_known.TOPOLOGY_MODE_ANNOTATION: "Auto",
+        well_known.TOPOLOGY_HINTS_ANNOTATION: "auto",
+        well_known.SUBSETTING_ANNOTATION: "Prefer",
+        well_known.STARTING_THRESHOLD_ANNOTATION: "2",
+        well_known.PADDING_ANNOTATION: "1",
+        well_known.OVERLOAD_THRESHOLD_ANNOTATION: "0.5",
+        well_known.NODE_TOPOLOGY_ANNOTATION: "Enabled",
+        well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced",
+        well_known.INTERNAL_POLICY_ANNOTATION: "PreferLocal",
+        well_known.EXTERNAL_POLICY_ANNOTATION: "Local",
     }
     asked: list[dict[str, Any]] = [{"annotations": {key: text}} for key, text in values.items()]
     subsets = (
-        wellknown.SUBSETTING_ANNOTATION,
-        wellknown.STARTING_THRESHOLD_ANNOTATION,
-        wellknown.PADDING_ANNOTATION,
-        wellknown.OVERLOAD_THRESHOLD_ANNOTATION,
+        well_known.SUBSETTING_ANNOTATION,
+        well_known.STARTING_THRESHOLD_ANNOTATION,
+        well_known.PADDING_ANNOTATION,
+        well_known.OVERLOAD_THRESHOLD_ANNOTATION,
     )
     asked.append({"annotations": {key: values[key] for key in subsets}})
     asked += [{"distribution": value} for value in ("PreferSameZone", "PreferSameNode", "a.b/C")]
@@ -84,7 +84,7 @@ def check(data: bytes) -> None:
         internal_traffic_policy=asked.policy,
     )
     endpoints = (builders.endpoint(f"10.0.0.{number + 1}", zone="zone-1") for number in range(3))
-    weights = {wellknown.ENDPOINT_WEIGHTS_ANNOTATION: asked.weights}
+    weights = {well_known.ENDPOINT_WEIGHTS_ANNOTATION: asked.weights}
     by_hand = builders.endpoint_slice(*endpoints, annotations=weights)
     for settings in _SETTINGS:
         for inventory in (

@@ -18,8 +18,8 @@ from keepclose.kube.errors import KubeError, error_from
 from keepclose.kube.kinds import Kind
 from keepclose.kube.pages import decode_object, decode_page
 from keepclose.kube.watching import EventDecoder, read_events
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 
 MUTATES_JSON = True

@@ -8,7 +8,7 @@ import pytest
 
 from keepclose.apiserver import service_cidrs
 from keepclose.apiserver.strategies.service_allocation import held_addresses
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.testing.apiservers import Reply, serving
 
 RANGES = "/apis/networking.k8s.io/v1/servicecidrs"

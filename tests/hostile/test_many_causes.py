@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from keepclose.apiserver.failures import MOST_CAUSE_CHARACTERS, MOST_CAUSES, invalid
-from keepclose.model.causes import invalid as invalid_value
-from keepclose.model.causes import required
+from keepclose.model.field_errors import invalid as invalid_value
+from keepclose.model.field_errors import required
 from keepclose.testing.apiservers import Served, serving
 
 EVENTS = "/api/v1/namespaces/default/events"

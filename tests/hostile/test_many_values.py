@@ -15,7 +15,7 @@ from keepclose.apiserver.schemas.wires import MessageError
 from keepclose.apiserver.serving.application import MANY_VALUES
 from keepclose.apiserver.serving.turns import Turns
 from keepclose.apiserver.serving.workers import Workers
-from keepclose.model.jsonvalues import VALUES_MAX, JsonValuesError, decode_json
+from keepclose.model.json_values import VALUES_MAX, JsonValuesError, decode_json
 from keepclose.testing.apiservers import Served, serving
 
 EVENTS = "/api/v1/namespaces/default/events"

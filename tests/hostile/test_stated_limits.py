@@ -20,7 +20,7 @@ from keepclose.apiserver.serving.incoming import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from keepclose.apiserver.serving.options import _MOST_OPTIONS
 from keepclose.apiserver.strategies.configmaps import MAX_BYTES
 from keepclose.apiserver.strategies.metadata import FIELD_MANAGER_MAX
-from keepclose.model.jsonvalues import DEPTH_MAX
+from keepclose.model.json_values import DEPTH_MAX
 from keepclose.model.metadata import ANNOTATIONS_MAX_BYTES
 from keepclose.testing.apiservers import PATIENCE, Served, serving
 

@@ -26,7 +26,7 @@ import yaml
 import keepclose
 from keepclose.cli.main import command_line
 from keepclose.model.decoding import KINDS
-from keepclose.model.plaintext import MOST_CHARACTERS, escape_hidden, make_plain
+from keepclose.model.plain_text import MOST_CHARACTERS, escape_hidden, make_plain
 from keepclose.proxy.status import ProxyStatus
 
 JsonObject = dict[str, Any]

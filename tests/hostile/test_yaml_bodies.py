@@ -15,7 +15,7 @@ from keepclose.kube.errors import ConfigError
 from keepclose.kube.kubeconfig import load_kubeconfig
 from keepclose.kube.yamlnodes import TAG_DIRECTIVES_MAX, Limits, YamlError
 from keepclose.kube.yamlvalues import read_yaml
-from keepclose.model.jsonvalues import DEPTH_MAX
+from keepclose.model.json_values import DEPTH_MAX
 from keepclose.testing.apiservers import Served, serving
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -28,7 +28,7 @@ from keepclose.kube.errors import (
 from keepclose.kube.kinds import LEASES, NODES, PODS, SERVICES
 from keepclose.kube.retries import Retries
 from keepclose.kube.transport import Request, Response
-from keepclose.model.event import Lease
+from keepclose.model.core_kinds import Lease
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fakeclock import FakeClock

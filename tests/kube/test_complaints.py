@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from keepclose.kube.complaints import MOST_NAMED, Complaints
 from keepclose.kube.errors import Forbidden, Unauthorized
-from keepclose.model.causes import invalid
+from keepclose.model.field_errors import invalid
 from keepclose.testing.fakeclock import FakeClock
 
 

@@ -20,7 +20,7 @@ from keepclose.kube.errors import (
     error_from,
     error_of,
 )
-from keepclose.model.causes import required
+from keepclose.model.field_errors import required
 
 
 def status(code: int, reason: str = "", message: str = "", **more: Any) -> bytes:

@@ -16,7 +16,7 @@ from keepclose.kube.kinds import LEASES
 from keepclose.kube.leases import LeaderElector, LeadershipLost, format_microtime
 from keepclose.kube.retries import Retries
 from keepclose.kube.transport import Request
-from keepclose.model.event import Lease, LeaseSpec
+from keepclose.model.core_kinds import Lease, LeaseSpec
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster

@@ -14,7 +14,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.kinds import EVENTS
 from keepclose.kube.recorder import EventRecorder, format_time
 from keepclose.kube.retries import Retries
-from keepclose.model.event import Event, EventSource
+from keepclose.model.core_kinds import Event, EventSource
 from keepclose.model.meta import ObjectReference
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import ENDPOINT_SLICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.echoes import EchoTransport
 from keepclose.testing.fakeclock import FakeClock

@@ -9,7 +9,7 @@ import msgspec
 from keepclose.kube.recorder import format_time
 from keepclose.lab.pods import WorkloadPod
 from keepclose.lab.workloads import DaemonSet, Deployment, ReplicaSet
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Node
 
 NOW = 1_700_000_000.0

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from keepclose.lab.expectedshares import Goal, PortGoals, expect, find_goals
 from keepclose.lab.trafficanswers import Failure
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service, ServicePort
-from keepclose.model.wellknown import ENDPOINT_WEIGHTS_ANNOTATION
+from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.routing.portendpoints import NodeView
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.serviceports import routed_ports

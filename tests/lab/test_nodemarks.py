@@ -23,7 +23,7 @@ from keepclose.lab.nodemarks import (
     untaint,
     zone_patch,
 )
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 
 TIME = "2026-11-16T05:00:00Z"
 BOTH = [

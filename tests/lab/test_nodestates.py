@@ -11,7 +11,7 @@ from labobjects import a_pod
 from keepclose.lab.nodemarks import UNREACHABLE, ZONE_ANNOTATION, MarkedNode
 from keepclose.lab.nodestates import describe_nodes, find_node, find_nodes
 from keepclose.lab.refusals import LabRefusal
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 
 
 def a_node(name: str, zone: str, *, own: str | None = None, **spec: Any) -> MarkedNode:

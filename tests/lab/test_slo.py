@@ -11,7 +11,7 @@ from keepclose.lab.nodemarks import UNREACHABLE, MarkedNode
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.slo import Moment, SloRequest, choose_nodes, handle_slo, plan_trouble
 from keepclose.model.gates import FeatureGates
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.network.underlay import Underlay
 
 

@@ -15,7 +15,7 @@ from keepclose.lab.trafficcauses import (
     find_causes,
 )
 from keepclose.model.gates import FeatureGates, parse_gates
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 from keepclose.routing.portendpoints import PortEndpoint
 from keepclose.routing.strategy import choose_strategy

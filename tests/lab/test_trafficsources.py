@@ -12,7 +12,7 @@ from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.trafficsources import Source, find_sources, share_out
 from keepclose.lab.traffictargets import choose_target, read_request
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     LoadBalancerIngress,
     LoadBalancerStatus,
     Service,

@@ -17,14 +17,14 @@ from keepclose.lab.traffictargets import (
     read_request,
 )
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     LoadBalancerIngress,
     LoadBalancerStatus,
     Service,
     ServicePort,
     ServiceStatus,
 )
-from keepclose.model.wellknown import PROXY_NAME_LABEL
+from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.testing.apiservers import serving
 from keepclose.testing.builders import service
 from keepclose.testing.proxies import cluster_of

@@ -15,7 +15,7 @@ from keepclose.lab.nodestates import NodeState
 from keepclose.lab.pods import PODS
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.troubles import Drain, Failure, Healing
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.network.namespaces import NetworkError
 from keepclose.testing.apiservers import PATIENCE
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from keepclose.controller.settings import ControllerSettings
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import FeatureGates
-from keepclose.model.wellknown import FOR_ZONE_LABEL
+from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.slices.settings import Settings
 from keepclose.testing.controllers import QUICK, World
 

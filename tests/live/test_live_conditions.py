@@ -16,7 +16,7 @@ from sights import POST, PUT, STATUS, conditions, quick
 from keepclose.kube.client import PatchType
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     SUBSETTING_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,

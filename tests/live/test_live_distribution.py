@@ -14,7 +14,7 @@ from traffic import reached
 
 from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.controllers import World
 
 PLACES = {1: "a0", 2: "b1", 3: "b1", 4: "b1", 5: "c2", 6: "c2"}

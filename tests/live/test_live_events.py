@@ -11,7 +11,7 @@ from sights import hints, quick
 from keepclose.controller.controller import Controller
 from keepclose.kube.kinds import NODES, PODS, SERVICES
 from keepclose.model.gates import FeatureGates
-from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.controllers import World
 
 ENABLED = ("Normal", "TopologyAwareHintsEnabled", "Topology Aware Hints has been enabled")

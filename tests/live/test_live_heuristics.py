@@ -20,7 +20,7 @@ from keepclose.heuristic_process import IsolatedHeuristic, Limits
 from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import TRAFFIC_DISTRIBUTION_ANNOTATION
+from keepclose.model.well_known import TRAFFIC_DISTRIBUTION_ANNOTATION
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.controllers import World
 

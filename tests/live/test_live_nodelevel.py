@@ -17,7 +17,7 @@ from keepclose.controller.controller import Controller
 from keepclose.kube.kinds import NODES, SERVICES, Kind
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import OwnerReference
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     NODE_TOPOLOGY_ANNOTATION,
     TOPOLOGY_HINTS_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,

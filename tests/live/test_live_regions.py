@@ -14,7 +14,7 @@ from keepclose.controller.controller import Controller
 from keepclose.kube.kinds import NODES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     FOR_REGION_LABEL,
     FOR_ZONE_LABEL,
     REGION_LABEL,

@@ -8,7 +8,7 @@ from sights import POST, PUT, quick
 
 from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, NODES, SERVICES, Kind
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     NODE_TOPOLOGY_ANNOTATION,
     SUBSETTING_ANNOTATION,
     TOPOLOGY_HINTS_ANNOTATION,

@@ -11,9 +11,9 @@ import pytest
 from traffic import followed
 
 from keepclose.controller.settings import ControllerSettings
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     FOR_ZONE_LABEL,
     SUBSETTING_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,

@@ -17,7 +17,7 @@ from keepclose.controller.controller import Controller
 from keepclose.kube.kinds import NODES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     OVERLOAD_THRESHOLD_ANNOTATION,
     PADDING_ANNOTATION,
     STARTING_THRESHOLD_ANNOTATION,

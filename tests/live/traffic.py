@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES
 from keepclose.kube.reflector import Reflector
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import Service
-from keepclose.model.wellknown import FOR_ZONE_LABEL, SERVICE_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import FOR_ZONE_LABEL, SERVICE_NAME_LABEL
 from keepclose.routing.portendpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.serviceports import routed_ports

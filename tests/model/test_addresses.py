@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.model import addresses
-from keepclose.model.strings import SUBDOMAIN_SENTENCE
+from keepclose.model.metadata_validation import SUBDOMAIN_SENTENCE
 
 NO_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 NO_CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"

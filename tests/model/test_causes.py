@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.model.causes import (
+from keepclose.model.endpointslice.types import ForZone
+from keepclose.model.field_errors import (
     Cause,
     CauseType,
     duplicate,
@@ -17,7 +18,6 @@ from keepclose.model.causes import (
     too_long,
     too_many,
 )
-from keepclose.model.endpointslice import ForZone
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.causes import Cause, invalid, required
 from keepclose.model.decoding import (
     API_VERSIONS,
     KINDS,
@@ -21,7 +20,8 @@ from keepclose.model.decoding import (
     path_steps,
     shown,
 )
-from keepclose.model.service import Service
+from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.testing import builders
 

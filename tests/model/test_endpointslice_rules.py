@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointConditions,
     EndpointHints,
@@ -17,7 +17,7 @@ from keepclose.model.endpointslice import (
     ForNode,
     ForZone,
 )
-from keepclose.model.endpointslice_rules import (
+from keepclose.model.endpointslice.validation import (
     default_endpoint_slice,
     same_endpoints,
     validate_endpoint_slice,
@@ -25,7 +25,11 @@ from keepclose.model.endpointslice_rules import (
 )
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.strings import LABEL_SENTENCE, LABEL_VALUE_SENTENCE, SUBDOMAIN_SENTENCE
+from keepclose.model.metadata_validation import (
+    LABEL_SENTENCE,
+    LABEL_VALUE_SENTENCE,
+    SUBDOMAIN_SENTENCE,
+)
 from keepclose.testing.builders import endpoint, endpoint_slice
 
 GATES = FeatureGates()

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
-from keepclose.model.endpointslice_strategy import (
+from keepclose.model.endpointslice.strategy import (
     ALLOWS_CREATE_ON_UPDATE,
     ALLOWS_UNCONDITIONAL_UPDATE,
     deprecated_node_names,
@@ -19,6 +18,7 @@ from keepclose.model.endpointslice_strategy import (
     warnings_on_create,
     warnings_on_update,
 )
+from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.testing.builders import endpoint, endpoint_slice
 

@@ -15,7 +15,7 @@ from keepclose.model.metadata import (
     validate_metadata,
     validate_metadata_update,
 )
-from keepclose.model.strings import (
+from keepclose.model.metadata_validation import (
     LABEL_SENTENCE,
     LABEL_VALUE_SENTENCE,
     SUBDOMAIN_SENTENCE,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.causes import invalid
+from keepclose.model.field_errors import invalid
 from keepclose.model.quantities import millis, quantity_causes
 
 LARGEST = (2**63 - 1) * 1000

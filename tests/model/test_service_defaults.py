@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.service import (
+from keepclose.model.service.defaults import default_families, default_service, hide_on_read
+from keepclose.model.service.types import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,
@@ -21,7 +22,6 @@ from keepclose.model.service import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.model.service_defaults import default_families, default_service, hide_on_read
 from keepclose.testing.builders import service
 
 V4 = ("IPv4",)

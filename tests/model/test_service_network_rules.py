@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from keepclose.model.addresses import MUST_BE_CIDR
-from keepclose.model.service import LoadBalancerIngress, LoadBalancerStatus, Service
-from keepclose.model.service_network_rules import (
+from keepclose.model.service.network_validation import (
     validate_cluster_addresses,
     validate_external_ips,
     validate_load_balancer_status,
     validate_source_ranges,
 )
-from keepclose.model.wellknown import SOURCE_RANGES_ANNOTATION
+from keepclose.model.service.types import LoadBalancerIngress, LoadBalancerStatus, Service
+from keepclose.model.well_known import SOURCE_RANGES_ANNOTATION
 from keepclose.testing.builders import service
 
 A = "10.96.0.10"

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
-from keepclose.model.service_policy_rules import (
+from keepclose.model.service.policy_validation import (
     validate_external_policy,
     validate_internal_policy,
     validate_topology_keys,
     validate_traffic_annotations,
     validate_traffic_distribution,
 )
-from keepclose.model.wellknown import (
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import (
     EXTERNAL_POLICY_ANNOTATION,
     INTERNAL_POLICY_ANNOTATION,
     TOPOLOGY_HINTS_ANNOTATION,

@@ -11,7 +11,20 @@ from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.service import (
+from keepclose.model.metadata_validation import (
+    DNS1035_SENTENCE,
+    LABEL_SENTENCE,
+    LABEL_VALUE_SENTENCE,
+    SUBDOMAIN_SENTENCE,
+)
+from keepclose.model.service.defaults import default_families, default_service, hide_on_read
+from keepclose.model.service.strategy import (
+    normalize_cluster_ips,
+    patch_allocated_values,
+    prepare_for_update,
+    warnings_for,
+)
+from keepclose.model.service.types import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,
@@ -21,25 +34,12 @@ from keepclose.model.service import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.model.service_defaults import default_families, default_service, hide_on_read
-from keepclose.model.service_rules import validate_service
-from keepclose.model.service_strategy import (
-    normalize_cluster_ips,
-    patch_allocated_values,
-    prepare_for_update,
-    warnings_for,
-)
+from keepclose.model.service.validation import validate_service
 from keepclose.model.service_update_rules import (
     validate_service_status_update,
     validate_service_update,
 )
-from keepclose.model.strings import (
-    DNS1035_SENTENCE,
-    LABEL_SENTENCE,
-    LABEL_VALUE_SENTENCE,
-    SUBDOMAIN_SENTENCE,
-)
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     INTERNAL_POLICY_ANNOTATION,
     TOPOLOGY_HINTS_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,

@@ -7,17 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model import service_strategy
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
-from keepclose.model.service import (
-    LoadBalancerIngress,
-    LoadBalancerStatus,
-    Service,
-    ServicePort,
-    ServiceStatus,
-)
-from keepclose.model.service_strategy import (
+from keepclose.model.service import strategy as service_strategy
+from keepclose.model.service.strategy import (
     drop_disabled_fields,
     drop_type_dependent_fields,
     normalize_cluster_ips,
@@ -25,6 +18,13 @@ from keepclose.model.service_strategy import (
     prepare_for_create,
     prepare_for_update,
     prepare_status_update,
+)
+from keepclose.model.service.types import (
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceStatus,
 )
 from keepclose.model.service_warnings import warnings_for
 from keepclose.testing.builders import service

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,
@@ -22,7 +22,7 @@ from keepclose.model.service_update_rules import (
     validate_service_status_update,
     validate_service_update,
 )
-from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.builders import service
 
 GATES = FeatureGates()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.model.service_warnings import warnings_for
-from keepclose.model.wellknown import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.builders import service
 
 HEADLESS: dict[str, Any] = {"cluster_ip": "None", "cluster_ips": ("None",)}

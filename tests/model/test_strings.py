@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model import strings
+from keepclose.model import metadata_validation
 
 LABEL = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
@@ -57,7 +57,7 @@ CHARSET = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-
 )
 def test_dns1123_label(value: str, want: list[str]) -> None:
     """A label is short, lower case and has no dots."""
-    assert strings.dns1123_label(value) == want
+    assert metadata_validation.dns1123_label(value) == want
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_dns1123_label(value: str, want: list[str]) -> None:
 )
 def test_dns1123_subdomain(value: str, want: list[str]) -> None:
     """A subdomain is labels joined by dots, in all at most 253."""
-    assert strings.dns1123_subdomain(value) == want
+    assert metadata_validation.dns1123_subdomain(value) == want
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_dns1123_subdomain(value: str, want: list[str]) -> None:
 )
 def test_dns1035_label(value: str, want: list[str]) -> None:
     """An RFC 1035 label starts with a letter."""
-    assert strings.dns1035_label(value) == want
+    assert metadata_validation.dns1035_label(value) == want
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_dns1035_label(value: str, want: list[str]) -> None:
 )
 def test_label_value(value: str, want: list[str]) -> None:
     """A label value may be empty and has at most 63 bytes."""
-    assert strings.label_value(value) == want
+    assert metadata_validation.label_value(value) == want
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_label_value(value: str, want: list[str]) -> None:
 )
 def test_qualified_name(value: str, want: list[str]) -> None:
     """A label key is a name, optionally in a domain."""
-    assert strings.qualified_name(value) == want
+    assert metadata_validation.qualified_name(value) == want
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_qualified_name(value: str, want: list[str]) -> None:
 )
 def test_port_number(number: int, want: list[str]) -> None:
     """Ports run from 1 to 65535."""
-    assert strings.port_number(number) == want
+    assert metadata_validation.port_number(number) == want
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_port_number(number: int, want: list[str]) -> None:
 )
 def test_port_name(value: str, want: list[str]) -> None:
     """A port name is short and has a letter."""
-    assert strings.port_name(value) == want
+    assert metadata_validation.port_name(value) == want
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_port_name(value: str, want: list[str]) -> None:
 )
 def test_fqdn(value: str, want: list[str]) -> None:
     """A fully qualified domain has at least two labels, each at most 63 long."""
-    assert strings.fqdn(value) == want
-    assert strings.is_fqdn(value) == (want == [])
+    assert metadata_validation.fqdn(value) == want
+    assert metadata_validation.is_fqdn(value) == (want == [])
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_fqdn(value: str, want: list[str]) -> None:
 )
 def test_without_prefix_dash(value: str, want: str) -> None:
     """A generateName may end in a dash."""
-    assert strings.without_prefix_dash(value) == want
+    assert metadata_validation.without_prefix_dash(value) == want
 
 
 @pytest.mark.parametrize(
@@ -221,17 +221,17 @@ def test_without_prefix_dash(value: str, want: str) -> None:
 )
 def test_byte_length(value: str, want: int) -> None:
     """Length is that of the UTF-8 form."""
-    assert strings.byte_length(value) == want
+    assert metadata_validation.byte_length(value) == want
 
 
 ALL_CHECKS = (
-    strings.dns1123_label,
-    strings.dns1123_subdomain,
-    strings.dns1035_label,
-    strings.label_value,
-    strings.qualified_name,
-    strings.port_name,
-    strings.fqdn,
+    metadata_validation.dns1123_label,
+    metadata_validation.dns1123_subdomain,
+    metadata_validation.dns1035_label,
+    metadata_validation.label_value,
+    metadata_validation.qualified_name,
+    metadata_validation.port_name,
+    metadata_validation.fqdn,
 )
 
 
@@ -249,7 +249,7 @@ def test_no_string_raises(check: Callable[[str], list[str]], value: str) -> None
 @given(value=st.from_regex(re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"), fullmatch=True))
 def test_labels_are_names_everywhere(value: str) -> None:
     """What is a label is also a subdomain, a label value and a label key."""
-    assert strings.dns1123_label(value) == []
-    assert strings.dns1123_subdomain(value) == []
-    assert strings.label_value(value) == []
-    assert strings.qualified_name(value) == []
+    assert metadata_validation.dns1123_label(value) == []
+    assert metadata_validation.dns1123_subdomain(value) == []
+    assert metadata_validation.label_value(value) == []
+    assert metadata_validation.qualified_name(value) == []

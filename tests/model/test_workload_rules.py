@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.causes import Cause, duplicate, forbidden, invalid, not_supported, required
-from keepclose.model.strings import (
+from keepclose.model.field_errors import (
+    Cause,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+)
+from keepclose.model.metadata_validation import (
     LABEL_SENTENCE,
     LABEL_VALUE_SENTENCE,
     SUBDOMAIN_SENTENCE,

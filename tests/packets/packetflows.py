@@ -16,7 +16,7 @@ from loads import ask_here
 from tabledbeds import TabledBed, address_of
 from webobjects import FAMILIES, addresses_of
 
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.testing.netanswers import PATIENCE, SILENCE, Answer, Silence, calling
 from keepclose.testing.netns import Namespace
 

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from webobjects import FAMILIES, Backend
 
 from keepclose.model.addresses import IPV6
-from keepclose.model.endpointslice import EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     Service,
 )
 from keepclose.proxy.libnftables import Context

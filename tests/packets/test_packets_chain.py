@@ -16,7 +16,7 @@ from loads import count_inside, loading
 
 from keepclose.apiserver.strategies.registry import AllocationSettings
 from keepclose.controller.controller import Controller
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.libnftables import LibnftablesWriter
 from keepclose.testing.apiservers import serving

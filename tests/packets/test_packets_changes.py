@@ -14,8 +14,8 @@ from tabledbeds import TabledBed, address_of, tabled
 from webobjects import FAMILIES, Addresses, Backend, addresses_of, ending, web
 
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.service.types import Service
 from keepclose.testing.netanswers import Answer, Caller, ask, calling
 from keepclose.testing.netns import ip_batch
 from keepclose.testing.nettopology import NodePlan

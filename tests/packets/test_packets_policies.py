@@ -8,7 +8,7 @@ from tabledbeds import tabled
 from webobjects import Backend, ending, web
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import EXTERNAL_POLICY_ANNOTATION, INTERNAL_POLICY_ANNOTATION
+from keepclose.model.well_known import EXTERNAL_POLICY_ANNOTATION, INTERNAL_POLICY_ANNOTATION
 from keepclose.ruleset import CountBy, LocalTraffic
 from keepclose.testing.netanswers import Silence
 from keepclose.testing.nettopology import NodePlan

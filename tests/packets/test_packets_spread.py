@@ -15,8 +15,8 @@ from tabledbeds import TabledBed, tabled
 from webobjects import FAMILIES, addresses_of, web
 
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.model.service import ClientIPConfig, Service, SessionAffinityConfig
-from keepclose.model.wellknown import ENDPOINT_WEIGHTS_ANNOTATION
+from keepclose.model.service.types import ClientIPConfig, Service, SessionAffinityConfig
+from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.ruleset import CountBy
 from keepclose.testing.netanswers import Answer, ask
 from keepclose.testing.nettopology import NodePlan

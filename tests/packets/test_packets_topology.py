@@ -10,10 +10,10 @@ from tabledbeds import TabledBed, address_of, tabled
 from webobjects import Backend, addresses_of, ending, web
 
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
-from keepclose.model.wellknown import (
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import (
     FOR_REGION_LABEL,
     FOR_ZONE_LABEL,
     TOPOLOGY_MODE_ANNOTATION,

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     LoadBalancerIngress,
     LoadBalancerStatus,
     Service,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.service import Service, ServicePort, ServiceSpec
+from keepclose.model.service.types import Service, ServicePort, ServiceSpec
 from keepclose.plan.admission import admit_node, admit_pod, admit_service, admit_slice
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
-from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
 from keepclose.plan.inventory import Inventory
 from keepclose.plan.resolution import ResolvedService, resolve

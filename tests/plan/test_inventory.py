@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, Endpoints
-from keepclose.model.event import Event
+from keepclose.model.core_kinds import Event
+from keepclose.model.endpointslice.types import Endpoint, Endpoints
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.workload import NodeAddress, NodeSpec
 from keepclose.plan.inventory import Inventory, adopt, pods_in_slices

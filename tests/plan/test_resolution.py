@@ -5,9 +5,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from keepclose.cli.resolved_json import resolved_document
-from keepclose.model.endpointslice import EndpointAddress, Endpoints, EndpointsPort, EndpointSubset
+from keepclose.model.endpointslice.types import (
+    EndpointAddress,
+    Endpoints,
+    EndpointsPort,
+    EndpointSubset,
+)
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.model.service import ServicePort
+from keepclose.model.service.types import ServicePort
 from keepclose.plan.inventory import Inventory
 from keepclose.plan.resolution import ResolvedService, resolve
 from keepclose.routing.reasons import ReasonCode

@@ -13,9 +13,9 @@ from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
 from keepclose.kube.retries import Retries
 from keepclose.kube.transport import Request
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import NodeAddress
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.recording import RecordingWriter

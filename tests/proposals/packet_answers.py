@@ -7,7 +7,7 @@ from tabledbeds import TabledBed, address_of
 from webobjects import addresses_of
 
 from keepclose.model.addresses import IPV4
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.testing.netanswers import SILENCE, Answer, Silence
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName, OwnerReference
-from keepclose.model.service import Service
-from keepclose.model.wellknown import FOR_ZONE_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.portendpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import Selection, select

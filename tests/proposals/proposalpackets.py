@@ -15,7 +15,7 @@ from proposalscenes import GATES, named
 from tabledbeds import TabledBed, tabled
 
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.slices.servicestate import plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.builders import node, pod

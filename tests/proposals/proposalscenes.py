@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.heuristics import Registry
 from keepclose.routing.portendpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import Selection, select

@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.family import FamilyProxy
 from keepclose.proxy.flaws import Flaws

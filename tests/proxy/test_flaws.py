@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.flaws import Flaws, service_flaw, slice_flaw, usable_endpoints
 from keepclose.routing.portendpoints import PortEndpoint

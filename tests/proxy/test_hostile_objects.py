@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,
@@ -24,7 +24,7 @@ from keepclose.model.service import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.model.wellknown import ENDPOINT_WEIGHTS_ANNOTATION
+from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.proxy.nftcommand import NftCommandWriter
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import FAMILIES

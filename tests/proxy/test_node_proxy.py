@@ -19,7 +19,7 @@ from keepclose.model.acknowledgements import (
 )
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     HEADLESS_LABEL,
     PROXY_NAME_LABEL,
     REGION_LABEL,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service, ServicePort
+from keepclose.model.service.types import Service, ServicePort
 from keepclose.proxy.portstates import PortStates
 from keepclose.routing.portendpoints import NodeView
 from keepclose.routing.reasons import ReasonCode

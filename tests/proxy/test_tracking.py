@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service, ServicePort
-from keepclose.model.wellknown import (
+from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.well_known import (
     HEADLESS_LABEL,
     PROXY_NAME_LABEL,
     SERVICE_NAME_LABEL,

@@ -10,7 +10,7 @@ from apis import pod
 
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.plan.inventory import Inventory
 from keepclose.plan.resolution import resolve
 from keepclose.slices.settings import Settings

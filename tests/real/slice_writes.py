@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
-from keepclose.model.endpointslice_rules import default_endpoint_slice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.validation import default_endpoint_slice
 
 
 class Write(NamedTuple):

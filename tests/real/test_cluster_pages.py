@@ -25,8 +25,8 @@ from programs import (
 
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import ENDPOINTS, NAMESPACES, SERVICES
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.wellknown import MANAGED_BY_LABEL
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.well_known import MANAGED_BY_LABEL
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "howto"
 GATES = (

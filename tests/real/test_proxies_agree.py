@@ -22,7 +22,7 @@ from programs import program
 
 from keepclose.apiserver.strategies.registry import AllocationSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.network.relays import Relay
 from keepclose.testing.apiservers import serving
 from keepclose.testing.netanswers import PORT, SILENCE, Answer, Silence, answering, ask, calling

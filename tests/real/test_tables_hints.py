@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from unit_tables import Answers, Case, Judge, check_all_judged, compare, pairs, read, read_list
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.workload import Node
 from keepclose.routing.auto import (
     Bounds,

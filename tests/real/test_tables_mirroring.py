@@ -17,14 +17,14 @@ from unit_tables import (
 )
 
 from keepclose.model.addresses import family_of
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointAddress,
     EndpointPort,
     Endpoints,
     EndpointSlice,
 )
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.slices.legacy import mirrored_endpoint, mirrored_slice
 from keepclose.slices.mirroring import mirror, should_mirror
 

@@ -19,11 +19,11 @@ from unit_tables import (
     read,
 )
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service, ServicePort
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.proxy.nodeports import addresses_within
 from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.selection import select

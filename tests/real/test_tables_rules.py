@@ -18,7 +18,6 @@ from unit_tables import (
 from keepclose.apiserver.resources import RESOURCES
 from keepclose.apiserver.strategies.base import Context
 from keepclose.apiserver.strategies.endpoints import EndpointsStrategy
-from keepclose.model import endpointslice_strategy, service_strategy
 from keepclose.model.addresses import (
     cidr_causes,
     endpoint_ip_causes,
@@ -26,33 +25,35 @@ from keepclose.model.addresses import (
     legacy_ip_causes,
     strict_ip_causes,
 )
-from keepclose.model.causes import Cause
-from keepclose.model.endpointslice import EndpointPort, EndpointSlice
-from keepclose.model.endpointslice_rules import (
+from keepclose.model.endpointslice import strategy as endpointslice_strategy
+from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.validation import (
     default_endpoint_slice,
     validate_endpoint_slice,
     validate_endpoint_slice_update,
 )
+from keepclose.model.field_errors import Cause
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata import validate_metadata, validate_metadata_update
-from keepclose.model.service import Service
-from keepclose.model.service_defaults import default_service
-from keepclose.model.service_network_rules import (
-    validate_cluster_addresses,
-    validate_load_balancer_status,
-)
-from keepclose.model.service_policy_rules import validate_external_policy
-from keepclose.model.service_rules import validate_service
-from keepclose.model.service_update_rules import validate_service_update
-from keepclose.model.service_warnings import warnings_for
-from keepclose.model.strings import (
+from keepclose.model.metadata_validation import (
     dns1035_label,
     dns1123_label,
     dns1123_subdomain,
     port_name,
     port_number,
 )
+from keepclose.model.service import strategy as service_strategy
+from keepclose.model.service.defaults import default_service
+from keepclose.model.service.network_validation import (
+    validate_cluster_addresses,
+    validate_load_balancer_status,
+)
+from keepclose.model.service.policy_validation import validate_external_policy
+from keepclose.model.service.types import Service
+from keepclose.model.service.validation import validate_service
+from keepclose.model.service_update_rules import validate_service_update
+from keepclose.model.service_warnings import warnings_for
 
 pytestmark = pytest.mark.real
 

@@ -21,11 +21,16 @@ from unit_tables import (
     read_list,
 )
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice, EndpointSubset
+from keepclose.model.endpointslice.types import (
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    EndpointSubset,
+)
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.model.service import Service, ServicePort
-from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node, Pod, PodIP
 from keepclose.routing.shares import CpuRatios
 from keepclose.routing.strategy import StrategyName, choose_strategy

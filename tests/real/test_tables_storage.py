@@ -29,9 +29,9 @@ from unit_tables import (
 )
 
 from keepclose.apiserver.strategies.registry import AllocationSettings
-from keepclose.model.service import Service
-from keepclose.model.service_defaults import hide_on_read
-from keepclose.model.service_strategy import normalize_cluster_ips, patch_allocated_values
+from keepclose.model.service.defaults import hide_on_read
+from keepclose.model.service.strategy import normalize_cluster_ips, patch_allocated_values
+from keepclose.model.service.types import Service
 from keepclose.testing.apiservers import Reply, Served, serving
 
 pytestmark = pytest.mark.real

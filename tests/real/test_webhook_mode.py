@@ -45,7 +45,7 @@ from keepclose.kube.kinds import (
     SERVICES,
 )
 from keepclose.kube.reflector import Reflector
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 
 MANIFEST = Path(__file__).parent.parent.parent / "docs" / "howto" / "webhook.yaml"
 ANNOTATION = "keepclose.dev/traffic-distribution"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.routing.allocation.balanced import Objective, balance
 from keepclose.routing.allocation.weighted import evaluate_weighted, weighted_matrix
 from keepclose.routing.balanced import BALANCED, Balanced

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from keepclose.model.acknowledgements import HintLevel
-from keepclose.model.endpointslice import Endpoint
+from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.conditions import merge_conditions, service_conditions
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.honoring import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.routing.facts import slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
 from keepclose.routing.reasons import ReasonCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node
 from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints

@@ -8,7 +8,7 @@ import pytest
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.wellknown import EXCLUDED_NODE_LABELS
+from keepclose.model.well_known import EXCLUDED_NODE_LABELS
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.shares import CpuRatios, Shares, cpu_ratios, traffic_shares

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     OVERLOAD_THRESHOLD_ANNOTATION,
     PADDING_ANNOTATION,
     STARTING_THRESHOLD_ANNOTATION,

@@ -22,8 +22,8 @@ from tracednodes import (
     tell,
 )
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
-from keepclose.model.service import (
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
+from keepclose.model.service.types import (
     LoadBalancerIngress,
     LoadBalancerStatus,
     Service,

@@ -12,7 +12,7 @@ import pytest
 from test_packetflows import slice_of, web
 from tracednodes import DROP, NODE_IP, OUTSIDE, POD, REJECT, follow, load, make_ruleset
 
-from keepclose.model.endpointslice import Endpoint
+from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.ruleset.packets import Packet
 from keepclose.testing.builders import endpoint

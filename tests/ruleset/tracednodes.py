@@ -9,9 +9,9 @@ from typing import Final
 from kerneltables import KernelTable
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.serviceports import RoutedPort, routed_ports

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 from keepclose.slices.changes import (
     PodChange,

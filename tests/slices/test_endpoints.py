@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointConditions,
     EndpointHints,
@@ -15,7 +15,7 @@ from keepclose.model.endpointslice import (
     ForZone,
 )
 from keepclose.model.meta import ObjectReference
-from keepclose.model.service import Service, ServicePort
+from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Node, Pod, PodStatus
 from keepclose.slices.endpoints import (
     Desired,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.service.types import Service
 from keepclose.slices.finishing import add_placeholder, finish, take_over, with_trigger_time
 from keepclose.slices.labels import new_slice, placeholder
 from keepclose.slices.packing import SlicePlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta, OwnerReference
 from keepclose.slices.labels import (
     is_owned_by,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointAddress,
     EndpointConditions,

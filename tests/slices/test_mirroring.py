@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     EndpointAddress,
     Endpoints,
     EndpointSlice,
@@ -17,7 +17,7 @@ from keepclose.model.endpointslice import (
     EndpointSubset,
 )
 from keepclose.model.meta import ObjectMeta, OwnerReference
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.slices.mirroring import Mirrored, MirrorEvent, mirror, should_mirror
 from keepclose.slices.packing import SlicePlan
 from keepclose.testing.applying import apply_plan

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointHints, EndpointPort, EndpointSlice, ForZone
+from keepclose.model.endpointslice.types import EndpointHints, EndpointPort, EndpointSlice, ForZone
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
 from keepclose.slices.endpoints import Desired, EndpointBuilder

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
-from keepclose.model.service import Service, ServicePort
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
+from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Pod
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.finishing import add_placeholder, finish

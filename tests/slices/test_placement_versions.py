@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointConditions, EndpointHints, EndpointSlice, ForZone
+from keepclose.model.endpointslice.types import (
+    EndpointConditions,
+    EndpointHints,
+    EndpointSlice,
+    ForZone,
+)
 from keepclose.model.workload import Pod
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.placement import Placement

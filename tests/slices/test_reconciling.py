@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointPort, EndpointSlice
-from keepclose.model.service import Service, ServicePort
+from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
+from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Node, Pod
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.families import address_types

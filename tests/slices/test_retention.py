@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.fieldpaths import SLICE_GATES, describe_fields, differing_fields
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.retention import retain_slices, withhold

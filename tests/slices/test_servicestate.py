@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
-from keepclose.model.service import Service
-from keepclose.model.wellknown import FOR_REGION_LABEL, FOR_ZONE_LABEL, REGION_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import FOR_REGION_LABEL, FOR_ZONE_LABEL, REGION_LABEL
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.heuristics import Matrix, ZoneDemand
 from keepclose.routing.nodelevel import NodeLevelMode

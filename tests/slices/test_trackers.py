@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod, StatusCondition
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker, format_instant, instant
 from keepclose.testing.builders import endpoint_slice, pod, service

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepclose.apiserver.resources import Resource
-from keepclose.model.wellknown import HOSTNAME_LABEL, ZONE_LABEL
+from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
 
 JsonObject = dict[str, Any]
 

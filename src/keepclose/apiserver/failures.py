@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 
 # What an answer names of all that is wrong with an object. A cause may repeat the list that it
 # stands in, so that without a bound the answer has the square of the body's size.

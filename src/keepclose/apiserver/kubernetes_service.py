@@ -34,7 +34,7 @@ from keepclose.model.addresses import (
     family_of,
     parse_lenient,
 )
-from keepclose.model.wellknown import KUBERNETES_SERVICE, SERVICE_NAME_LABEL, SKIP_MIRROR_LABEL
+from keepclose.model.well_known import KUBERNETES_SERVICE, SERVICE_NAME_LABEL, SKIP_MIRROR_LABEL
 
 JsonObject = dict[str, Any]
 

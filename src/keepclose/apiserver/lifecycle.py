@@ -23,8 +23,8 @@ from keepclose.apiserver.strategies.metadata import (
     ORPHAN_FINALIZER,
     finalizers_of,
 )
-from keepclose.model.causes import Cause, not_supported
-from keepclose.model.causes import invalid as invalid_value
+from keepclose.model.field_errors import Cause, not_supported
+from keepclose.model.field_errors import invalid as invalid_value
 
 IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
 _NANOSECONDS: Final = 10**9

@@ -23,7 +23,7 @@ from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.metadata import finalizers_of
 from keepclose.apiserver.strategies.service_allocation import held_addresses
 from keepclose.apiserver.strategies.typed import read_as
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 
 JsonObject = dict[str, Any]
 _Network = IPv4Network | IPv6Network

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 from typer.core import TyperGroup
 
 from keepclose.cli.outputs import say
-from keepclose.model.plaintext import make_plain
+from keepclose.model.plain_text import make_plain
 
 
 class ExitCode(IntEnum):

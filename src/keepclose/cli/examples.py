@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.model.gates import Gate
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     EXCLUDED_NODE_LABELS,
     PREFER_SAME_ZONE,
     SUBSETTING_ANNOTATION,

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from keepclose.model.jsonvalues import JsonDepthError, check_depth
+from keepclose.model.json_values import JsonDepthError, check_depth
 
 # Kubernetes has whole numbers of 64 bits at most, and quantities with some more digits.
 _DIGITS_MAX: Final = 64

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keepclose.model.plaintext import escape_hidden, make_plain
+from keepclose.model.plain_text import escape_hidden, make_plain
 
 
 class TableOrJson(StrEnum):

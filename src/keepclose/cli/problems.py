@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.causes import Cause, CauseType
-from keepclose.model.plaintext import make_plain
+from keepclose.model.field_errors import Cause, CauseType
+from keepclose.model.plain_text import make_plain
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -160,8 +160,8 @@ def _key(text: str | None, namespace: str) -> NamespacedName | None:
 
 def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
     from keepclose.cli.manifests import report
-    from keepclose.model.endpointslice import EndpointSlice
-    from keepclose.model.service import Service
+    from keepclose.model.endpointslice.types import EndpointSlice
+    from keepclose.model.service.types import Service
     from keepclose.model.workload import Node, Pod
     from keepclose.plan.admission import admit_node, admit_pod, admit_service, admit_slice
     from keepclose.plan.inventory import Inventory
@@ -193,7 +193,7 @@ def _warn(manifests: Manifests) -> None:
 
     from keepclose.cli.manifests import place_of
     from keepclose.model.decoding import API_VERSIONS
-    from keepclose.model.wellknown import ZONE_LABEL
+    from keepclose.model.well_known import ZONE_LABEL
     from keepclose.model.workload import Node
 
     field = f"metadata.labels[{ZONE_LABEL}]"

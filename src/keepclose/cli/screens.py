@@ -16,7 +16,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from keepclose.model.plaintext import make_plain
+from keepclose.model.plain_text import make_plain
 
 __all__ = ["Grid", "Group", "Line", "Padding", "RenderableType", "Screen", "cell_len"]
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from keepclose.cli.screens import Line, Screen, cell_len
 from keepclose.lab.trafficreport import Row, TrafficReport
-from keepclose.model.plaintext import make_plain
+from keepclose.model.plain_text import make_plain
 
 WIDEST: Final = 100
 SHOWN_REASONS: Final = 8

@@ -38,7 +38,7 @@ from keepclose.lab.podnetworks import AddressesOnly, PodNetwork, UnderlayNetwork
 from keepclose.lab.view import LabView
 from keepclose.lab.workloadcontroller import WorkloadController
 from keepclose.model.gates import FeatureGates
-from keepclose.model.wellknown import KUBERNETES_SERVICE
+from keepclose.model.well_known import KUBERNETES_SERVICE
 from keepclose.network.addresses import node_addresses
 from keepclose.network.underlay import Underlay
 from keepclose.network.workerthreads import open_in_thread

@@ -38,10 +38,10 @@ from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.lab.expectedshares import expect, find_goals
 from keepclose.lab.trafficreport import TrafficReport
 from keepclose.model.addresses import IPV4
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
-from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
 from keepclose.routing.portendpoints import NodeView, labels_by_node
 from keepclose.routing.reasons import Reason

@@ -26,10 +26,10 @@ from keepclose.model.acknowledgements import (
     parse_version,
 )
 from keepclose.model.configuration import ConfigMap
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import Condition, NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.routing.conditions import add_honored, is_programmed
 from keepclose.routing.honoring import (

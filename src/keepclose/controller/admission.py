@@ -17,10 +17,10 @@ import msgspec
 from keepclose.controller.claims import claim_service
 from keepclose.controller.rehinting import carry_hints, rehint
 from keepclose.model.decoding import decode
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
-from keepclose.model.wellknown import TRIGGER_TIME_ANNOTATION
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.routing.answers import Answer as HeuristicAnswer
 from keepclose.routing.answers import ZoneDemand
 from keepclose.routing.facts import SliceFacts

@@ -13,7 +13,7 @@ import structlog
 
 from keepclose.kube.recorder import EventRecorder
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.auto import disabled_event, enabled_event
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.reasons import WARNED_OF, Reason

@@ -16,11 +16,11 @@ from keepclose.kube.kinds import CONFIG_MAPS, ENDPOINT_SLICES, ENDPOINTS, NODES,
 from keepclose.kube.reflector import Reflector
 from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, ACKNOWLEDGEMENT_SELECTOR
 from keepclose.model.configuration import ConfigMap
-from keepclose.model.endpointslice import Endpoints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
-from keepclose.model.service import Service
-from keepclose.model.wellknown import MANAGED_BY_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import MANAGED_BY_LABEL
 from keepclose.model.workload import Node, Pod
 
 _LABEL, _NAMESPACE, _NODE, _SERVICE = "label", "namespace", "node", "service"

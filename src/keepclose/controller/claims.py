@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.gates import Gate
-from keepclose.model.service import Service
-from keepclose.model.wellknown import (
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import (
     NODE_TOPOLOGY_ANNOTATION,
     SUBSETTING_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,

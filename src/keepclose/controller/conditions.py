@@ -17,7 +17,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import SERVICES
 from keepclose.kube.recorder import format_time
 from keepclose.model.meta import Condition, NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.conditions import has_ours, merge_conditions
 from keepclose.slices.retention import Retention, condition_content
 

@@ -18,7 +18,7 @@ from keepclose.kube.errors import KubeError
 from keepclose.kube.kinds import ENDPOINT_SLICES, Kind
 from keepclose.kube.reader import USER_AGENT
 from keepclose.model.meta import NamespacedName
-from keepclose.model.strings import plain_line
+from keepclose.model.metadata_validation import plain_line
 
 ROUNDS: Final = 3
 WINDOW_S: Final = 30.0

@@ -18,7 +18,7 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.errors import KubeError
 from keepclose.kube.kinds import ENDPOINT_SLICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.fieldpaths import describe_fields
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.honoring import hint_levels

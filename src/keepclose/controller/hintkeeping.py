@@ -33,9 +33,9 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.workqueue import WorkQueue
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.routing.answers import Answer, ZoneDemand
 from keepclose.routing.conditions import service_conditions

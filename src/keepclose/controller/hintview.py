@@ -15,10 +15,10 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.kube.reflector import Reflector
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.routing.facts import SliceFacts, slice_facts
 from keepclose.routing.nodelevel import EndpointOwner, controller_of

@@ -20,8 +20,8 @@ from keepclose.kube.client import Client, PatchType
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.kube.recorder import EventRecorder
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.service.types import Service
 
 _log = structlog.get_logger(__name__)
 

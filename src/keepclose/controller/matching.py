@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 
 _Pair = tuple[str, str, str]
 _EVERYTHING = ("", "")

@@ -22,10 +22,10 @@ from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.workqueue import WorkQueue
-from keepclose.model.endpointslice import Endpoints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
-from keepclose.model.wellknown import MIRRORING_CONTROLLER
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import MIRRORING_CONTROLLER
 from keepclose.slices.mirroring import MirrorEvent, mirror
 from keepclose.slices.trackers import SliceTracker
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keepclose.kube.cache import Cache
-from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION
+from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node
 from keepclose.routing.nodelevel import NodeLevelMode
 from keepclose.routing.strategy import Strategy, StrategyName

@@ -26,9 +26,9 @@ from keepclose.controller.subscriptions import Subscriptions
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.heuristic_process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.answers import Answer, ZoneDemand
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.hints import SliceSet

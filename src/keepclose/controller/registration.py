@@ -17,7 +17,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from keepclose.kube.kinds import MUTATING_WEBHOOKS
-from keepclose.model.wellknown import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
+from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 
 CONFIGURATION: Final = "keepclose-hints"
 WEBHOOK: Final = "hints.keepclose.dev"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointHints, EndpointSlice
-from keepclose.model.service import Service
+from keepclose.model.endpointslice.types import EndpointHints, EndpointSlice
+from keepclose.model.service.types import Service
 from keepclose.routing.answers import Answer, Failure, ZoneDemand
 from keepclose.routing.facts import FactsOf, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet

@@ -19,11 +19,11 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError, KubeError, NotFound
 from keepclose.kube.kinds import ENDPOINT_SLICES, LEASES
-from keepclose.model.endpointslice import EndpointPort, EndpointSlice
-from keepclose.model.event import Lease
+from keepclose.model.core_kinds import Lease
+from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta, controller_reference
-from keepclose.model.service import Service
-from keepclose.model.wellknown import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 from keepclose.slices.families import address_types
 from keepclose.slices.trackers import instant
 

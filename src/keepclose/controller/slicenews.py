@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keepclose.kube.cache import Cache
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.changes import (
     is_managed_by,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from keepclose.controller.caches import Caches
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.servicestate import ServiceState

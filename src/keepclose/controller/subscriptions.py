@@ -20,9 +20,9 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.slicenews import SliceNews
 from keepclose.controller.states import States, is_same_wish
 from keepclose.kube.workqueue import WorkQueue
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.conditions import has_ours
 from keepclose.slices.changes import (

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.slices.packing import SlicePlan
 
 Addresses = frozenset[tuple[str, ...]]

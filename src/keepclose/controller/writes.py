@@ -29,9 +29,9 @@ from keepclose.kube.errors import (
     TransportError,
 )
 from keepclose.kube.kinds import ENDPOINT_SLICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
+from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.trackers import SliceTracker
 

@@ -15,7 +15,7 @@ import structlog
 from keepclose.kube.backoff import TokenBucket
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 
 # Names of objects that come and go must not pile up.
 _MOST_REMEMBERED: Final = 1000

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 
 JsonObject = dict[str, Any]
 

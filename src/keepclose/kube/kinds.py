@@ -11,9 +11,9 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from keepclose.model.configuration import ConfigMap, Namespace
-from keepclose.model.endpointslice import Endpoints, EndpointSlice
-from keepclose.model.event import Event, Lease
-from keepclose.model.service import Service
+from keepclose.model.core_kinds import Event, Lease
+from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 
 T = TypeVar("T")

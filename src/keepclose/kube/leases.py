@@ -26,7 +26,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, ConfigError, Conflict, KubeError, NotFound
 from keepclose.kube.kinds import LEASES
-from keepclose.model.event import Lease, LeaseSpec
+from keepclose.model.core_kinds import Lease, LeaseSpec
 from keepclose.model.meta import ObjectMeta
 
 # Those who seek spread over this many further retry periods, as client-go does.

@@ -13,8 +13,8 @@ import msgspec
 
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, UnreadableObject
 from keepclose.kube.kinds import Kind
-from keepclose.model.causes import Cause, invalid
 from keepclose.model.decoding import WHOLE, Rejected, convert_as
+from keepclose.model.field_errors import Cause, invalid
 from keepclose.model.meta import ObjectMeta
 
 T = TypeVar("T")

@@ -30,9 +30,9 @@ from keepclose.kube.errors import (
     TransportError,
 )
 from keepclose.kube.kinds import EVENTS
-from keepclose.model.event import Event, EventSource
+from keepclose.model.core_kinds import Event, EventSource
 from keepclose.model.meta import ObjectMeta, ObjectReference
-from keepclose.model.strings import dns1123_subdomain
+from keepclose.model.metadata_validation import dns1123_subdomain
 
 MOST_WAITING: Final = 1000
 MOST_TRIES: Final = 12

@@ -40,7 +40,7 @@ from keepclose.kube.errors import (
 from keepclose.kube.kinds import Kind
 from keepclose.kube.watchdog import Watchdog
 from keepclose.kube.watching import WatchEvent
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 from keepclose.model.meta import NamespacedName
 
 T = TypeVar("T", bound=Named)

@@ -28,7 +28,7 @@ from yaml.events import (
 )
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 
-from keepclose.model.jsonvalues import DEPTH_MAX
+from keepclose.model.json_values import DEPTH_MAX
 
 TAG: Final = "tag:yaml.org,2002:"
 STR: Final = f"{TAG}str"

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from keepclose.lab.trafficanswers import Failure
 from keepclose.model.addresses import canonical
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.workload import Pod
 from keepclose.routing.policies import EXTERNAL, INTERNAL

@@ -28,7 +28,7 @@ from keepclose.lab.nodemarks import NODES as MARKED_NODES
 from keepclose.lab.nodemarks import MarkedNode, MarkedStatus, mark_heard, untaint
 from keepclose.lab.pods import PODS
 from keepclose.model.meta import Frozen, ObjectMeta
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 from keepclose.network.addresses import NodeAddresses
 

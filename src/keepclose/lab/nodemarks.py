@@ -13,7 +13,7 @@ from typing import Any, Final
 from keepclose.kube.kinds import Kind
 from keepclose.lab.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.model.meta import Frozen, ObjectMeta
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 
 JsonObject = dict[str, Any]

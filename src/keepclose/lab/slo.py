@@ -24,9 +24,9 @@ from keepclose.lab.sloload import Way, keep_connecting, until_steady
 from keepclose.lab.slopolicies import SOME, Policy, list_policies, tell_choice
 from keepclose.lab.trafficanswers import Answer, Result
 from keepclose.lab.view import LabView
-from keepclose.model.service import Service
-from keepclose.model.service_policy_rules import CLUSTER_POLICY
-from keepclose.model.wellknown import PREFER_SAME_ZONE
+from keepclose.model.service.policy_validation import CLUSTER_POLICY
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import PREFER_SAME_ZONE
 from keepclose.network.namespaces import NetworkError
 from keepclose.network.underlay import Underlay
 from keepclose.network.workerthreads import finish_in_thread

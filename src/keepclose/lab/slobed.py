@@ -34,7 +34,7 @@ from keepclose.lab.slopolicies import (
 )
 from keepclose.lab.workloadreadiness import ready_count
 from keepclose.lab.workloads import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 
 PURPOSE: Final = "slo"
 _REST_S: Final = 0.1

@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.slofigures import Guess
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service_policy_rules import (
+from keepclose.model.service.policy_validation import (
     CLUSTER_POLICY,
     LOCAL_POLICY,
     PREFER_LOCAL_POLICY,
 )
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     EXTERNAL_POLICY_ANNOTATION,
     INTERNAL_POLICY_ANNOTATION,
     PREFER_SAME_NODE,

@@ -49,8 +49,8 @@ from keepclose.lab.trafficverdicts import find_fault
 from keepclose.lab.view import LabView
 from keepclose.model.addresses import IPV6
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import Service
-from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
 from keepclose.network.namespaces import Namespace, NetworkError
 from keepclose.network.workerthreads import finish_in_thread

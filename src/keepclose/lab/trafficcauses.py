@@ -14,7 +14,7 @@ from keepclose.lab.podmodes import ports_of
 from keepclose.lab.podreasons import explain_unready, is_ready
 from keepclose.lab.podspecs import KubeletPod
 from keepclose.model.selectors import matches
-from keepclose.model.service import Service, ServicePort
+from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Pod
 from keepclose.routing.hintlevels import count_ready
 from keepclose.routing.portendpoints import PortEndpoint

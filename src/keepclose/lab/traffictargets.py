@@ -18,8 +18,8 @@ from keepclose.lab.refusals import LabRefusal
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import find_near_names
-from keepclose.model.service import Service
-from keepclose.model.wellknown import PROXY_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.serviceports import RoutedPort, routed_ports
 
 OUTSIDE: Final = "outside"

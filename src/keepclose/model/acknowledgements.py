@@ -21,7 +21,7 @@ import msgspec
 
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.meta import NamespacedName, ObjectMeta, OwnerReference
-from keepclose.model.strings import plain_line
+from keepclose.model.metadata_validation import plain_line
 
 ACKNOWLEDGEMENT_NAMESPACE: Final = "kube-system"
 ACKNOWLEDGEMENT_LABEL: Final = "keepclose.dev/acknowledgement"

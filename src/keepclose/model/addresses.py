@@ -12,8 +12,8 @@ from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
-from keepclose.model.causes import Cause, invalid, required
-from keepclose.model.strings import dns1123_label, dns1123_subdomain, fqdn
+from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.metadata_validation import dns1123_label, dns1123_subdomain, fqdn
 
 IPV4: Final = "IPv4"
 IPV6: Final = "IPv6"

@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from keepclose.model.causes import Cause, invalid, required
-from keepclose.model.endpointslice import Endpoints, EndpointSlice
-from keepclose.model.event import Event, Lease
-from keepclose.model.service import Service
+from keepclose.model.core_kinds import Event, Lease
+from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
+from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from keepclose.model.causes import Cause, forbidden, invalid, required, too_long
+from keepclose.model.field_errors import Cause, forbidden, invalid, required, too_long
 from keepclose.model.meta import ObjectMeta, OwnerReference
-from keepclose.model.strings import (
+from keepclose.model.metadata_validation import (
     byte_length,
     dns1123_label,
     label_value,

@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from keepclose.model.causes import Cause, invalid
+from keepclose.model.field_errors import Cause, invalid
 
 MUST_BE_QUANTITY: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"

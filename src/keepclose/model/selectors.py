@@ -15,7 +15,7 @@ from typing import assert_never
 
 import msgspec
 
-from keepclose.model.strings import label_value, qualified_name
+from keepclose.model.metadata_validation import label_value, qualified_name
 
 
 class SelectorRejected(msgspec.Struct, frozen=True):

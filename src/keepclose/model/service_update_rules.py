@@ -7,16 +7,16 @@ ports and annotations may change at any time. Causes are listed; nothing is chan
 
 from __future__ import annotations
 
-from keepclose.model.causes import Cause, forbidden, invalid
+from keepclose.model.field_errors import Cause, forbidden, invalid
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.metadata import IMMUTABLE, validate_metadata_update
-from keepclose.model.service import Service
-from keepclose.model.service_network_rules import (
+from keepclose.model.service.network_validation import (
     SINGLE_STACK,
     has_no_address,
     validate_load_balancer_status,
 )
-from keepclose.model.service_rules import load_balancer_class_causes, validate_service
+from keepclose.model.service.types import Service
+from keepclose.model.service.validation import load_balancer_class_causes, validate_service
 
 _MAY_NOT_CHANGE = "may not change once set"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from ipaddress import IPv4Network, IPv6Network
 
 from keepclose.model.addresses import ParsedIP, cidr_causes, ip_warnings, parse_lenient
-from keepclose.model.causes import render_value
-from keepclose.model.service import Service, ServiceSpec
-from keepclose.model.service_network_rules import NO_CLUSTER_IP
-from keepclose.model.wellknown import (
+from keepclose.model.field_errors import render_value
+from keepclose.model.service.network_validation import NO_CLUSTER_IP
+from keepclose.model.service.types import Service, ServiceSpec
+from keepclose.model.well_known import (
     PREFER_CLOSE,
     PREFER_SAME_ZONE,
     TOPOLOGY_HINTS_ANNOTATION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta
-from keepclose.model.wellknown import EXCLUDED_NODE_LABELS, REGION_LABEL, ZONE_LABEL
+from keepclose.model.well_known import EXCLUDED_NODE_LABELS, REGION_LABEL, ZONE_LABEL
 
 
 class StatusCondition(Frozen, frozen=True):

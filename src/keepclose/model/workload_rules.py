@@ -10,10 +10,15 @@ from __future__ import annotations
 from typing import Final
 
 from keepclose.model.addresses import MUST_BE_IP, family_of
-from keepclose.model.causes import Cause, duplicate, invalid, not_supported, required
+from keepclose.model.field_errors import Cause, duplicate, invalid, not_supported, required
 from keepclose.model.metadata import validate_metadata
+from keepclose.model.metadata_validation import (
+    dns1123_label,
+    dns1123_subdomain,
+    port_name,
+    port_number,
+)
 from keepclose.model.quantities import millis, quantity_causes
-from keepclose.model.strings import dns1123_label, dns1123_subdomain, port_name, port_number
 from keepclose.model.workload import Container, Node, Pod, PodStatus
 
 PROTOCOLS: Final = ("SCTP", "TCP", "UDP")

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from keepclose.model.causes import Cause, CauseType
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.endpointslice_rules import default_endpoint_slice, validate_endpoint_slice
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.endpointslice.validation import default_endpoint_slice, validate_endpoint_slice
+from keepclose.model.field_errors import Cause, CauseType
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
-from keepclose.model.service_defaults import default_families, default_service
-from keepclose.model.service_rules import validate_service
-from keepclose.model.service_strategy import normalize_cluster_ips
+from keepclose.model.service.defaults import default_families, default_service
+from keepclose.model.service.strategy import normalize_cluster_ips
+from keepclose.model.service.types import Service
+from keepclose.model.service.validation import validate_service
 from keepclose.model.workload import Node, Pod
 from keepclose.model.workload_rules import validate_node, validate_pod
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
-from keepclose.model.wellknown import (
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import (
     NODE_TOPOLOGY_ANNOTATION,
     PREFER_CLOSE,
     PREFER_SAME_ZONE,

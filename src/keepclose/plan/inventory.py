@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.addresses import IPV4, IPV6, family_of
-from keepclose.model.endpointslice import Endpoint, Endpoints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName, ObjectMeta, controller_reference
 from keepclose.model.selectors import matches
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import (
     Container,
     ContainerPort,

@@ -21,7 +21,7 @@ from keepclose.kube.recorder import EventRecorder
 from keepclose.model.acknowledgements import NodeAcknowledgement
 from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, ObjectReference, OwnerReference
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version, retract
 from keepclose.proxy.aftermath import Flows

@@ -14,10 +14,10 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.kube.reflector import Reflector
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta
-from keepclose.model.service import Service
-from keepclose.model.wellknown import HEADLESS_LABEL, PROXY_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import HEADLESS_LABEL, PROXY_NAME_LABEL
 from keepclose.model.workload import Node
 
 _SERVICE: Final = "service"

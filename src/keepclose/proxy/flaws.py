@@ -14,9 +14,9 @@ from typing import Final
 import structlog
 
 from keepclose.model.addresses import IPV4, IPV6, cidr_causes, family_of
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.portendpoints import PortEndpoint
 from keepclose.routing.serviceports import RoutedPort
 from keepclose.ruleset.portobjects import LONGEST_AFFINITY_S

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.flaws import usable_endpoints

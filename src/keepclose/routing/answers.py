@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.strings import plain_line
+from keepclose.model.metadata_validation import plain_line
 from keepclose.routing.reasons import Reason, ReasonCode
 
 Matrix = Mapping[str, Mapping[str, int]]

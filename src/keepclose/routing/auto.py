@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.routing.allocation.kubeauto import (
     least_endpoints,
     lend_endpoints,

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, Objective, balance
 from keepclose.routing.heuristics import Allotment, Matrix, Refusal, ZoneDemand
 from keepclose.routing.reasons import Reason, ReasonCode

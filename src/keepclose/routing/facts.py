@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointHints,
     EndpointSlice,

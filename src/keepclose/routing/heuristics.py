@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.routing.answers import (
     Allotment,
     Answer,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from shlex import quote
 
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.routing.portendpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 

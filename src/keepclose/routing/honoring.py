@@ -15,11 +15,11 @@ import msgspec
 
 from keepclose.model.acknowledgements import HintLevel
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
-from keepclose.model.service import Service
-from keepclose.model.wellknown import PROXY_NAME_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.conditionreasons import ConditionReason
 from keepclose.routing.serviceports import TrafficPolicy, routed_ports
 

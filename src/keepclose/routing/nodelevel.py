@@ -15,7 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from keepclose.model.meta import OwnerReference
-from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION
+from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.shares import considered_nodes

@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 
 from keepclose.model.addresses import canonical
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     ENDPOINT_WEIGHTS_ANNOTATION,
     FOR_REGION_LABEL,
     FOR_ZONE_LABEL,

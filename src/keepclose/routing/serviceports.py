@@ -21,8 +21,8 @@ import msgspec
 from keepclose.model.addresses import IPV4, IPV6, canonical, cidr_causes, family_of
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service, ServiceSpec
-from keepclose.model.wellknown import EXTERNAL_POLICY_ANNOTATION, INTERNAL_POLICY_ANNOTATION
+from keepclose.model.service.types import Service, ServiceSpec
+from keepclose.model.well_known import EXTERNAL_POLICY_ANNOTATION, INTERNAL_POLICY_ANNOTATION
 from keepclose.routing.strategy import topology_annotation
 
 DEFAULT_AFFINITY_SECONDS: Final = 10800

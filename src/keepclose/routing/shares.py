@@ -14,7 +14,7 @@ from shlex import quote
 import msgspec
 
 from keepclose.model.quantities import millis
-from keepclose.model.wellknown import REGION_LABEL, ZONE_LABEL
+from keepclose.model.well_known import REGION_LABEL, ZONE_LABEL
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service
-from keepclose.model.wellknown import (
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import (
     EXTERNAL_POLICY_ANNOTATION,
     INTERNAL_POLICY_ANNOTATION,
     PREFER_CLOSE,

@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import msgspec
 
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     FOR_REGION_LABEL,
     FOR_ZONE_LABEL,
     OVERLOAD_THRESHOLD_ANNOTATION,

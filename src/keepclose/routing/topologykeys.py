@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from keepclose.model.wellknown import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
+from keepclose.model.well_known import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
 from keepclose.routing.portendpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.serviceports import RoutedPort

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import FOR_ZONE_LABEL
+from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.model.workload import Pod
 from keepclose.routing.facts import with_hints
 from keepclose.simulate.mechanisms import Mechanism

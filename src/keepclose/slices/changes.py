@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
-from keepclose.model.service import Service
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
 from keepclose.model.workload import Pod
 from keepclose.slices.trackers import SliceTracker
 

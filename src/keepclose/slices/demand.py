@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.endpoints import Desired, EndpointId
 from keepclose.slices.holdings import Group, GroupTable

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from keepclose.model.endpointslice import Endpoint
+from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.assignment import assign
 from keepclose.routing.subsets import (

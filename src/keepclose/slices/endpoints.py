@@ -15,10 +15,10 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.addresses import canonical, family_of
-from keepclose.model.endpointslice import Endpoint, EndpointConditions, EndpointPort
+from keepclose.model.endpointslice.types import Endpoint, EndpointConditions, EndpointPort
 from keepclose.model.meta import ObjectReference
-from keepclose.model.service import Service, ServicePort
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Container, Node, Pod
 
 PortKey: TypeAlias = tuple[tuple[str, str, int, str], ...]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keepclose.model.addresses import IPV4, IPV6, family_of
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.service.types import Service
 
 
 def address_types(service: Service) -> tuple[str, ...]:

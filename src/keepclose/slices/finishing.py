@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER, TRIGGER_TIME_ANNOTATION
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, TRIGGER_TIME_ANNOTATION
 from keepclose.slices.labels import is_owned_by, is_placeholder_equal, placeholder
 from keepclose.slices.packing import SlicePlan
 

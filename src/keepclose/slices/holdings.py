@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.routing.subsets import group_of_labels
 from keepclose.slices.endpoints import EndpointId, PortKey, endpoint_id, port_key
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from keepclose.model.endpointslice import Endpoint, EndpointPort, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta, controller_reference
-from keepclose.model.service import Service
-from keepclose.model.strings import dns1123_subdomain, without_prefix_dash
-from keepclose.model.wellknown import (
+from keepclose.model.metadata_validation import dns1123_subdomain, without_prefix_dash
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import (
     ENDPOINTSLICE_CONTROLLER,
     FOR_REGION_LABEL,
     FOR_ZONE_LABEL,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keepclose.model.addresses import canonical
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointAddress,
     EndpointConditions,
@@ -22,7 +22,7 @@ from keepclose.model.endpointslice import (
     EndpointSubset,
 )
 from keepclose.model.meta import ObjectMeta, controller_reference
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     LAST_APPLIED_ANNOTATION,
     MANAGED_BY_LABEL,
     MIRRORING_CONTROLLER,

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from keepclose.model.addresses import IPV4, IPV6, family_of
-from keepclose.model.endpointslice import Endpoint, EndpointPort, Endpoints, EndpointSlice
-from keepclose.model.service import Service
-from keepclose.model.wellknown import LEADER_ANNOTATION, SKIP_MIRROR_LABEL
+from keepclose.model.endpointslice.types import Endpoint, EndpointPort, Endpoints, EndpointSlice
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import LEADER_ANNOTATION, SKIP_MIRROR_LABEL
 from keepclose.slices.endpoints import EndpointId, PortKey, endpoint_id, port_key, same_beyond_id
 from keepclose.slices.finishing import take_over
 from keepclose.slices.legacy import mirrored_endpoint, mirrored_slice, repack

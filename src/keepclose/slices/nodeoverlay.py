@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from keepclose.model.service import Service
-from keepclose.model.wellknown import NODE_TOPOLOGY_ANNOTATION
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.routing.nodelevel import EndpointOwner, NodeLevelDecision, node_overlay
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.strategy import (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 
 
 class SlicePlan(msgspec.Struct, frozen=True):

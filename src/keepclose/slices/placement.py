@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.routing.facts import with_hints
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.subsets import group_labels

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import Gate
 from keepclose.model.meta import Condition, NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.answers import Answer, Failure, ZoneDemand
 from keepclose.routing.conditions import service_conditions

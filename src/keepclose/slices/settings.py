@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from keepclose.model.gates import FeatureGates
-from keepclose.model.wellknown import ENDPOINTSLICE_CONTROLLER
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.model.workload import Node
 from keepclose.routing.heuristics import Registry
 from keepclose.routing.nodelevel import NodeLevelMode, NodeLevelOptions

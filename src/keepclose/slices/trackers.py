@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 
 _DELETION_EXPECTED = -1

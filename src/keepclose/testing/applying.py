@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.slices.packing import SlicePlan
 
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice import (
+from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointConditions,
     EndpointHints,
@@ -19,8 +19,8 @@ from keepclose.model.endpointslice import (
     ForZone,
 )
 from keepclose.model.meta import ObjectMeta, ObjectReference, OwnerReference
-from keepclose.model.service import Service, ServicePort, ServiceSpec
-from keepclose.model.wellknown import (
+from keepclose.model.service.types import Service, ServicePort, ServiceSpec
+from keepclose.model.well_known import (
     ENDPOINTSLICE_CONTROLLER,
     MANAGED_BY_LABEL,
     SERVICE_NAME_LABEL,

@@ -41,11 +41,11 @@ from keepclose.kube.kinds import (
 from keepclose.kube.pages import Page
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, ObjectMeta, OwnerReference
 from keepclose.model.selectors import matches
-from keepclose.model.service import Service
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Pod
 from keepclose.slices.settings import Cluster
 from keepclose.testing.apiservers import PATIENCE, Served

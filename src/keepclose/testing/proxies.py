@@ -25,9 +25,9 @@ from keepclose.kube.errors import NotFound
 from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.kube.retries import Retries
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.service import Service
-from keepclose.model.wellknown import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.conntrack import CleanUp, ConntrackError, Frontends
 from keepclose.proxy.counterdump import CounterReader

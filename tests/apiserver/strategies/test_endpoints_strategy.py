@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.strategies.base import JsonObject
-from keepclose.model.strings import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
+from keepclose.model.metadata_validation import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
 from keepclose.testing.kinds import Kinds, raw
 
 NOT_A_NAME = (

@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.strategies.overlay import carry
-from keepclose.model.endpointslice import EndpointConditions, EndpointHints, EndpointSlice, ForZone
+from keepclose.model.endpointslice.types import (
+    EndpointConditions,
+    EndpointHints,
+    EndpointSlice,
+    ForZone,
+)
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,

@@ -10,7 +10,7 @@ import pytest
 from keepclose.apiserver.strategies.base import JsonObject
 from keepclose.apiserver.strategies.pod_defaults import quality_of_service
 from keepclose.apiserver.strategies.pods import FIXED_SPEC
-from keepclose.model.strings import LABEL_SENTENCE
+from keepclose.model.metadata_validation import LABEL_SENTENCE
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 WEB: JsonObject = {"name": "web", "image": "nginx"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keepclose.apiserver.strategies.base import JsonObject
 from keepclose.apiserver.strategies.services import ServiceStrategy
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.strings import LABEL_VALUE_SENTENCE
+from keepclose.model.metadata_validation import LABEL_VALUE_SENTENCE
 from keepclose.testing.kinds import Kinds, raw
 
 ONE_PORT = [{"port": 80}]

@@ -13,8 +13,8 @@ from keepclose.apiserver.strategies.metadata import (
     metadata_causes,
     read_metadata,
 )
-from keepclose.model.causes import required
-from keepclose.model.strings import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
+from keepclose.model.field_errors import required
+from keepclose.model.metadata_validation import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
 from keepclose.testing.kinds import raw
 
 CONFIG_MAPS = BY_KIND["v1", "ConfigMap"]

@@ -9,7 +9,7 @@ from keepclose.apiserver.resources import RESOURCES
 from keepclose.apiserver.strategies.allocation.ranges import RangeError
 from keepclose.apiserver.strategies.registry import AllocationSettings, make_ranges, strategies
 from keepclose.apiserver.strategies.typed import read_as
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 
 
 def test_every_kind_that_is_served_has_a_strategy() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from planned_services import PlannedService, nodes_in
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.wellknown import SUBSETTING_ANNOTATION
+from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.model.workload import Node
 from keepclose.routing.subsets import Approach as SubsetApproach
 from keepclose.routing.subsets import SubsetDecision, SubsetOptions, decide_subsets

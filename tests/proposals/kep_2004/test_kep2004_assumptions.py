@@ -11,7 +11,7 @@ from planned_services import count_writes, nodes_in, select_on, share_of_traffic
 from subset_services import SUBSETTING, A, B, C, decide, sizes, subsetted
 
 from keepclose.model.gates import Gate
-from keepclose.model.wellknown import FOR_REGION_LABEL, FOR_ZONE_LABEL
+from keepclose.model.well_known import FOR_REGION_LABEL, FOR_ZONE_LABEL
 from keepclose.routing.portendpoints import NodeView
 from keepclose.routing.shares import traffic_shares
 from keepclose.routing.subsets import overloads

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from keepclose.cli.main import app
 from keepclose.model.gates import DEFAULT_GATES, Gate, GateError, parse_gates
-from keepclose.model.wellknown import SUBSETTING_ANNOTATION
+from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.routing.subsets import Approach, SubsetOptions
 from keepclose.testing.apiservers import serving

@@ -15,7 +15,7 @@ import pytest
 from planned_services import nodes_in, share_of_traffic
 from subset_services import A, B, C, decide, sizes, subsetted
 
-from keepclose.model.wellknown import ENDPOINT_WEIGHTS_ANNOTATION, FOR_ZONE_LABEL
+from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION, FOR_ZONE_LABEL
 from keepclose.routing.allocation.local import Outcome, local
 from keepclose.routing.shares import traffic_shares
 from keepclose.routing.subsets import SubsetMode, SubsetOptions

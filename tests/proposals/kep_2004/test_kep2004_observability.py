@@ -16,9 +16,9 @@ from subset_services import SUBSETTING, A, B, C, subsetted
 
 from keepclose.controller.metrics import Metrics
 from keepclose.kube.kinds import SERVICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, Gate
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     FOR_ZONE_LABEL,
     SERVICE_NAME_LABEL,
     SUBSETTING_ANNOTATION,

@@ -10,7 +10,7 @@ import pytest
 from planned_services import PlannedService, count_writes, hints_of, nodes_in
 from subset_services import A, B, C, subsetted
 
-from keepclose.model.wellknown import FOR_ZONE_LABEL, ZONE_LABEL
+from keepclose.model.well_known import FOR_ZONE_LABEL, ZONE_LABEL
 from keepclose.testing.builders import node
 
 UNDIVIDED = {"": 12}

@@ -16,7 +16,7 @@ from tabledbeds import tabled
 from traffic import followed
 from webobjects import web
 
-from keepclose.model.wellknown import SUBSETTING_ANNOTATION
+from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions
 from keepclose.slices.settings import Settings

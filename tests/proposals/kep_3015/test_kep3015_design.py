@@ -22,7 +22,7 @@ from proposalscenes import (
 )
 
 from keepclose.apiserver.schemas.protobuf import load_messages
-from keepclose.model.endpointslice import Endpoint
+from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates
 from keepclose.testing.builders import endpoint, endpoint_slice
 

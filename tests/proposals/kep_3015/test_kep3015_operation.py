@@ -35,7 +35,7 @@ from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.addresses import IPV4
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName
-from keepclose.model.wellknown import HOSTNAME_LABEL
+from keepclose.model.well_known import HOSTNAME_LABEL
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.routing.selection import PacketVerdict
 from keepclose.testing.apiservers import PATIENCE, serving

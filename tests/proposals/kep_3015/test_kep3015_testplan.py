@@ -18,7 +18,7 @@ from sights import POST, PUT, hints, quick
 from webobjects import web
 
 from keepclose.kube.kinds import PODS, SERVICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import parse_gates
 from keepclose.slices.servicestate import ServicePlan
 from keepclose.testing.apiservers import serving

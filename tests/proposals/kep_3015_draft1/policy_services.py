@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from planned_services import select_on
 from tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, load, make_ruleset, shown
 
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service, ServicePort
+from keepclose.model.service.types import Service, ServicePort
 from keepclose.routing.portendpoints import NodeView
 from keepclose.routing.selection import Outcome
 from keepclose.ruleset.packets import Node as PacketNode

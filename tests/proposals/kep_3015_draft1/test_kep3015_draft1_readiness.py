@@ -32,9 +32,9 @@ from sights import POST, PUT, quick
 from tracednodes import make_ruleset
 
 from keepclose.kube.kinds import SERVICES as SERVICE_KIND
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.ruleset import Listing
 from keepclose.testing.apiservers import Served, serving
 from keepclose.testing.controllers import world

@@ -13,7 +13,7 @@ from planned_services import PlannedService
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import OwnerReference
-from keepclose.model.wellknown import (
+from keepclose.model.well_known import (
     NODE_TOPOLOGY_ANNOTATION,
     TOPOLOGY_HINTS_ANNOTATION,
 )

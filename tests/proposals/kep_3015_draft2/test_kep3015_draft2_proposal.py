@@ -25,7 +25,7 @@ from planned_services import PlannedService
 from tabledbeds import tabled
 from webobjects import web
 
-from keepclose.model.service import ServicePort
+from keepclose.model.service.types import ServicePort
 from keepclose.routing.nodelevel import NodeLevelMode
 from keepclose.routing.selection import DROPPED
 from keepclose.slices.settings import Settings

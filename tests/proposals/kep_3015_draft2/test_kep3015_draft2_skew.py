@@ -34,7 +34,7 @@ from webobjects import web
 
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
-from keepclose.model.service import Service
+from keepclose.model.service.types import Service
 from keepclose.routing.nodelevel import NodeLevelMode
 from keepclose.routing.portendpoints import NodeView
 from keepclose.ruleset.packets import Packet

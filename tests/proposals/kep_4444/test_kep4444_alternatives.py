@@ -15,7 +15,7 @@ from proposalapis import ProposalApi
 from proposalscenes import THREE_ZONES, UNEVEN, Scene, asking
 from structlog.testing import capture_logs
 
-from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.routing.selection import PacketVerdict
 from keepclose.testing.apiservers import serving

@@ -31,10 +31,10 @@ from proposalscenes import (
 from webobjects import addresses_of, web
 
 from keepclose.model.addresses import IPV4
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
-from keepclose.model.service import Service
-from keepclose.model.wellknown import TOPOLOGY_HINTS_ANNOTATION
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION
 from keepclose.routing.serviceports import routed_ports
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 

@@ -20,7 +20,7 @@ from sights import POST, PUT, hints, quick
 from keepclose.controller.metrics import Metrics
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import Gate, parse_gates
-from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import QUICK, World, world
 

@@ -12,7 +12,7 @@ from proposalapis import ProposalApi
 from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, own_zones
 
 from keepclose.model.gates import Gate
-from keepclose.model.wellknown import HOSTNAME_LABEL, ZONE_LABEL
+from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
 from keepclose.routing.heuristics import Matrix, ZoneDemand
 from keepclose.routing.selection import PacketVerdict
 from keepclose.testing.builders import node

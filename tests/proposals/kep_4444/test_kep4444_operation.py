@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from keepclose.controller.metrics import Metrics
 from keepclose.kube.kinds import PODS, SERVICES
-from keepclose.model.endpointslice import EndpointSlice
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.recording import RecordingWriter

@@ -16,7 +16,7 @@ from webobjects import web
 
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
-from keepclose.model.wellknown import TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.strategy import StrategyName
 from keepclose.testing.controllers import World
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.apiserver.patching.texts import encode_sorted, quote
-from keepclose.model.jsonvalues import decode_json
+from keepclose.model.json_values import decode_json
 
 FieldSet = dict[str, Any]
 

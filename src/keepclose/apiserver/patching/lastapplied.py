@@ -16,7 +16,7 @@ from keepclose.apiserver.patching.fieldsets import FieldSet, difference
 from keepclose.apiserver.patching.shapes import shape_of
 from keepclose.apiserver.patching.texts import encode_sorted
 from keepclose.apiserver.schemas.types import Type
-from keepclose.model.jsonvalues import decode_json
+from keepclose.model.json_values import decode_json
 
 JsonObject = dict[str, Any]
 

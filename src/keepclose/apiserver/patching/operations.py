@@ -18,7 +18,7 @@ import msgspec
 
 from keepclose.apiserver.failures import Failure, bad_request
 from keepclose.apiserver.patching.texts import name_type
-from keepclose.model.jsonvalues import (
+from keepclose.model.json_values import (
     JsonDepthError,
     JsonValueError,
     check_depth,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.model.jsonvalues import JsonDepthError, check_depth
+from keepclose.model.json_values import JsonDepthError, check_depth
 
 # So many unknown or doubled fields are named, as by a kube-apiserver.
 MAX_FINDINGS: Final = 100

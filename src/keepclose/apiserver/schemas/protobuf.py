@@ -25,7 +25,7 @@ from keepclose.apiserver.schemas.wires import (
     split_fields,
     split_numbers,
 )
-from keepclose.model.jsonvalues import VALUES_MAX
+from keepclose.model.json_values import VALUES_MAX
 
 JsonObject = dict[str, Any]
 # Takes one value as it was on the wire.

@@ -31,7 +31,7 @@ from keepclose.apiserver.security.files import (
     remove_private,
     write_private,
 )
-from keepclose.model.strings import dns1123_subdomain
+from keepclose.model.metadata_validation import dns1123_subdomain
 
 _log = structlog.get_logger(__name__)
 RENEWED_BEFORE: Final = timedelta(days=30)

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from keepclose.apiserver.failures import bad_request
 from keepclose.apiserver.security.roles import Action, allowed, refusal
 from keepclose.apiserver.security.users import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
-from keepclose.model.causes import render_value
+from keepclose.model.field_errors import render_value
 
 GROUP_HEADER: Final = b"impersonate-group"
 """The header that may be repeated; its values are joined by GROUP_SEPARATOR."""

@@ -25,7 +25,7 @@ from keepclose.apiserver.security.users import (
     User,
 )
 from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, acknowledgement_name
-from keepclose.model.causes import render_value
+from keepclose.model.field_errors import render_value
 
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 

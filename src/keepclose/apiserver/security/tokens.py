@@ -31,7 +31,7 @@ from keepclose.apiserver.security.files import (
     read_private,
 )
 from keepclose.apiserver.security.users import Role, User, node_user, role_user
-from keepclose.model.strings import dns1123_subdomain
+from keepclose.model.metadata_validation import dns1123_subdomain
 
 RECHECK_SECONDS: Final = 1.0
 _NODE_FILE: Final = "node-"

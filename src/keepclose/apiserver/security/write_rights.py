@@ -17,7 +17,7 @@ import msgspec
 from keepclose.apiserver.failures import forbidden
 from keepclose.apiserver.security.roles import Action, allowed, refusal
 from keepclose.apiserver.security.users import User
-from keepclose.model.causes import render_value
+from keepclose.model.field_errors import render_value
 
 _NODES: Final = ("", "nodes")
 _RESTRICTED_NAMESPACE: Final = "node-restriction.kubernetes.io"

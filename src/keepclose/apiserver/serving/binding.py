@@ -19,7 +19,7 @@ from keepclose.apiserver.serving.identities import settle_namespace
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
 from keepclose.apiserver.storage.access import ObjectStore
-from keepclose.model.causes import Cause, not_supported, render_value, required
+from keepclose.model.field_errors import Cause, not_supported, render_value, required
 
 JsonObject = dict[str, Any]
 SUCCESS: Final[JsonObject] = {

@@ -22,9 +22,9 @@ from keepclose.apiserver.schemas.wires import MessageError
 from keepclose.apiserver.serving.forms import JSON, YAML
 from keepclose.kube.yamlnodes import Limits, YamlError
 from keepclose.kube.yamlvalues import explain, read_yaml
-from keepclose.model.causes import invalid as invalid_value
-from keepclose.model.causes import required
-from keepclose.model.jsonvalues import (
+from keepclose.model.field_errors import invalid as invalid_value
+from keepclose.model.field_errors import required
+from keepclose.model.json_values import (
     JsonDepthError,
     JsonValueError,
     check_depth,

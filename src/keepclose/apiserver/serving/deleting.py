@@ -31,7 +31,7 @@ from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Missing, Stale
 from keepclose.apiserver.strategies.base import Strategy
-from keepclose.model.causes import not_supported
+from keepclose.model.field_errors import not_supported
 
 
 class Asked(msgspec.Struct, frozen=True):

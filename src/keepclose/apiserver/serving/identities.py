@@ -25,8 +25,8 @@ from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.strategies.base import Strategy
-from keepclose.model.causes import invalid as invalid_value
-from keepclose.model.strings import path_segment
+from keepclose.model.field_errors import invalid as invalid_value
+from keepclose.model.metadata_validation import path_segment
 
 JsonObject = dict[str, Any]
 # Without vowels and look-alikes, as Kubernetes draws them: no words come out by accident.

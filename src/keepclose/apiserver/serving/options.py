@@ -13,7 +13,7 @@ import msgspec
 
 from keepclose.apiserver.failures import Failure, bad_request, invalid
 from keepclose.apiserver.strategies.metadata import manager_causes
-from keepclose.model.causes import Cause, forbidden, not_supported
+from keepclose.model.field_errors import Cause, forbidden, not_supported
 from keepclose.model.numbers import parse_int64
 from keepclose.model.selectors import (
     FieldSelector,

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 from keepclose.model.gates import FeatureGates
 
 JsonObject = dict[str, Any]

@@ -9,8 +9,8 @@ from typing import Final
 
 from keepclose.apiserver.strategies.base import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
-from keepclose.model.causes import Cause, forbidden, invalid, too_long
-from keepclose.model.strings import DNS1123_SUBDOMAIN_MAX, byte_length
+from keepclose.model.field_errors import Cause, forbidden, invalid, too_long
+from keepclose.model.metadata_validation import DNS1123_SUBDOMAIN_MAX, byte_length
 
 MAX_BYTES: Final = 1 << 20
 _FORM = "[-._a-zA-Z0-9]+"

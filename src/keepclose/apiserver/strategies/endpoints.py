@@ -11,11 +11,16 @@ from keepclose.apiserver.strategies.base import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.addresses import endpoint_ip_causes, ip_warnings, legacy_ip_causes
-from keepclose.model.causes import Cause, invalid, not_supported, required
-from keepclose.model.endpointslice import EndpointAddress, Endpoints, EndpointsPort
-from keepclose.model.endpointslice_rules import PROTOCOLS
+from keepclose.model.endpointslice.types import EndpointAddress, Endpoints, EndpointsPort
+from keepclose.model.endpointslice.validation import PROTOCOLS
+from keepclose.model.field_errors import Cause, invalid, not_supported, required
 from keepclose.model.gates import Gate
-from keepclose.model.strings import dns1123_label, dns1123_subdomain, port_number, qualified_name
+from keepclose.model.metadata_validation import (
+    dns1123_label,
+    dns1123_subdomain,
+    port_number,
+    qualified_name,
+)
 
 DEPRECATED: Final = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
 _MANAGED_BY: Final = ("endpoints.kubernetes.io/managed-by", "endpoint-controller")

@@ -11,14 +11,7 @@ from keepclose.apiserver.strategies.metadata import beyond_metadata, carry_syste
 from keepclose.apiserver.strategies.overlay import carry
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.apiserver.strategies.typed import read_as
-from keepclose.model.causes import Cause
-from keepclose.model.endpointslice import EndpointSlice
-from keepclose.model.endpointslice_rules import (
-    default_endpoint_slice,
-    validate_endpoint_slice,
-    validate_endpoint_slice_update,
-)
-from keepclose.model.endpointslice_strategy import (
+from keepclose.model.endpointslice.strategy import (
     ALLOWS_CREATE_ON_UPDATE,
     ALLOWS_UNCONDITIONAL_UPDATE,
     prepare_for_create,
@@ -26,6 +19,13 @@ from keepclose.model.endpointslice_strategy import (
     warnings_on_create,
     warnings_on_update,
 )
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.endpointslice.validation import (
+    default_endpoint_slice,
+    validate_endpoint_slice,
+    validate_endpoint_slice_update,
+)
+from keepclose.model.field_errors import Cause
 
 
 class EndpointSliceStrategy(PlainStrategy):

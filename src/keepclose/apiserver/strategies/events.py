@@ -10,9 +10,9 @@ from typing import Final
 
 from keepclose.apiserver.strategies.base import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
-from keepclose.model.causes import Cause, invalid, required
+from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.metadata import IMMUTABLE
-from keepclose.model.strings import qualified_name
+from keepclose.model.metadata_validation import qualified_name
 
 _NOT_OURS: Final = "does not match event.namespace"
 _LIMIT: Final = 128

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from keepclose.model.causes import Cause, forbidden, invalid, required
+from keepclose.model.field_errors import Cause, forbidden, invalid, required
 from keepclose.model.metadata import validate_labels
-from keepclose.model.strings import label_value, qualified_name
+from keepclose.model.metadata_validation import label_value, qualified_name
 
 JsonObject = dict[str, Any]
 Labels = dict[str, str]

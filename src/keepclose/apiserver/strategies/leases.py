@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keepclose.apiserver.strategies.base import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy
-from keepclose.model.causes import Cause, invalid
+from keepclose.model.field_errors import Cause, invalid
 from keepclose.model.workload_rules import NOT_NEGATIVE
 
 

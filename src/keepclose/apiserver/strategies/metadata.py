@@ -13,11 +13,11 @@ import msgspec
 
 from keepclose.apiserver.failures import bad_request
 from keepclose.apiserver.resources import Resource
-from keepclose.model.causes import Cause, forbidden, invalid, too_long, too_many
+from keepclose.model.field_errors import Cause, forbidden, invalid, too_long, too_many
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
-from keepclose.model.strings import (
+from keepclose.model.metadata_validation import (
     dns1035_label,
     dns1123_label,
     dns1123_subdomain,

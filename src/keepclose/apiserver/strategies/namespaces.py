@@ -15,8 +15,8 @@ from keepclose.apiserver.strategies.metadata import (
     is_known_finalizer,
 )
 from keepclose.apiserver.strategies.plain import PlainStrategy, keep, keep_all_but_status
-from keepclose.model.causes import Cause, invalid
-from keepclose.model.strings import qualified_name
+from keepclose.model.field_errors import Cause, invalid
+from keepclose.model.metadata_validation import qualified_name
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 FINALIZER: Final = "kubernetes"

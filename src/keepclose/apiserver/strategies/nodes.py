@@ -13,7 +13,7 @@ from keepclose.apiserver.strategies.metadata import beyond_metadata
 from keepclose.apiserver.strategies.plain import PlainStrategy, keep_all_but_status
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.addresses import cidr_causes, family_of
-from keepclose.model.causes import (
+from keepclose.model.field_errors import (
     Cause,
     CauseType,
     duplicate,
@@ -23,7 +23,7 @@ from keepclose.model.causes import (
     required,
 )
 from keepclose.model.gates import Gate
-from keepclose.model.strings import label_value, qualified_name
+from keepclose.model.metadata_validation import label_value, qualified_name
 from keepclose.model.workload import Node
 from keepclose.model.workload_rules import validate_node
 

@@ -13,7 +13,7 @@ import msgspec
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
 from keepclose.apiserver.strategies.metadata import carry_system_metadata
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 
 
 class PlainStrategy(Strategy):

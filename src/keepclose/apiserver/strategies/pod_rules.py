@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from keepclose.apiserver.strategies.metadata import beyond_metadata
 from keepclose.apiserver.strategies.typed import read_as
-from keepclose.model.causes import (
+from keepclose.model.field_errors import (
     Cause,
     duplicate,
     invalid,
@@ -19,8 +19,8 @@ from keepclose.model.causes import (
     required,
 )
 from keepclose.model.metadata import validate_annotations, validate_labels
+from keepclose.model.metadata_validation import dns1123_label, dns1123_subdomain, port_number
 from keepclose.model.quantities import millis, quantity_causes
-from keepclose.model.strings import dns1123_label, dns1123_subdomain, port_number
 from keepclose.model.workload import Pod
 from keepclose.model.workload_rules import NOT_NEGATIVE, validate_pod
 

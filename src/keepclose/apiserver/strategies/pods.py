@@ -24,7 +24,7 @@ from keepclose.apiserver.strategies.pod_defaults import (
 )
 from keepclose.apiserver.strategies.pod_rules import hostname_warnings, pod_causes
 from keepclose.apiserver.strategies.typed import read_as
-from keepclose.model.causes import Cause, forbidden, invalid, required
+from keepclose.model.field_errors import Cause, forbidden, invalid, required
 from keepclose.model.metadata import IMMUTABLE
 from keepclose.model.workload import Pod
 from keepclose.model.workload_rules import validate_pod

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from keepclose.model.causes import Cause, invalid, required
+from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.numbers import INT64_MAX, parse_natural
 from keepclose.model.workload_rules import NOT_NEGATIVE
 

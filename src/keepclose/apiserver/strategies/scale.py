@@ -11,7 +11,7 @@ from typing import Any, Final
 from keepclose.apiserver.failures import bad_request, invalid
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.strategies.label_selectors import selector_text
-from keepclose.model.causes import invalid as invalid_value
+from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.workload_rules import NOT_NEGATIVE
 
 JsonObject = dict[str, Any]

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from keepclose.apiserver.failures import Failure, internal_error, invalid
 from keepclose.apiserver.strategies.allocation.ranges import FULL
 from keepclose.apiserver.strategies.allocation.reservations import Reservation
-from keepclose.model.causes import Cause
-from keepclose.model.causes import invalid as invalid_value
-from keepclose.model.service import Service, ServicePort
-from keepclose.model.service_network_rules import NO_CLUSTER_IP
+from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import invalid as invalid_value
+from keepclose.model.service.network_validation import NO_CLUSTER_IP
+from keepclose.model.service.types import Service, ServicePort
 
 _WITH_NODE_PORTS: Final = ("NodePort", "LoadBalancer")
 

@@ -11,7 +11,7 @@ from typing import Final
 from keepclose.apiserver.strategies.base import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.model.addresses import cidr_causes, family_of
-from keepclose.model.causes import Cause, invalid, required
+from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.metadata import IMMUTABLE
 
 DEFAULT_NAME: Final = "kubernetes"

@@ -22,18 +22,18 @@ from keepclose.apiserver.strategies.service_allocation import (
     held_ports,
 )
 from keepclose.apiserver.strategies.typed import read_as
-from keepclose.model.causes import Cause
+from keepclose.model.field_errors import Cause
 from keepclose.model.gates import Gate
-from keepclose.model.service import Service
-from keepclose.model.service_defaults import default_families, default_service, hide_on_read
-from keepclose.model.service_rules import validate_service
-from keepclose.model.service_strategy import (
+from keepclose.model.service.defaults import default_families, default_service, hide_on_read
+from keepclose.model.service.strategy import (
     normalize_cluster_ips,
     patch_allocated_values,
     prepare_for_create,
     prepare_for_update,
     warnings_for,
 )
+from keepclose.model.service.types import Service
+from keepclose.model.service.validation import validate_service
 from keepclose.model.service_update_rules import (
     validate_service_status_update,
     validate_service_update,

@@ -15,7 +15,7 @@ from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.apiserver.strategies.pod_defaults import default_pod_spec
 from keepclose.apiserver.strategies.pod_rules import hostname_warnings, template_causes
 from keepclose.apiserver.strategies.rollouts import rolling_causes
-from keepclose.model.causes import Cause, forbidden, invalid, not_supported, required
+from keepclose.model.field_errors import Cause, forbidden, invalid, not_supported, required
 from keepclose.model.metadata import IMMUTABLE
 from keepclose.model.numbers import parse_natural
 from keepclose.model.workload_rules import NOT_NEGATIVE

@@ -11,7 +11,7 @@ from typing import Final
 
 from keepclose.apiserver.tables.columns import NONE
 from keepclose.apiserver.tables.fields import list_at, object_at, pairs_at, text_at, texts_at
-from keepclose.model.strings import label_value, qualified_name
+from keepclose.model.metadata_validation import label_value, qualified_name
 
 _SETS: Final = {"In": "in", "NotIn": "notin"}
 _PRESENCE: Final = {"Exists": "", "DoesNotExist": "!"}

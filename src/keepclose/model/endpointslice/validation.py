@@ -20,7 +20,8 @@ from keepclose.model.addresses import (
     legacy_ip_causes,
     strict_ip_causes,
 )
-from keepclose.model.causes import (
+from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointPort, EndpointSlice
+from keepclose.model.field_errors import (
     Cause,
     duplicate,
     internal,
@@ -29,7 +30,6 @@ from keepclose.model.causes import (
     required,
     too_many,
 )
-from keepclose.model.endpointslice import Endpoint, EndpointHints, EndpointPort, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.metadata import (
     IMMUTABLE,
@@ -38,13 +38,13 @@ from keepclose.model.metadata import (
     validate_metadata,
     validate_metadata_update,
 )
-from keepclose.model.strings import (
+from keepclose.model.metadata_validation import (
     dns1123_label,
     dns1123_subdomain,
     label_value,
     qualified_name,
 )
-from keepclose.model.wellknown import ZONE_LABEL
+from keepclose.model.well_known import ZONE_LABEL
 
 FQDN: Final = "FQDN"
 ADDRESS_TYPES: Final = (FQDN, IPV4, IPV6)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.model.causes import (
+from keepclose.model.field_errors import (
     Cause,
     duplicate,
     forbidden,
@@ -20,9 +20,9 @@ from keepclose.model.causes import (
     too_many,
 )
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import Service, ServiceSpec
-from keepclose.model.strings import port_number, qualified_name
-from keepclose.model.wellknown import (
+from keepclose.model.metadata_validation import port_number, qualified_name
+from keepclose.model.service.types import Service, ServiceSpec
+from keepclose.model.well_known import (
     EXTERNAL_POLICY_ANNOTATION,
     INTERNAL_POLICY_ANNOTATION,
     PREFER_CLOSE,

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service import (
+from keepclose.model.service.types import (
     LoadBalancerStatus,
     Service,
     ServicePort,

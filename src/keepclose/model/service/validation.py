@@ -10,26 +10,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.model.causes import Cause, duplicate, forbidden, invalid, not_supported, required
+from keepclose.model.field_errors import (
+    Cause,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+)
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.metadata import NameCheck, validate_labels, validate_metadata
-from keepclose.model.service import Service, ServicePort, ServiceSpec
-from keepclose.model.service_network_rules import (
-    NO_CLUSTER_IP,
-    ONLY_FOR_LOAD_BALANCER,
-    has_no_address,
-    validate_cluster_addresses,
-    validate_external_ips,
-    validate_source_ranges,
-)
-from keepclose.model.service_policy_rules import (
-    validate_external_policy,
-    validate_internal_policy,
-    validate_topology_keys,
-    validate_traffic_annotations,
-    validate_traffic_distribution,
-)
-from keepclose.model.strings import (
+from keepclose.model.metadata_validation import (
     dns1035_label,
     dns1123_label,
     dns1123_subdomain,
@@ -37,6 +28,22 @@ from keepclose.model.strings import (
     port_number,
     qualified_name,
 )
+from keepclose.model.service.network_validation import (
+    NO_CLUSTER_IP,
+    ONLY_FOR_LOAD_BALANCER,
+    has_no_address,
+    validate_cluster_addresses,
+    validate_external_ips,
+    validate_source_ranges,
+)
+from keepclose.model.service.policy_validation import (
+    validate_external_policy,
+    validate_internal_policy,
+    validate_topology_keys,
+    validate_traffic_annotations,
+    validate_traffic_distribution,
+)
+from keepclose.model.service.types import Service, ServicePort, ServiceSpec
 
 SERVICE_TYPES: Final = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 PROTOCOLS: Final = ("SCTP", "TCP", "UDP")

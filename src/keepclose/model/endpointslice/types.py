@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectReference
-from keepclose.model.wellknown import SERVICE_NAME_LABEL
+from keepclose.model.well_known import SERVICE_NAME_LABEL
 
 
 class EndpointConditions(Frozen, frozen=True):

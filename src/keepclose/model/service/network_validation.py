@@ -17,10 +17,17 @@ from keepclose.model.addresses import (
     family_of,
     legacy_ip_causes,
 )
-from keepclose.model.causes import Cause, duplicate, forbidden, invalid, not_supported, required
-from keepclose.model.service import LoadBalancerStatus, Service, ServiceSpec
-from keepclose.model.strings import dns1123_subdomain
-from keepclose.model.wellknown import SOURCE_RANGES_ANNOTATION
+from keepclose.model.field_errors import (
+    Cause,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+)
+from keepclose.model.metadata_validation import dns1123_subdomain
+from keepclose.model.service.types import LoadBalancerStatus, Service, ServiceSpec
+from keepclose.model.well_known import SOURCE_RANGES_ANNOTATION
 
 NO_CLUSTER_IP: Final = "None"
 IP_FAMILIES: Final = (IPV4, IPV6)

@@ -13,11 +13,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from keepclose.model.addresses import ip_warnings
-from keepclose.model.endpointslice import Endpoint, EndpointSlice
-from keepclose.model.endpointslice_rules import FQDN, same_endpoints
+from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
+from keepclose.model.endpointslice.validation import FQDN, same_endpoints
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.strings import dns1123_subdomain
-from keepclose.model.wellknown import (
+from keepclose.model.metadata_validation import dns1123_subdomain
+from keepclose.model.well_known import (
     ENDPOINTSLICE_CONTROLLER,
     HOSTNAME_LABEL,
     MANAGED_BY_LABEL,

@@ -13,8 +13,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from keepclose.model.addresses import IPV4, IPV6, family_of
-from keepclose.model.causes import Cause, invalid
-from keepclose.model.service import (
+from keepclose.model.field_errors import Cause, invalid
+from keepclose.model.service.network_validation import (
+    NO_CLUSTER_IP,
+    PREFER_DUAL_STACK,
+    REQUIRE_DUAL_STACK,
+    SINGLE_STACK,
+    validate_cluster_addresses,
+)
+from keepclose.model.service.policy_validation import CLUSTER_IP_TYPES, CLUSTER_POLICY
+from keepclose.model.service.types import (
     ClientIPConfig,
     LoadBalancerIngress,
     LoadBalancerStatus,
@@ -24,14 +32,6 @@ from keepclose.model.service import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.model.service_network_rules import (
-    NO_CLUSTER_IP,
-    PREFER_DUAL_STACK,
-    REQUIRE_DUAL_STACK,
-    SINGLE_STACK,
-    validate_cluster_addresses,
-)
-from keepclose.model.service_policy_rules import CLUSTER_IP_TYPES, CLUSTER_POLICY
 
 DEFAULT_AFFINITY_TIMEOUT: Final = 10800
 

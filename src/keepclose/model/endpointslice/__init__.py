@@ -1,0 +1,1 @@
+"""endpointslice: to be described."""
