@@ -15,9 +15,9 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.hints import SliceSet, hint_own
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.slices.servicestate import ServiceState, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.applying import apply_plan

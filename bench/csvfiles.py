@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from keepclose.simulate.algorithms import PUBLISHED, find_algorithm
+from keepclose.simulate.csv.inputs import open_inputs
+from keepclose.simulate.csv.outputs import write_results
 from keepclose.simulate.csvflaws import Flaw
-from keepclose.simulate.csvinputs import open_inputs
-from keepclose.simulate.csvoutputs import write_results
 from keepclose.simulate.datasets import Sample, open_dataset
 
 ROWS = 1_000_000

@@ -30,9 +30,9 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
 from keepclose.network.namespaces import enter_network
 from keepclose.proxy.libnftables import Context
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select as select_endpoints
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import (
     DetectLocal,
     Listing,

@@ -15,7 +15,7 @@ from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.conditionreasons import ConditionReason
 from keepclose.routing.conditions import ACCEPTED, PROGRAMMED, service_conditions
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.honoring import (
+from keepclose.routing.honored_condition import (
     HONORED,
     Acknowledgements,
     NodeSample,

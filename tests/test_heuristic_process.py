@@ -23,7 +23,8 @@ from keepclose.heuristic_process import (
     defer_heuristics,
     fetch_answers,
 )
-from keepclose.routing.answers import (
+from keepclose.routing.balanced import BALANCED
+from keepclose.routing.heuristic_answers import (
     LONGEST_MESSAGE,
     Allotment,
     Failure,
@@ -31,7 +32,6 @@ from keepclose.routing.answers import (
     Postponed,
     ZoneDemand,
 )
-from keepclose.routing.balanced import BALANCED
 
 NAME = "example.dev/Tried"
 DEMAND = ZoneDemand({"a": 0.5, "b": 0.5}, {"a": 2, "b": 1}, {})
@@ -278,7 +278,7 @@ def test_a_hung_heuristic_ends_without_its_parent() -> None:
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_heuristic_process import DEMAND, Limits, isolated\n"
         "from keepclose.heuristic_process import _Process\n"
-        "from keepclose.routing.answers import Failure\n"
+        "from keepclose.routing.heuristic_answers import Failure\n"
         "import msgspec, os, keepclose.heuristic_process as module\n"
         "limits = Limits(allocate_s=1.0)\n"
         "worker = _Process('example.dev/X', 'faulty_heuristics:spins', limits)\n"

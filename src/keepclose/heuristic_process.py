@@ -28,7 +28,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.network.workerthreads import open_in_thread
-from keepclose.routing.answers import Answer, Failure, FailureCause, Postponed, ZoneDemand
+from keepclose.routing.heuristic_answers import Answer, Failure, FailureCause, Postponed, ZoneDemand
 from keepclose.routing.heuristics import Registry
 
 READY: Final = b"ready"

@@ -20,7 +20,13 @@ from pathlib import Path
 import msgspec
 
 from keepclose.extensions import GROUP, ExtensionError, load_heuristic
-from keepclose.routing.answers import Answer, Failure, FailureCause, ZoneDemand, ask_heuristic
+from keepclose.routing.heuristic_answers import (
+    Answer,
+    Failure,
+    FailureCause,
+    ZoneDemand,
+    ask_heuristic,
+)
 
 READY = b"ready\n"
 _ENCODER = msgspec.json.Encoder()

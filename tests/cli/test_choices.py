@@ -24,7 +24,7 @@ from keepclose.cluster.home import DEFAULT_HOME
 from keepclose.lab.traffictargets import Via
 from keepclose.proxy.choosing import WriterName
 from keepclose.proxy.settings import DetectLocalMode
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.subsets import Approach, SubsetOptions
 
 

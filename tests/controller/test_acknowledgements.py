@@ -27,7 +27,7 @@ from keepclose.model.acknowledgements import (
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.routing.honoring import Acknowledgements, NodeSample
+from keepclose.routing.honored_condition import Acknowledgements, NodeSample
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice, node, service

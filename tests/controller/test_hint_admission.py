@@ -28,7 +28,7 @@ from keepclose.model.gates import parse_gates
 from keepclose.model.meta import OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
-from keepclose.routing.facts import with_hints
+from keepclose.routing.hint_facts import with_hints
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 

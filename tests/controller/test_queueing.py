@@ -25,7 +25,7 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy
 from keepclose.slices.settings import Settings
 from keepclose.slices.trackers import SliceTracker

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from fuzzbounds import require
 
+from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
+from keepclose.simulate.csv.rows import LARGEST
 from keepclose.simulate.csvflaws import Flaw
-from keepclose.simulate.csvinputs import CsvInputs, open_inputs
-from keepclose.simulate.csvrows import LARGEST
 
 
 def seeds() -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.simulate.csvfiles import LONGEST_HEADER, LONGEST_RECORD, MOST_ZONES
+from keepclose.simulate.csv.files import LONGEST_HEADER, LONGEST_RECORD, MOST_ZONES
 
 KEEPCLOSE = [sys.executable, "-m", "keepclose"]
 SECONDS = 120

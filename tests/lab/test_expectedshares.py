@@ -11,9 +11,9 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.selection import PacketVerdict
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.testing.builders import endpoint, endpoint_slice, pod, service
 
 GATES = FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY)

@@ -17,7 +17,7 @@ from keepclose.lab.trafficcauses import (
 from keepclose.model.gates import FeatureGates, parse_gates
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
-from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.strategy import choose_strategy
 
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keepclose.routing.answers import Failure, FailureCause, Matrix, ZoneDemand
+from keepclose.routing.heuristic_answers import Failure, FailureCause, Matrix, ZoneDemand
 
 HOLD_VARIABLE = "KEEPCLOSE_TEST_HOLD"
 """Names the file that `waits` waits for to be removed."""

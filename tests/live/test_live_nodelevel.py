@@ -22,7 +22,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_HINTS_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,
 )
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.testing.controllers import World
 
 ON = FeatureGates()

@@ -20,9 +20,9 @@ from keepclose.model.well_known import (
     REGION_LABEL,
     SUBSETTING_ANNOTATION,
 )
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.testing.controllers import World
 
 GATES = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.ENDPOINT_SLICE_SUBSETTING)

@@ -16,7 +16,7 @@ from keepclose.model.well_known import (
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
 from keepclose.routing.balanced import BALANCED
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.testing.controllers import World
 from keepclose.testing.crowds import do_all
 

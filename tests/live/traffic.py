@@ -13,9 +13,9 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import FOR_ZONE_LABEL, SERVICE_NAME_LABEL
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.controllers import CLOCK, World
 

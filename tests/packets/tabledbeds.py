@@ -23,9 +23,9 @@ from keepclose.model.service.types import (
 )
 from keepclose.proxy.libnftables import Context
 from keepclose.proxy.writers import NftError
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.ruleset import (
     CountBy,
     DetectLocal,

@@ -15,7 +15,7 @@ from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_A
 from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
 from keepclose.plan.inventory import Inventory
 from keepclose.plan.resolution import ResolvedService, resolve
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import node, pod, service
 

@@ -18,9 +18,9 @@ from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.model.workload import Node, Pod
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import Selection, select
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.slices.servicestate import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.applying import apply_plan

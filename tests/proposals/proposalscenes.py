@@ -20,9 +20,9 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.routing.heuristics import Registry
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import Selection, select
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.slices.servicestate import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.builders import node, pod, service

@@ -15,9 +15,9 @@ from keepclose.proxy.metrics import ConnectionCount
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.rules import Rules
 from keepclose.proxy.writers import Family
-from keepclose.routing.portendpoints import NodeView, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fakeclock import FakeClock

@@ -16,9 +16,9 @@ from keepclose.proxy.elementsocket import ElementSocket
 from keepclose.proxy.libnftables import LibnftablesWriter
 from keepclose.proxy.rules import Rules
 from keepclose.proxy.writers import Failure, NftError
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import Listing, Ruleset, RulesetSettings, ServicePortKey, Transaction
 from keepclose.ruleset.commands import AddChain, AddElement, AddMap, AddTable, DeleteElement
 from keepclose.ruleset.layout import NO_ENDPOINT_SERVICES, SERVICE_IPS

@@ -7,10 +7,10 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.proxy.portstates import PortStates
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.selection import Selection
-from keepclose.routing.serviceports import RoutedPort, routed_ports
+from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 WEB = NamespacedName("default", "web")

@@ -17,9 +17,9 @@ from keepclose.routing.auto import (
     lend,
     zone_bounds,
 )
-from keepclose.routing.facts import slice_facts
+from keepclose.routing.hint_facts import slice_facts
 from keepclose.routing.hints import SliceSet, hint_own, remove_hints
-from keepclose.routing.shares import cpu_ratios
+from keepclose.routing.traffic_shares import cpu_ratios
 
 pytestmark = pytest.mark.real
 

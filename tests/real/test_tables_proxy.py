@@ -25,9 +25,9 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.proxy.nodeports import addresses_within
-from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy, routed_ports
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy, routed_ports
 from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.packets import Fate, Node, Packet
 from keepclose.ruleset.ruleset import Ruleset

@@ -32,8 +32,8 @@ from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node, Pod, PodIP
-from keepclose.routing.shares import CpuRatios
 from keepclose.routing.strategy import StrategyName, choose_strategy
+from keepclose.routing.traffic_shares import CpuRatios
 from keepclose.slices.changes import (
     pod_change,
     service_of,

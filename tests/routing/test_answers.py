@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepclose.routing.answers import (
+from keepclose.routing.heuristic_answers import (
     LONGEST_MESSAGE,
     Allotment,
     Failure,

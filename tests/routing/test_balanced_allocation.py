@@ -21,10 +21,10 @@ from keepclose.routing.allocation.balanced import (
     balance,
     fill_flows,
 )
-from keepclose.routing.allocation.settling import HYSTERESIS
+from keepclose.routing.allocation.hysteresis import HYSTERESIS
 from keepclose.routing.allocation.unhinted import REVERSAL
 from keepclose.routing.allocation.weighted import evaluate_weighted, weighted_matrix
-from keepclose.routing.allocation.zonesizes import ALLOCATED, SHARED
+from keepclose.routing.allocation.zone_sizes import ALLOCATED, SHARED
 from keepclose.simulate.evaluation import FIGURES, MEAN_DEVIATION, VALID, evaluate_matrix
 
 WEIGHTS = {Objective.SCORE: (45.0, 20.0, 20.0), Objective.LOCALITY: (100.0, 0.0, 0.0)}

@@ -11,7 +11,7 @@ from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
 from keepclose.routing.conditions import merge_conditions, service_conditions
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.honoring import (
+from keepclose.routing.honored_condition import (
     Acknowledgements,
     NodeSample,
     find_obstacle,

@@ -10,7 +10,7 @@ from keepclose.routing.hintlevels import (
     follow_zone_hints,
     zoneless_node,
 )
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 
 NODE = NodeView("n1", "zone-a")

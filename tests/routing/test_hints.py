@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
-from keepclose.routing.facts import slice_facts, with_hints
+from keepclose.routing.hint_facts import slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
 from keepclose.routing.reasons import ReasonCode
 from keepclose.testing.builders import endpoint, endpoint_slice

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.routing.allocation.kubeauto import (
+from keepclose.routing.allocation.kube_auto import (
     ALLOCATED,
     INFEASIBLE,
     allocate_kube_auto,

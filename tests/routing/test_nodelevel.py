@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from keepclose.model.meta import OwnerReference
 from keepclose.model.workload import Node
-from keepclose.routing.nodelevel import (
+from keepclose.routing.node_level import (
     EndpointOwner,
     NodeLevelDecision,
     NodeLevelMode,

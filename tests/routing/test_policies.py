@@ -14,9 +14,9 @@ from keepclose.routing.policies import (
     explain_policy,
     find_local_endpoints,
 )
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 
 GATES = FeatureGates()
 NO_TERMINATING = GATES.without(Gate.PROXY_TERMINATING_ENDPOINTS)

@@ -8,7 +8,7 @@ import pytest
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node
-from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.testing.builders import endpoint, endpoint_slice, node
 
 GATES = FeatureGates()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.selection import (
     NO_TRAFFIC,
@@ -23,7 +23,7 @@ from keepclose.routing.selection import (
     Selection,
     select,
 )
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy, routed_ports
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy, routed_ports
 from keepclose.routing.topology import RoutingMode
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 

@@ -17,7 +17,7 @@ from keepclose.model.service.types import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy, routed_ports
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy, routed_ports
 from keepclose.testing.builders import service
 
 GATES = FeatureGates()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from keepclose.routing.allocation.settling import HYSTERESIS, find_mover, settle, weigh
-from keepclose.routing.allocation.zonesizes import LOCALITY_OBJECTIVE, SCORE_OBJECTIVE
+from keepclose.routing.allocation.hysteresis import HYSTERESIS, find_mover, settle, weigh
+from keepclose.routing.allocation.zone_sizes import LOCALITY_OBJECTIVE, SCORE_OBJECTIVE
 
 Rows = tuple[tuple[int, ...], ...]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.routing.allocation.shared import allocate_shared_global, allocate_shared_multizone
+from keepclose.simulate.allocators.shared import allocate_shared_global, allocate_shared_multizone
 
 
 def allocate(

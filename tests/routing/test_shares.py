@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keepclose.model.well_known import EXCLUDED_NODE_LABELS
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.shares import CpuRatios, Shares, cpu_ratios, traffic_shares
+from keepclose.routing.traffic_shares import CpuRatios, Shares, cpu_ratios, traffic_shares
 from keepclose.testing.builders import node
 
 CONTROL_PLANE = {"node-role.kubernetes.io/control-plane": ""}

@@ -6,9 +6,9 @@ import pytest
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.serviceports import RoutedPort, routed_ports
+from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.routing.topology import ClusterChoice, RoutingMode, choose_cluster_endpoints
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import ReasonCode
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.routing.topologykeys import match_topology_keys
 
 HOST = "kubernetes.io/hostname"

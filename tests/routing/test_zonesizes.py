@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from keepclose.routing.allocation.zonesizes import (
+from keepclose.routing.allocation.zone_sizes import (
     ALLOCATED,
     AT_HOME,
     BY_LOAD,

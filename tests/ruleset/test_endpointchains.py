@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.ruleset.endpointchains import MOST_NUMBERS, share_out, usable_endpoints
 
 

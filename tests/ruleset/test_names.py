@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.names import (
     AFFINITY,
     ENDPOINT,

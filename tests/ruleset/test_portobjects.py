@@ -10,9 +10,9 @@ from tracednodes import SETTINGS
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset import CountBy, LocalTraffic, RulesetSettings, ServicePortKey
 from keepclose.ruleset.commands import AddCounter, AddElement, AddSet, Command, add_chain
 from keepclose.ruleset.portobjects import NO_OBJECTS, render_port

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, follow, load, tell_port
 
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import PortEndpoint
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.port_endpoints import PortEndpoint
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import (
     CountBy,
     Counted,

@@ -13,8 +13,8 @@ from tracednodes import SETTINGS, follow, tell_port
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import PortEndpoint
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
+from keepclose.routing.port_endpoints import PortEndpoint
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset import (
     CountBy,
     Ruleset,

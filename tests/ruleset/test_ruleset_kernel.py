@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from tracednodes import SETTINGS, tell_port
 
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import PortEndpoint
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
+from keepclose.routing.port_endpoints import PortEndpoint
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset import (
     CountBy,
     DetectLocal,

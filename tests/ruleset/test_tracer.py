@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, make_ruleset, shown, tell_port
 
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.portendpoints import PortEndpoint
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.port_endpoints import PortEndpoint
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import CountBy, Table
 from keepclose.ruleset.packets import Fate, Node, Packet, Trace
 from keepclose.ruleset.statements import (

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
-from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.selection import select
-from keepclose.routing.serviceports import RoutedPort, routed_ports
+from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.ruleset import (
     DetectLocal,
     Listing,

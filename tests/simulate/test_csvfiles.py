@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.simulate.csvfiles import (
+from keepclose.simulate.csv.files import (
     RESULT_HEADER,
     SHOWN_FLAWS,
     Labels,

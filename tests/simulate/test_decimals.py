@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keepclose.simulate.compiling import compile_function
-from keepclose.simulate.decimals import WIDEST, put_decimal, put_results
+from keepclose.simulate.csv.decimals import WIDEST, put_decimal, put_results
 
 
 def text_of(value: float) -> str:

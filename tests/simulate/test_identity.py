@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.routing.allocation.balanced import allocate_balanced
-from keepclose.routing.allocation.kubeauto import allocate_kube_auto
+from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
 from keepclose.routing.allocation.samezone import allocate_same_zone
 from keepclose.simulate.compiling import compile_function

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.simulate.rowloops import COLUMNS, allocate, read_row, write_row
+from keepclose.simulate.row_loops import COLUMNS, allocate, read_row, write_row
 
 KEP_WEIGHTS = [0.45, 0.20, 0.20, 0.15]
 

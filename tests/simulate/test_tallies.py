@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from keepclose.simulate.rowloops import COLUMNS, MAX_DEVIATION, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, MAX_DEVIATION, TOTAL
 from keepclose.simulate.tallies import (
     BINS,
     SIDE,

@@ -17,7 +17,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import FOR_REGION_LABEL, FOR_ZONE_LABEL, REGION_LABEL
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.heuristics import Matrix, ZoneDemand
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import Approach, SubsetOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.routing.answers import Allotment, Matrix, Refusal, ZoneDemand
+from keepclose.routing.heuristic_answers import Allotment, Matrix, Refusal, ZoneDemand
 from keepclose.routing.reasons import Reason, ReasonCode
 
 

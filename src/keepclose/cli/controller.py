@@ -204,7 +204,7 @@ def _read_settings(
 ) -> ControllerSettings:
     from keepclose.controller.settings import ControllerSettings, settings_flaws
     from keepclose.extensions import find_heuristics
-    from keepclose.routing.nodelevel import NodeLevelMode
+    from keepclose.routing.node_level import NodeLevelMode
     from keepclose.slices.settings import Settings
 
     gates = read_gates(feature_gates)

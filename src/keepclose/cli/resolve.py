@@ -136,7 +136,7 @@ def _narrow(
 
 def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> Settings:
     from keepclose.extensions import find_heuristics
-    from keepclose.routing.nodelevel import NodeLevelMode
+    from keepclose.routing.node_level import NodeLevelMode
     from keepclose.slices.settings import Settings
 
     chosen = read_gates(gates)

@@ -15,7 +15,7 @@ from keepclose.model.workload import Node
 from keepclose.plan.resolution import ResolvedPort, ResolvedService
 from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
-from keepclose.routing.serviceports import TrafficPolicy
+from keepclose.routing.service_ports import TrafficPolicy
 from keepclose.routing.topology import RoutingMode
 
 _ANNOTATION_PATH = re.compile(r"metadata\.annotations\[([^]]*)\]")

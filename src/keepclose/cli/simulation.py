@@ -24,8 +24,8 @@ from keepclose.inputfiles import InputError, open_source, read_standard_input
 
 if TYPE_CHECKING:
     from keepclose.simulate.algorithms import Algorithm
+    from keepclose.simulate.csv.inputs import CsvInputs
     from keepclose.simulate.csvflaws import Flaw
-    from keepclose.simulate.csvinputs import CsvInputs
     from keepclose.simulate.datasets import DataSet
     from keepclose.simulate.summary import Weights
 
@@ -74,7 +74,7 @@ def choose_algorithms(
     simulator, such as LocalShared.
     """
     from keepclose.simulate.algorithms import ALGORITHMS, PUBLISHED, find_algorithm
-    from keepclose.simulate.rowloops import run_matrix
+    from keepclose.simulate.row_loops import run_matrix
 
     if start is not None and not 0 <= start < math.inf:
         fail(f"--starting-threshold: {start:g} is no number of endpoints for each zone")
@@ -208,7 +208,7 @@ def _warn_of_idle_options(
     threshold: float | None,
     slice_model: str | None,
 ) -> None:
-    from keepclose.simulate.rowloops import run_matrix
+    from keepclose.simulate.row_loops import run_matrix
 
     idle = {
         "--starting-threshold": start is not None
@@ -225,8 +225,8 @@ def _warn_of_idle_options(
 
 
 def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
+    from keepclose.simulate.csv.inputs import open_inputs
     from keepclose.simulate.csvflaws import Flaw
-    from keepclose.simulate.csvinputs import open_inputs
 
     try:
         source = read_standard_input() if file == STDIN else open_source(file)

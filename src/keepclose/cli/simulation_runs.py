@@ -18,7 +18,7 @@ from keepclose.cli.simulation import Choice, warn_of_slowness
 from keepclose.outputfiles import open_output
 from keepclose.simulate.churn import compare_churn
 from keepclose.simulate.comparison import compare
-from keepclose.simulate.csvoutputs import write_results
+from keepclose.simulate.csv.outputs import write_results
 from keepclose.simulate.datasets import DataSet, Sample
 from keepclose.simulate.engine import simulate
 from keepclose.simulate.mechanisms import MECHANISMS

@@ -23,7 +23,7 @@ from keepclose.cluster.programs import (
 from keepclose.model.gates import FeatureGates
 from keepclose.network.relays import Relay
 from keepclose.network.underlay import Underlay
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 
 ROLES: Final = ("apiserver", "controller", "proxy")
 

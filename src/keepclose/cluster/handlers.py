@@ -14,7 +14,7 @@ from keepclose.lab.troubles import Troubles
 from keepclose.lab.view import LabView
 from keepclose.model.gate_history import VersionError, parse_emulated_version
 from keepclose.model.gates import GateError, gates_at, parse_gates
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 
 
 def make_handlers(lab: LabView, components: Components) -> dict[str, Handler]:

@@ -25,7 +25,7 @@ from keepclose.network.namespaces import enter_network
 from keepclose.proxy.choosing import CannotProgramError
 from keepclose.proxy.process import Address, Surroundings, find_families, run_proxy
 from keepclose.proxy.settings import ProxySettings
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.slices.settings import Settings
 
 

@@ -43,9 +43,9 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
-from keepclose.routing.portendpoints import NodeView, labels_by_node
+from keepclose.routing.port_endpoints import NodeView, labels_by_node
 from keepclose.routing.reasons import Reason
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.routing.strategy import choose_strategy
 
 CONNECTIONS: Final = 300

@@ -32,7 +32,7 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.routing.conditions import add_honored, is_programmed
-from keepclose.routing.honoring import (
+from keepclose.routing.honored_condition import (
     MOST_NAMED,
     Acknowledgements,
     NodeSample,

@@ -21,10 +21,10 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
-from keepclose.routing.answers import Answer as HeuristicAnswer
-from keepclose.routing.answers import ZoneDemand
-from keepclose.routing.facts import SliceFacts
-from keepclose.routing.nodelevel import EndpointOwner
+from keepclose.routing.heuristic_answers import Answer as HeuristicAnswer
+from keepclose.routing.heuristic_answers import ZoneDemand
+from keepclose.routing.hint_facts import SliceFacts
+from keepclose.routing.node_level import EndpointOwner
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.settings import Cluster, Settings
 

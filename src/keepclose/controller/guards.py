@@ -21,7 +21,7 @@ from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.fieldpaths import describe_fields
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.honoring import hint_levels
+from keepclose.routing.honored_condition import hint_levels
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.finishing import take_over
 from keepclose.slices.packing import SlicePlan

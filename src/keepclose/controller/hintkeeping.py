@@ -37,8 +37,8 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
-from keepclose.routing.answers import Answer, ZoneDemand
 from keepclose.routing.conditions import service_conditions
+from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName

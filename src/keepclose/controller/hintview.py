@@ -20,8 +20,8 @@ from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
-from keepclose.routing.facts import SliceFacts, slice_facts
-from keepclose.routing.nodelevel import EndpointOwner, controller_of
+from keepclose.routing.hint_facts import SliceFacts, slice_facts
+from keepclose.routing.node_level import EndpointOwner, controller_of
 from keepclose.slices.settings import Cluster, Settings
 
 

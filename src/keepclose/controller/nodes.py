@@ -12,7 +12,7 @@ from typing import NamedTuple
 from keepclose.kube.cache import Cache
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import Strategy, StrategyName
 from keepclose.slices.hinting import may_overlay
 from keepclose.slices.settings import Cluster, Settings

@@ -29,8 +29,8 @@ from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
-from keepclose.routing.answers import Answer, ZoneDemand
 from keepclose.routing.conditions import service_conditions
+from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet
 from keepclose.slices.servicestate import ServicePlan, plan_service
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker

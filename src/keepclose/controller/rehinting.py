@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointHints, EndpointSlice
 from keepclose.model.service.types import Service
-from keepclose.routing.answers import Answer, Failure, ZoneDemand
-from keepclose.routing.facts import FactsOf, slice_facts, with_hints
+from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
+from keepclose.routing.hint_facts import FactsOf, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.nodelevel import EndpointOwner
+from keepclose.routing.node_level import EndpointOwner
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import Strategy
 from keepclose.slices.hinting import hint_slices

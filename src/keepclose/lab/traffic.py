@@ -54,9 +54,9 @@ from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
 from keepclose.network.namespaces import Namespace, NetworkError
 from keepclose.network.workerthreads import finish_in_thread
-from keepclose.routing.portendpoints import NodeView, labels_by_node
+from keepclose.routing.port_endpoints import NodeView, labels_by_node
 from keepclose.routing.selection import PacketVerdict
-from keepclose.routing.serviceports import TrafficPolicy, routed_ports
+from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 from keepclose.routing.strategy import StrategyName, choose_strategy
 
 JsonObject = dict[str, Any]

@@ -17,7 +17,7 @@ from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Pod
 from keepclose.routing.hintlevels import count_ready
-from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import HINTING, Strategy
 from keepclose.slices.endpoints import find_port

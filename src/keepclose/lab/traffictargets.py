@@ -20,7 +20,7 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import find_near_names
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PROXY_NAME_LABEL
-from keepclose.routing.serviceports import RoutedPort, routed_ports
+from keepclose.routing.service_ports import RoutedPort, routed_ports
 
 OUTSIDE: Final = "outside"
 MOST_CONNECTIONS: Final = 1_000_000

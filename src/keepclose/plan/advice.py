@@ -27,8 +27,8 @@ from keepclose.model.well_known import (
     PREFER_SAME_ZONE,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
-from keepclose.routing.nodelevel import NodeLevelMode
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.node_level import NodeLevelMode
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.selection import Selection
 from keepclose.routing.strategy import topology_annotation

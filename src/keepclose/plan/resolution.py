@@ -20,7 +20,7 @@ from keepclose.model.workload import Pod
 from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
 from keepclose.plan.inventory import Inventory, adopt, pods_in_slices
 from keepclose.routing.events import TopologyEvent
-from keepclose.routing.portendpoints import (
+from keepclose.routing.port_endpoints import (
     NodeView,
     PortEndpoint,
     collect_endpoints,
@@ -28,7 +28,7 @@ from keepclose.routing.portendpoints import (
 )
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.selection import Selection, select
-from keepclose.routing.serviceports import RoutedPort, routed_ports
+from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.routing.strategy import Strategy, choose_strategy
 from keepclose.slices.families import address_types
 from keepclose.slices.mirroring import mirror

@@ -37,7 +37,7 @@ from keepclose.proxy.nodeview import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
 from keepclose.proxy.writers import NftWriter
-from keepclose.routing.honoring import HONORED
+from keepclose.routing.honored_condition import HONORED
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.topology import followed_levels
 from keepclose.routing.topologykeys import needs_node_labels

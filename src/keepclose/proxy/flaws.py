@@ -17,8 +17,8 @@ from keepclose.model.addresses import IPV4, IPV6, cidr_causes, family_of
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
-from keepclose.routing.portendpoints import PortEndpoint
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.port_endpoints import PortEndpoint
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.portobjects import LONGEST_AFFINITY_S
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")

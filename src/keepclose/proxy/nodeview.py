@@ -16,7 +16,7 @@ from keepclose.model.addresses import canonical, family_of
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node
 from keepclose.proxy.settings import FAMILIES, family_of_range
-from keepclose.routing.portendpoints import NodeView, labels_by_node
+from keepclose.routing.port_endpoints import NodeView, labels_by_node
 
 _log = structlog.get_logger(__name__)
 

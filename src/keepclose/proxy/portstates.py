@@ -19,10 +19,10 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.flaws import usable_endpoints
 from keepclose.proxy.tracking import Ports
-from keepclose.routing.portendpoints import NodeView, PortEndpoint, collect_endpoints
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.selection import PacketVerdict, Selection, select
-from keepclose.routing.serviceports import PortKey, RoutedPort
+from keepclose.routing.service_ports import PortKey, RoutedPort
 from keepclose.routing.topology import RoutingMode
 
 EndpointsByPort = dict[PortKey, tuple[PortEndpoint, ...]]

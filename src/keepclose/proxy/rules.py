@@ -14,7 +14,7 @@ import msgspec
 
 from keepclose.proxy.writers import ElementWriter, Failure, Family, NftError, NftWriter
 from keepclose.routing.selection import Selection
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.commands import Transaction, Update
 from keepclose.ruleset.layout import (
     FIREWALL_IPS,

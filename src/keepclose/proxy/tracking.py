@@ -25,7 +25,7 @@ from keepclose.model.well_known import (
     TRIGGER_TIME_ANNOTATION,
 )
 from keepclose.proxy.flaws import Flaws, port_flaw, service_flaw, slice_flaw
-from keepclose.routing.serviceports import RoutedPort, routed_ports
+from keepclose.routing.service_ports import RoutedPort, routed_ports
 
 Ports = tuple[RoutedPort, ...]
 

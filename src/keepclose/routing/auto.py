@@ -14,13 +14,13 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
-from keepclose.routing.allocation.kubeauto import (
+from keepclose.routing.allocation.kube_auto import (
     least_endpoints,
     lend_endpoints,
     set_targets,
 )
 from keepclose.routing.events import TopologyEvent
-from keepclose.routing.facts import FactsOf, SliceFacts, hints_for, slice_facts, with_hints
+from keepclose.routing.hint_facts import FactsOf, SliceFacts, hints_for, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
 from keepclose.routing.reasons import Reason, ReasonCode
 

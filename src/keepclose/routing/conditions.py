@@ -15,9 +15,9 @@ import msgspec
 from keepclose.model.fieldpaths import describe_fields
 from keepclose.model.meta import Condition
 from keepclose.routing.conditionreasons import ConditionReason
-from keepclose.routing.facts import FactsOf, slice_facts
+from keepclose.routing.hint_facts import FactsOf, slice_facts
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.honoring import HONORED, Acknowledgements, Obstacle, judge_honored
+from keepclose.routing.honored_condition import HONORED, Acknowledgements, Obstacle, judge_honored
 from keepclose.routing.strategy import Strategy, StrategyName, Verdict
 
 ACCEPTED = "TrafficDistributionAccepted"

@@ -19,7 +19,8 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
-from keepclose.routing.answers import (
+from keepclose.routing.assignment import assign
+from keepclose.routing.heuristic_answers import (
     Allotment,
     Answer,
     Failure,
@@ -30,8 +31,7 @@ from keepclose.routing.answers import (
     ask_heuristic,
     check_answer,
 )
-from keepclose.routing.assignment import assign
-from keepclose.routing.facts import FactsOf, hints_for, slice_facts, with_hints
+from keepclose.routing.hint_facts import FactsOf, hints_for, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
 from keepclose.routing.reasons import Reason, ReasonCode
 

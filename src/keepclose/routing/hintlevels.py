@@ -16,7 +16,7 @@ from operator import attrgetter
 from shlex import quote
 
 from keepclose.model.well_known import ZONE_LABEL
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 
 _node_hints = attrgetter("node_hints")

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
-from keepclose.routing.facts import FactsOf, hints_for, slice_facts, with_hints
+from keepclose.routing.hint_facts import FactsOf, hints_for, slice_facts, with_hints
 from keepclose.routing.reasons import Reason, ReasonCode
 
 

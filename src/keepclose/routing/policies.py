@@ -16,9 +16,9 @@ from keepclose.model.well_known import (
     INTERNAL_POLICY_ANNOTATION,
 )
 from keepclose.routing.hintlevels import count_ready
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 
 
 class LocalEndpoints(NamedTuple):

@@ -25,9 +25,9 @@ from keepclose.routing.policies import (
     explain_policy,
     find_local_endpoints,
 )
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.routing.topology import ClusterChoice, RoutingMode, choose_cluster_endpoints
 
 PREFER_LOCAL_MAY_USE_TERMINATING: Final = False

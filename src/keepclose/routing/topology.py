@@ -23,9 +23,9 @@ from keepclose.routing.hintlevels import (
     follow_zone_hints,
     zoneless_node,
 )
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.serviceports import RoutedPort, honours_hints
+from keepclose.routing.service_ports import RoutedPort, honours_hints
 from keepclose.routing.topologykeys import match_topology_keys
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from keepclose.model.well_known import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
-from keepclose.routing.portendpoints import NodeView, PortEndpoint
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 
 ANY_TOPOLOGY: Final = "*"
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.ruleset.names import (
     AFFINITY,
     ENDPOINT,

@@ -16,7 +16,7 @@ from hashlib import blake2b, sha256
 from typing import Final, NamedTuple
 
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 
 NAME_LIMIT: Final = 255
 """Bytes that the kernel leaves for the name of an object."""

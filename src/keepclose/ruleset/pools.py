@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.selection import Selection
-from keepclose.routing.serviceports import RoutedPort
+from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.endpointchains import usable_endpoints
 from keepclose.ruleset.layout import DESTINATION, SERVICE_IPS, endpoints_map
 from keepclose.ruleset.names import POOL, whole_name

@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from keepclose.routing.portendpoints import PortEndpoint
+from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.selection import Outcome, PacketVerdict, Selection
-from keepclose.routing.serviceports import RoutedPort, TrafficPolicy
+from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset.endpointchains import Scribe, place_of, usable_endpoints
 from keepclose.ruleset.layout import (
     CLUSTER_IPS,

@@ -14,16 +14,16 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, allocate_balanced
-from keepclose.routing.allocation.kubeauto import allocate_kube_auto
+from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
-from keepclose.routing.allocation.localopt import allocate_local_opt
-from keepclose.routing.allocation.localshared import allocate_local_shared
-from keepclose.routing.allocation.localweighted import allocate_local_weighted
 from keepclose.routing.allocation.samezone import allocate_same_zone
-from keepclose.routing.allocation.shared import allocate_shared_global, allocate_shared_multizone
 from keepclose.routing.allocation.weighted import weighted_matrix
 from keepclose.routing.auto import OVERLOAD_THRESHOLD
-from keepclose.simulate import rowloops
+from keepclose.simulate import row_loops
+from keepclose.simulate.allocators.local_opt import allocate_local_opt
+from keepclose.simulate.allocators.local_shared import allocate_local_shared
+from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
+from keepclose.simulate.allocators.shared import allocate_shared_global, allocate_shared_multizone
 
 Kernel = Callable[..., int]
 
@@ -50,7 +50,7 @@ class Algorithm(msgspec.Struct, frozen=True):
 
 
 def _groups(name: str, kernel: Kernel, about: str, *parameters: str) -> Algorithm:
-    loop = rowloops.run_groups
+    loop = row_loops.run_groups
     return Algorithm(name, about, loop, {"allocate": kernel}, parameters=parameters)
 
 
@@ -60,7 +60,7 @@ def _hints(
     return Algorithm(
         name,
         about,
-        rowloops.run_matrix,
+        row_loops.run_matrix,
         {"allocate": kernel},
         threshold=threshold,
         hints=True,
@@ -69,11 +69,11 @@ def _hints(
 
 
 _ALL = (
-    Algorithm("original", "all clients use all endpoints", rowloops.run_random),
+    Algorithm("original", "all clients use all endpoints", row_loops.run_random),
     Algorithm(
         "local",
         "each endpoint serves one zone, whole endpoints move until no zone is overloaded",
-        rowloops.run_matrix,
+        row_loops.run_matrix,
         {"allocate": allocate_local},
         start=3.0,
         parameters=("threshold", "start"),
@@ -108,7 +108,7 @@ _ALL = (
     Algorithm(
         "balanced-weights",
         "no overload at all, for proxies that honour weights",
-        rowloops.run_flows,
+        row_loops.run_flows,
         {"allocate": weighted_matrix},
         hints=True,
     ),

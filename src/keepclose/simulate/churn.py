@@ -18,7 +18,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.model.workload import Pod
-from keepclose.routing.facts import with_hints
+from keepclose.routing.hint_facts import with_hints
 from keepclose.simulate.mechanisms import Mechanism
 from keepclose.simulate.scenarios import EventKind, Scenario, Step, play
 from keepclose.slices.servicestate import plan_service

@@ -17,7 +17,7 @@ from keepclose.simulate.algorithms import Algorithm
 from keepclose.simulate.compiling import compile_function
 from keepclose.simulate.datasets import Block, DataSet, GivenRows, load_numpy
 from keepclose.simulate.engine import BLOCK_ROWS, RowResults, simulate_rows
-from keepclose.simulate.rowloops import COLUMNS, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, TOTAL
 from keepclose.simulate.rowpairs import (
     COUNTS,
     EQUAL,

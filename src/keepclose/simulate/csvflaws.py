@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.simulate import csvrows
+from keepclose.simulate.csv import rows
 
 _NUMBER: Final = re.compile(r"[-+]?[0-9]+")
 _CELL_FIX: Final = 'write two whole numbers, such as "3 12": 3 nodes and 12 endpoints'
@@ -42,18 +42,18 @@ class Header(msgspec.Struct, frozen=True):
 
 def describe_flaw(notes: Sequence[int], number: int, data: bytes, header: Header) -> Flaw:
     """Return what the scanner noted of a bad row, in words."""
-    at = number * csvrows.NOTE_WIDTH
-    code, line, line_start, row, start, end, column = map(int, notes[at : at + csvrows.NOTE_WIDTH])
+    at = number * rows.NOTE_WIDTH
+    code, line, line_start, row, start, end, column = map(int, notes[at : at + rows.NOTE_WIDTH])
     subject = _label_at(data, row)
-    if code == csvrows.BAD_QUOTES:
+    if code == rows.BAD_QUOTES:
         text, fix = "the quotes do not match", 'quote the whole field and write " as ""'
-    elif code == csvrows.TOO_FEW:
+    elif code == rows.TOO_FEW:
         text = f"the row ends after {column} of {len(header.columns)} zones"
         fix = f"add a cell for zone {header.columns[column]}"
-    elif code == csvrows.TOO_MANY:
+    elif code == rows.TOO_MANY:
         text = f"the row goes on behind its {len(header.columns)} zones"
         fix = "name a zone for the column in the header, or remove the cell"
-    elif code == csvrows.NO_NODES:
+    elif code == rows.NO_NODES:
         text = "no zone has a node, so there is no traffic"
         fix = "give a zone at least one node"
     else:
@@ -72,14 +72,14 @@ def _judge_cell(cell: str) -> tuple[str, str]:
         digits = word.lstrip("+-0")
         if word.startswith("-") and digits:
             return f"the number of {what} is negative: {word}", _CELL_FIX
-        if len(digits) > len(str(csvrows.LARGEST)) or int(digits or "0") > csvrows.LARGEST:
-            return f"the number of {what} is too large: {word}", f"at most {csvrows.LARGEST:,}"
+        if len(digits) > len(str(rows.LARGEST)) or int(digits or "0") > rows.LARGEST:
+            return f"the number of {what} is too large: {word}", f"at most {rows.LARGEST:,}"
     return f'expected "<nodes> <endpoints>", got "{" ".join(words)}"', _CELL_FIX
 
 
 def _label_at(data: bytes, start: int) -> str:
     """Return the label of the row that begins at a place, however broken the row is."""
-    end = csvrows.find_field_end(data, start)
+    end = rows.find_field_end(data, start)
     if end < 0:
         end = min(place for place in (data.find(b",", start), len(data)) if place >= 0)
     return unquote(data[start:end])

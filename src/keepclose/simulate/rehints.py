@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, allocate_balanced_from
-from keepclose.routing.allocation.kubeauto import allocate_kube_auto
+from keepclose.routing.allocation.hysteresis import count_changes
+from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
-from keepclose.routing.allocation.settling import count_changes
-from keepclose.routing.allocation.zonesizes import ALLOCATED
+from keepclose.routing.allocation.zone_sizes import ALLOCATED
 
 Step = Callable[[Sequence[float], Sequence[int], Sequence[int]], list[int] | None]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-from keepclose.simulate.rowloops import COLUMNS, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, TOTAL
 
 EQUAL: Final = 0.00005
 """Totals that differ by less are alike in four decimals."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-from keepclose.simulate.rowloops import COLUMNS, IN_ZONE, MAX_DEVIATION, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, IN_ZONE, MAX_DEVIATION, TOTAL
 
 TALLIED: Final = COLUMNS + 1
 """The seven figures of a row and its true spread."""

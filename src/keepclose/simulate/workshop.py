@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from keepclose.simulate.algorithms import Algorithm
 from keepclose.simulate.compiling import bind_function, compile_function
 from keepclose.simulate.datasets import Block
-from keepclose.simulate.rowloops import COLUMNS, MAX_DEVIATION, SCRATCH, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, MAX_DEVIATION, SCRATCH, TOTAL
 from keepclose.simulate.summary import (
     WORST_KEPT,
     PartTally,

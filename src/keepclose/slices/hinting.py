@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import msgspec
 
 from keepclose.model.gates import Gate
-from keepclose.routing.answers import Answer, Failure, ZoneDemand
 from keepclose.routing.auto import allocate
 from keepclose.routing.events import TopologyEvent
-from keepclose.routing.facts import FactsOf
+from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
 from keepclose.routing.heuristics import apply_heuristic
+from keepclose.routing.hint_facts import FactsOf
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName

@@ -10,7 +10,7 @@ from collections import Counter
 
 from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.workload import Pod
-from keepclose.routing.nodelevel import EndpointOwner, controller_of
+from keepclose.routing.node_level import EndpointOwner, controller_of
 
 
 class Hosts:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
-from keepclose.routing.nodelevel import EndpointOwner, NodeLevelDecision, node_overlay
+from keepclose.routing.node_level import EndpointOwner, NodeLevelDecision, node_overlay
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.strategy import (
     Strategy,

@@ -20,7 +20,7 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
-from keepclose.routing.facts import with_hints
+from keepclose.routing.hint_facts import with_hints
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.subsets import group_labels
 from keepclose.slices.demand import Demand, Wanted

@@ -18,12 +18,12 @@ from keepclose.model.gates import Gate
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
-from keepclose.routing.answers import Answer, Failure, ZoneDemand
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.events import TopologyEvent
-from keepclose.routing.facts import SliceFacts, slice_facts
+from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
+from keepclose.routing.hint_facts import SliceFacts, slice_facts
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.nodelevel import NodeLevelDecision
+from keepclose.routing.node_level import NodeLevelDecision
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 from keepclose.routing.subsets import Level, group_name, read_limits

@@ -13,15 +13,15 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.model.workload import Node
 from keepclose.routing.heuristics import Registry
-from keepclose.routing.nodelevel import NodeLevelMode, NodeLevelOptions
-from keepclose.routing.shares import (
+from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
+from keepclose.routing.subsets import SubsetOptions
+from keepclose.routing.traffic_shares import (
     CpuRatios,
     Shares,
     cpu_ratios,
     region_shares,
     traffic_shares,
 )
-from keepclose.routing.subsets import SubsetOptions
 
 
 class Cluster(msgspec.Struct, frozen=True):

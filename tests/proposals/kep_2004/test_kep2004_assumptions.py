@@ -12,9 +12,9 @@ from subset_services import SUBSETTING, A, B, C, decide, sizes, subsetted
 
 from keepclose.model.gates import Gate
 from keepclose.model.well_known import FOR_REGION_LABEL, FOR_ZONE_LABEL
-from keepclose.routing.portendpoints import NodeView
-from keepclose.routing.shares import traffic_shares
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.subsets import overloads
+from keepclose.routing.traffic_shares import traffic_shares
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 
 

@@ -17,8 +17,8 @@ from subset_services import A, B, C, decide, sizes, subsetted
 
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION, FOR_ZONE_LABEL
 from keepclose.routing.allocation.local import Outcome, local
-from keepclose.routing.shares import traffic_shares
 from keepclose.routing.subsets import SubsetMode, SubsetOptions
+from keepclose.routing.traffic_shares import traffic_shares
 
 THIRDS = [1 / 3] * 3
 PICTURE = {A: 16 / 25, B: 8 / 25, C: 1 / 25}

@@ -11,8 +11,8 @@ from subset_services import A, B, C, decide, sizes, subsetted
 
 from keepclose.routing.allocation.local import Outcome, local
 from keepclose.routing.reasons import ReasonCode
-from keepclose.routing.shares import traffic_shares
 from keepclose.routing.subsets import SubsetMode, SubsetOptions, overloads
+from keepclose.routing.traffic_shares import traffic_shares
 from keepclose.simulate.algorithms import find_algorithm
 from keepclose.simulate.datasets import KEP2004_SMALL, open_dataset
 from keepclose.simulate.engine import simulate

@@ -23,7 +23,7 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
     SUBSETTING_ANNOTATION,
 )
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.testing.apiservers import serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.controllers import World, world

@@ -18,9 +18,9 @@ from simulated_sample import figures
 from subset_services import A, B, C, subsetted
 
 from keepclose.routing.allocation.local import Outcome, local
-from keepclose.routing.allocation.localopt import allocate_local_opt
-from keepclose.routing.allocation.localshared import allocate_local_shared
-from keepclose.routing.allocation.localweighted import allocate_local_weighted
+from keepclose.simulate.allocators.local_opt import allocate_local_opt
+from keepclose.simulate.allocators.local_shared import allocate_local_shared
+from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
 
 THIRDS = [1 / 3] * 3
 

@@ -26,7 +26,7 @@ from sights import hints, quick
 
 from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.routing.strategy import Verdict
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import World, world

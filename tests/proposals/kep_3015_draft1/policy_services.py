@@ -17,7 +17,7 @@ from tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, load, make_ruleset, sho
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service, ServicePort
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.selection import Outcome
 from keepclose.ruleset.packets import Node as PacketNode
 from keepclose.ruleset.packets import Packet

@@ -27,7 +27,7 @@ from tabledbeds import tabled
 from webobjects import web
 
 from keepclose.routing.selection import PacketVerdict
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.testing.builders import service
 from keepclose.testing.nettopology import NodePlan
 

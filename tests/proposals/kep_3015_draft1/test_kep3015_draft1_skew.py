@@ -14,7 +14,7 @@ from tabledbeds import tabled
 from webobjects import web
 
 from keepclose.model.gates import parse_gates
-from keepclose.routing.serviceports import TrafficPolicy, routed_ports
+from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 from keepclose.testing.apiservers import serving
 from keepclose.testing.nettopology import NodePlan
 

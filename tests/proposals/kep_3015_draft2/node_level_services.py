@@ -17,7 +17,7 @@ from keepclose.model.well_known import (
     NODE_TOPOLOGY_ANNOTATION,
     TOPOLOGY_HINTS_ANNOTATION,
 )
-from keepclose.routing.nodelevel import NodeLevelMode, NodeLevelOptions
+from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import node, service
 

@@ -25,7 +25,7 @@ from node_level_services import (
 from planned_services import count_writes, hints_of
 
 from keepclose.model.service.types import ServicePort
-from keepclose.routing.nodelevel import NodeLevelMode, NodeLevelOptions
+from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
 from keepclose.routing.selection import DROPPED
 
 MANUAL = {HINTS: "Node"}

@@ -26,7 +26,7 @@ from tabledbeds import tabled
 from webobjects import web
 
 from keepclose.model.service.types import ServicePort
-from keepclose.routing.nodelevel import NodeLevelMode
+from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.selection import DROPPED
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import node, pod

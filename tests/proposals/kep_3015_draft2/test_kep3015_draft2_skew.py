@@ -35,8 +35,8 @@ from webobjects import web
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.service.types import Service
-from keepclose.routing.nodelevel import NodeLevelMode
-from keepclose.routing.portendpoints import NodeView
+from keepclose.routing.node_level import NodeLevelMode
+from keepclose.routing.port_endpoints import NodeView
 from keepclose.ruleset.packets import Packet
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import serving

@@ -35,7 +35,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION
-from keepclose.routing.serviceports import routed_ports
+from keepclose.routing.service_ports import routed_ports
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 
 VALUES = (None, "PreferClose", "PreferSameZone")

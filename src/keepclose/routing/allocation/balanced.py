@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from keepclose.routing.allocation.settling import count_changes, settle
+from keepclose.routing.allocation.hysteresis import count_changes, settle
 from keepclose.routing.allocation.unhinted import SERVED, choose_served_sizes
-from keepclose.routing.allocation.zonesizes import (
+from keepclose.routing.allocation.zone_sizes import (
     ALLOCATED,
     LOCALITY_OBJECTIVE,
     ROUNDING,

@@ -13,8 +13,8 @@ import math
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-from keepclose.routing.allocation.settling import HYSTERESIS
-from keepclose.routing.allocation.zonesizes import (
+from keepclose.routing.allocation.hysteresis import HYSTERESIS
+from keepclose.routing.allocation.zone_sizes import (
     ALLOCATED,
     ROUNDING,
     SCORE_IN_ZONE,

@@ -28,7 +28,7 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
 )
 from keepclose.model.workload import Node
-from keepclose.routing.serviceports import PortKey
+from keepclose.routing.service_ports import PortKey
 
 _WEIGHTS: Final = msgspec.json.Decoder(tuple[int, ...])
 

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, NamedTuple
 import msgspec
 
 from keepclose.simulate.compiling import is_available
-from keepclose.simulate.csvfiles import (
+from keepclose.simulate.csv.files import (
     CHUNK_BYTES,
     Chunk,
     Rows,

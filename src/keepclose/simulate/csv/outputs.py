@@ -15,14 +15,14 @@ from typing import BinaryIO, Final, NamedTuple
 
 from keepclose.simulate.algorithms import Algorithm
 from keepclose.simulate.compiling import is_available
-from keepclose.simulate.csvfiles import (
+from keepclose.simulate.csv.files import (
     RESULT_HEADER,
     Labels,
     Text,
     format_results,
     make_labels,
 )
-from keepclose.simulate.csvinputs import CsvInputs
+from keepclose.simulate.csv.inputs import CsvInputs
 from keepclose.simulate.datasets import DataSet, GivenRows
 from keepclose.simulate.engine import FEW_ROWS, RowResults, simulate_rows, tally_results
 from keepclose.simulate.summary import PartTally, Summary, Tally, Weights

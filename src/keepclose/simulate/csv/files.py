@@ -15,11 +15,11 @@ from collections.abc import Iterator, MutableSequence, Sequence
 from typing import BinaryIO, Final, NamedTuple, cast
 
 from keepclose.inputfiles import InputError
-from keepclose.simulate import csvrows
 from keepclose.simulate.compiling import compile_function
+from keepclose.simulate.csv import rows
+from keepclose.simulate.csv.decimals import COLUMNS, WIDEST, put_results
 from keepclose.simulate.csvflaws import Flaw, Header, describe_flaw, unquote
 from keepclose.simulate.datasets import load_numpy
-from keepclose.simulate.decimals import COLUMNS, WIDEST, put_results
 
 RESULT_HEADER: Final = (
     b"input name,score,in-zone-traffic score,deviation score,slice score,max deviation,"
@@ -163,11 +163,11 @@ def scan_chunk(chunk: Chunk, header: Header, *, compiled: bool) -> Rows:
     # and many empty lines would need far more memory than it has bytes otherwise.
     most = min(data.count(b"\n") + 1, len(data) // (width * _SHORTEST_CELL) + 1)
     make = _make_array if compiled else _make_plain
-    sizes = (width, most * width, most * width, 2 * most, SHOWN_FLAWS * csvrows.NOTE_WIDTH, 1)
+    sizes = (width, most * width, most * width, 2 * most, SHOWN_FLAWS * rows.NOTE_WIDTH, 1)
     order, nodes, endpoints, labels, notes, counts = (make(size) for size in sizes)
     for column, place in enumerate(header.order):
         order[column] = place
-    scan = compile_function(csvrows.scan_rows) if compiled else csvrows.scan_rows
+    scan = compile_function(rows.scan_rows) if compiled else rows.scan_rows
     text = _view(data, compiled=compiled)
     count = scan(text, 0, line, order, nodes, endpoints, labels, notes, counts)
     bad = int(counts[0])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-from keepclose.routing.allocation.zonesizes import (
+from keepclose.routing.allocation.zone_sizes import (
     LOCALITY_DEVIATION,
     LOCALITY_IN_ZONE,
     LOCALITY_OBJECTIVE,

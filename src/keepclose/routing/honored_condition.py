@@ -21,7 +21,7 @@ from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.conditionreasons import ConditionReason
-from keepclose.routing.serviceports import TrafficPolicy, routed_ports
+from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 
 HONORED: Final = "TrafficDistributionHonored"
 MOST_NAMED: Final = 3

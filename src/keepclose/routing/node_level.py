@@ -18,7 +18,7 @@ from keepclose.model.meta import OwnerReference
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.shares import considered_nodes
+from keepclose.routing.traffic_shares import considered_nodes
 
 EndpointOwner = tuple[str | None, OwnerReference | None]
 """The node of a ready endpoint and the controller that its pod belongs to."""

@@ -1,0 +1,1 @@
+"""allocators: to be described."""
