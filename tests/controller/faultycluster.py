@@ -33,7 +33,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
-from keepclose.slices.servicestate import plan_service
+from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fakeclock import FakeClock

@@ -20,7 +20,7 @@ from keepclose.model.well_known import (
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
 from keepclose.routing.balanced import BALANCED
-from keepclose.slices.servicestate import plan_service
+from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import World, world

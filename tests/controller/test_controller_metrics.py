@@ -19,7 +19,7 @@ from keepclose.model.endpointslice.types import (
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.slices.mirroring import mirror
-from keepclose.slices.servicestate import ServicePlan, plan_service
+from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fakeclock import FakeClock

@@ -15,7 +15,7 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.kubeconfig import load_kubeconfig
 from keepclose.model.meta import NamespacedName
-from keepclose.slices.servicestate import ServicePlan, plan_service
+from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service

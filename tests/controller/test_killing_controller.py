@@ -30,7 +30,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import NodeView
-from keepclose.slices.servicestate import plan_service
+from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.controllers import CLOCK, LONG_GRACE_S, World, opened

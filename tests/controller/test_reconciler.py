@@ -16,7 +16,7 @@ from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.retries import Retries
 from keepclose.model.meta import NamespacedName, ObjectReference
 from keepclose.model.service.types import Service
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 from keepclose.testing.echoes import EchoTransport
 from keepclose.testing.fakeclock import FakeClock

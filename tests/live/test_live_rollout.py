@@ -23,7 +23,7 @@ from keepclose.routing.allocation.balanced import OVERLOAD_BOUND
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import overloads
-from keepclose.slices.servicestate import plan_service
+from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings
 from keepclose.testing.controllers import LONG_GRACE_S, World
 from keepclose.testing.crowds import do_all

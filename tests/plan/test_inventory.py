@@ -10,7 +10,7 @@ from keepclose.model.endpointslice.types import Endpoint, Endpoints
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.workload import NodeAddress, NodeSpec
 from keepclose.plan.inventory import Inventory, adopt, pods_in_slices
-from keepclose.slices.labels import is_owned_by
+from keepclose.slices.slice_metadata import is_owned_by
 from keepclose.testing.builders import endpoint_slice, node, pod, service
 
 

@@ -16,7 +16,7 @@ from tabledbeds import TabledBed, tabled
 
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
-from keepclose.slices.servicestate import plan_service
+from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.builders import node, pod
 from keepclose.testing.nettopology import NodePlan

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.routing.port_endpoints import PortEndpoint
-from keepclose.ruleset.endpointchains import MOST_NUMBERS, share_out, usable_endpoints
+from keepclose.ruleset.endpoint_chains import MOST_NUMBERS, share_out, usable_endpoints
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.slices.labels import new_slice
 from keepclose.slices.packing import SlicePlan
+from keepclose.slices.slice_metadata import new_slice
 from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 

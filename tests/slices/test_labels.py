@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta, OwnerReference
-from keepclose.slices.labels import (
+from keepclose.slices.slice_metadata import (
     is_owned_by,
     is_placeholder_equal,
     name_prefix,

@@ -22,9 +22,9 @@ from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import Approach, SubsetOptions
 from keepclose.slices.endpoints import EndpointId, endpoint_id
-from keepclose.slices.labels import is_owned_by
-from keepclose.slices.servicestate import ServicePlan, ServiceState, plan_service
+from keepclose.slices.service_planner import ServicePlan, ServiceState, plan_service
 from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.slice_metadata import is_owned_by
 from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 

@@ -18,7 +18,7 @@ from keepclose.routing.auto import disabled_event, enabled_event
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.reasons import WARNED_OF, Reason
 from keepclose.routing.strategy import StrategyName
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 
 _log = structlog.get_logger(__name__)
 

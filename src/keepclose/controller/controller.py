@@ -43,7 +43,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.recorder import EventRecorder
 from keepclose.kube.workqueue import WorkQueue
 from keepclose.model.meta import NamespacedName
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 from keepclose.slices.trackers import SliceTracker
 
 _log = structlog.get_logger(__name__)

@@ -26,7 +26,7 @@ from keepclose.slices.changes import is_managed_by
 from keepclose.slices.finishing import take_over
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.retention import retain_slices, withhold
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 
 _log = structlog.get_logger(__name__)
 # Sets of fields that are told of once each.

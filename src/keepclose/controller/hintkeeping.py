@@ -44,7 +44,7 @@ from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.packing import SlicePlan
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 
 _log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from keepclose.kube.workqueue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.mirroring import MAX_PER_SUBSET
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 
 PREFIX: Final = "endpoint_slice_controller_"
 _DEFAULT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -13,7 +13,7 @@ from keepclose.controller.contention import Contention
 from keepclose.kube.workqueue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.mirroring import Mirrored
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 
 
 class Result(StrEnum):

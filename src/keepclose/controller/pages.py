@@ -13,7 +13,7 @@ from aiohttp import web
 
 from keepclose.controller.healthpages import add_health_pages
 from keepclose.model.meta import NamespacedName
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 
 Explain = Callable[[NamespacedName], ServicePlan | None]
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"

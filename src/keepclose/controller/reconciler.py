@@ -32,7 +32,7 @@ from keepclose.model.service.types import Service
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet
-from keepclose.slices.servicestate import ServicePlan, plan_service
+from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker
 
 _log = structlog.get_logger(__name__)

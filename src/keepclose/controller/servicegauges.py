@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.strategy import Strategy, Verdict
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 
 # Plans hold slices, so they are not kept for ever where nobody looks.
 _MOST_WAITING: Final = 32

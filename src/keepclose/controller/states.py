@@ -16,7 +16,7 @@ from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 from keepclose.slices.changes import is_managed_by
-from keepclose.slices.servicestate import ServiceState
+from keepclose.slices.service_planner import ServiceState
 from keepclose.slices.settings import Cluster, Settings
 
 

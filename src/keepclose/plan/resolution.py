@@ -32,7 +32,7 @@ from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.routing.strategy import Strategy, choose_strategy
 from keepclose.slices.families import address_types
 from keepclose.slices.mirroring import mirror
-from keepclose.slices.servicestate import plan_service
+from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster, Settings
 
 DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"

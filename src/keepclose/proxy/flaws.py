@@ -19,7 +19,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.service_ports import RoutedPort
-from keepclose.ruleset.portobjects import LONGEST_AFFINITY_S
+from keepclose.ruleset.port_objects import LONGEST_AFFINITY_S
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
 _FAMILIES: Final = {IPV4: AF_INET, IPV6: AF_INET6}

@@ -20,7 +20,7 @@ from functools import lru_cache
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.selection import Selection
 from keepclose.routing.service_ports import RoutedPort
-from keepclose.ruleset.endpointchains import usable_endpoints
+from keepclose.ruleset.endpoint_chains import usable_endpoints
 from keepclose.ruleset.layout import DESTINATION, SERVICE_IPS, endpoints_map
 from keepclose.ruleset.names import POOL, whole_name
 from keepclose.ruleset.settings import RulesetSettings

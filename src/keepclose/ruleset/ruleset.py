@@ -27,6 +27,7 @@ from keepclose.ruleset.commands import (
     add_chain,
     split_commands,
 )
+from keepclose.ruleset.kernel_state import Ledger
 from keepclose.ruleset.layout import (
     CONTAINERS,
     COUNTED_ENDPOINTS,
@@ -40,7 +41,6 @@ from keepclose.ruleset.layout import (
     Layout,
     lay_out,
 )
-from keepclose.ruleset.ledger import Ledger
 from keepclose.ruleset.listing import Listing
 from keepclose.ruleset.names import (
     AFFINITY,
@@ -52,7 +52,7 @@ from keepclose.ruleset.names import (
     is_service_chain,
 )
 from keepclose.ruleset.placement import place_layout, replace_layout
-from keepclose.ruleset.portobjects import NO_OBJECTS, PortObjects, render_port
+from keepclose.ruleset.port_objects import NO_OBJECTS, PortObjects, render_port
 from keepclose.ruleset.retirement import CHAIN, COUNTER, SET, Item, Retirement
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import Drop

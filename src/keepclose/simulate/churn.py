@@ -21,7 +21,7 @@ from keepclose.model.workload import Pod
 from keepclose.routing.hint_facts import with_hints
 from keepclose.simulate.mechanisms import Mechanism
 from keepclose.simulate.scenarios import EventKind, Scenario, Step, play
-from keepclose.slices.servicestate import plan_service
+from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
 from keepclose.testing.applying import apply_plan
 

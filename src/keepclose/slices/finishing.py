@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, TRIGGER_TIME_ANNOTATION
-from keepclose.slices.labels import is_owned_by, is_placeholder_equal, placeholder
 from keepclose.slices.packing import SlicePlan
+from keepclose.slices.slice_metadata import is_owned_by, is_placeholder_equal, placeholder
 
 
 def add_placeholder(

@@ -29,7 +29,7 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
     TRIGGER_TIME_ANNOTATION,
 )
-from keepclose.slices.labels import name_prefix
+from keepclose.slices.slice_metadata import name_prefix
 
 _NOT_COPIED = (TRIGGER_TIME_ANNOTATION, LAST_APPLIED_ANNOTATION)
 _READY = EndpointConditions(ready=True)

@@ -23,11 +23,11 @@ from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.routing.hint_facts import with_hints
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.subsets import group_labels
-from keepclose.slices.demand import Demand, Wanted
+from keepclose.slices.desired import Demand, Wanted
 from keepclose.slices.endpoints import Desired, EndpointId, endpoint_id, same_beyond_id
-from keepclose.slices.holdings import Group, GroupTable, Held, Holdings, Verdict
-from keepclose.slices.labels import is_owned_by, new_slice, slice_labels
+from keepclose.slices.observed import Group, GroupTable, Held, Holdings, Verdict
 from keepclose.slices.packing import SlicePlan, pack
+from keepclose.slices.slice_metadata import is_owned_by, new_slice, slice_labels
 
 __all__ = ["Placement", "SlicePlan"]
 

@@ -20,7 +20,7 @@ from webobjects import web
 from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import parse_gates
-from keepclose.slices.servicestate import ServicePlan
+from keepclose.slices.service_planner import ServicePlan
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import World
 

@@ -21,7 +21,7 @@ import msgspec
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.selection import Outcome, PacketVerdict, Selection
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
-from keepclose.ruleset.endpointchains import Scribe, place_of, usable_endpoints
+from keepclose.ruleset.endpoint_chains import Scribe, place_of, usable_endpoints
 from keepclose.ruleset.layout import (
     CLUSTER_IPS,
     FIREWALL_IPS,

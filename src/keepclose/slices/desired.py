@@ -13,7 +13,7 @@ from typing import NamedTuple
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.endpoints import Desired, EndpointId
-from keepclose.slices.holdings import Group, GroupTable
+from keepclose.slices.observed import Group, GroupTable
 
 
 class Wanted(NamedTuple):
