@@ -19,8 +19,8 @@ import msgspec
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.kinds import ENDPOINT_SLICES, PODS
-from keepclose.kube.pages import decode_page
-from keepclose.kube.watching import EventDecoder, Lines, read_events
+from keepclose.kube.watch.list_decoding import decode_page
+from keepclose.kube.watch.stream import EventDecoder, Lines, read_events
 
 PODS_IN_LIST = 10_000
 EVENTS = 100_000

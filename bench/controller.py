@@ -22,7 +22,7 @@ from keepclose.controller.metrics import Metrics
 from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.model.workload import Pod, StatusCondition
 from keepclose.routing.balanced import BALANCED

@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepclose.apiserver.storage.store import Store
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.network.namespaces import enter_network
 from keepclose.testing.netns import namespaces

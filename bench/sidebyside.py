@@ -29,11 +29,11 @@ import msgspec
 import pytest
 import uvloop
 
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import Conflict
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, Kind
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.processes import embedded_server

@@ -11,7 +11,7 @@ os.environ["SSL_CERT_FILE"] = "/somewhere"
 os.environ.pop("SSL_CERT_DIR", None)
 import keepclose.cli.main
 from keepclose.cli.leanimports import import_lean
-import_lean("keepclose.proxy.process", "keepclose.kube.incluster")
+import_lean("keepclose.proxy.process", "keepclose.kube.auth.in_cluster")
 from keepclose.cli.optionvalues import read_duration
 read_duration("--sync-period", "30s")
 import keepclose.cli.logs

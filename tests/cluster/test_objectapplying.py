@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from keepclose.cluster.applying import Applier, ApplyError, flaw_of
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import NODES, SERVICES
 from keepclose.testing.apiservers import serving
 

@@ -16,9 +16,9 @@ import pytest
 from upcommands import Ground, ground_for, skip_without_packets
 from upcommands import until as until_so
 
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import NAMESPACES
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2")

@@ -13,9 +13,9 @@ from keepclose.cluster.control import ControlServer, Tell
 from keepclose.cluster.layout import LAB_GATES
 from keepclose.cluster.tour import Forecast, Sight, Tour, TourError, forecast
 from keepclose.cluster.toursteps import STEPS, Change, Promise, Request, Step, distribute
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import SERVICES
 from keepclose.lab.trafficreport import Busiest, Row, TrafficReport
 from keepclose.model.endpointslice.types import Endpoint

@@ -25,10 +25,10 @@ from keepclose.controller.metrics import Metrics
 from keepclose.controller.settings import COMPONENT, ControllerSettings
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES, Kind
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service

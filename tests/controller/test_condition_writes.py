@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from keepclose.controller.conditions import ConditionWriter
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
 from keepclose.testing.builders import service

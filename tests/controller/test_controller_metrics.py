@@ -9,7 +9,7 @@ from keepclose.controller.metrics import PREFIX, Metrics
 from keepclose.controller.mirroringmetrics import MIRRORING_PREFIX
 from keepclose.controller.observation import Result
 from keepclose.controller.servicegauges import desired_slices
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import (
     EndpointAddress,
     Endpoints,

@@ -12,8 +12,8 @@ import pytest
 from keepclose.controller.pages import Pages, describe
 from keepclose.controller.process import Listening, serve
 from keepclose.controller.settings import ControllerSettings
+from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.kubeconfig import load_kubeconfig
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings

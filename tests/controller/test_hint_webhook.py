@@ -33,12 +33,12 @@ from keepclose.heuristic_process import (
     close_heuristics,
     defer_heuristics,
 )
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, LEASES, SERVICES
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.slices.settings import Settings

@@ -14,8 +14,8 @@ from keepclose.controller.observation import Result
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER

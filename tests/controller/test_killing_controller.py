@@ -23,7 +23,7 @@ from traffic import Traffic
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINT_SLICES
-from keepclose.kube.reflector import Reflector
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service

@@ -13,7 +13,7 @@ from keepclose.controller.nodes import NodeChange, NodeView, depends_on_shares, 
 from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import States
 from keepclose.controller.subscriptions import Subscriptions
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName

@@ -14,7 +14,7 @@ import pytest
 from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINT_SLICES, PODS, SERVICES
-from keepclose.kube.reflector import Reflector
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import (

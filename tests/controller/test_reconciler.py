@@ -12,8 +12,8 @@ from keepclose.controller.controller import Controller
 from keepclose.controller.observation import Result
 from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.client import Client
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.meta import NamespacedName, ObjectReference
 from keepclose.model.service.types import Service
 from keepclose.slices.service_planner import ServicePlan

@@ -18,13 +18,13 @@ from faultycluster import Desk, Fact, desk, facts
 from keepclose.controller.controller import Controller
 from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, SEEK_PERIOD_S, serve
 from keepclose.controller.settings import COMPONENT, ControllerSettings
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
-from keepclose.kube.incluster import load_settings
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import ENDPOINT_SLICES, PODS
-from keepclose.kube.leases import LeaderElector, LeadershipLost
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request
+from keepclose.kube.leader_election import LeaderElector, LeadershipLost
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointHints
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.slices.settings import Settings

@@ -6,7 +6,7 @@ import asyncio
 
 from keepclose.controller.observation import Result
 from keepclose.controller.workers import Workers
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fakeclock import FakeClock
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.kubeconfig import load_kubeconfig
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="fuzz-kubeconfig-"))
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)

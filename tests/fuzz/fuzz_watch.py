@@ -16,8 +16,8 @@ from fuzzobjects import OBJECTS
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import KubeError, error_from
 from keepclose.kube.kinds import Kind
-from keepclose.kube.pages import decode_object, decode_page
-from keepclose.kube.watching import EventDecoder, read_events
+from keepclose.kube.watch.list_decoding import decode_object, decode_page
+from keepclose.kube.watch.stream import EventDecoder, read_events
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod

@@ -15,14 +15,16 @@ from typer.testing import CliRunner
 
 from keepclose.cli import proxy_status
 from keepclose.cli.main import app
-from keepclose.kube import aiotransport, reader, watching
-from keepclose.kube.aiotransport import Server
+from keepclose.kube import reader
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import ConnectionSettings, User, connect
 from keepclose.kube.errors import BrokenStream
 from keepclose.kube.kinds import NODES
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport import aiohttp_transport
+from keepclose.kube.transport.aiohttp_transport import Server
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.watch import stream
 
 MOST: Final = 4 << 20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -47,8 +49,8 @@ async def asking(handler: Handler) -> AsyncIterator[Client]:
 
 @pytest.fixture(autouse=True)
 def _lower_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aiotransport, "MOST_ANSWER_BYTES", MOST)
-    monkeypatch.setattr(aiotransport, "MOST_FAILURE_BYTES", MOST)
+    monkeypatch.setattr(aiohttp_transport, "MOST_ANSWER_BYTES", MOST)
+    monkeypatch.setattr(aiohttp_transport, "MOST_FAILURE_BYTES", MOST)
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -145,7 +147,7 @@ async def test_a_list_of_endless_pages_is_given_up(
 
 async def test_a_streamed_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of which the last one never comes do not fill the memory."""
-    monkeypatch.setattr(watching, "MOST_INITIAL_BYTES", MOST)
+    monkeypatch.setattr(stream, "MOST_INITIAL_BYTES", MOST)
     event = b'{"type":"ADDED","object":{"metadata":{"name":"n","resourceVersion":"1"}}}\n'
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -169,7 +171,7 @@ async def test_a_watch_goes_on_behind_the_objects_at_its_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The limit is one of the list and not of the changes that follow."""
-    monkeypatch.setattr(watching, "MOST_INITIAL_BYTES", 2000)
+    monkeypatch.setattr(stream, "MOST_INITIAL_BYTES", 2000)
     end = (
         b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1","annotations":'
         b'{"k8s.io/initial-events-end":"true"}}}}\n'

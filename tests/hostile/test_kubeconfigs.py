@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from keepclose.kube.auth.exec_plugin import ExecCredentials, ExecSpec
+from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.execplugin import ExecCredentials, ExecSpec
-from keepclose.kube.kubeconfig import load_kubeconfig
 
 VERSION = "client.authentication.k8s.io/v1"
 

@@ -11,10 +11,10 @@ import pytest
 
 from keepclose.apiserver.serving.bodies import APPLY, YAML_NODES_MAX, ParsedYaml, parse_body
 from keepclose.cli.manifests import load_manifests
+from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.kubeconfig import load_kubeconfig
-from keepclose.kube.yamlnodes import TAG_DIRECTIVES_MAX, Limits, YamlError
-from keepclose.kube.yamlvalues import read_yaml
+from keepclose.kube.yaml_nodes import TAG_DIRECTIVES_MAX, Limits, YamlError
+from keepclose.kube.yaml_values import read_yaml
 from keepclose.model.json_values import DEPTH_MAX
 from keepclose.testing.apiservers import Served, serving
 

@@ -14,11 +14,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from keepclose.kube.aiotransport import AioTransport, Server
+from keepclose.kube.auth.credentials import Proof, StoredCredentials
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import ConnectionSettings, User, connect
-from keepclose.kube.credentials import Proof, StoredCredentials
 from keepclose.kube.errors import (
     BrokenStream,
     ConfigError,
@@ -32,8 +31,9 @@ from keepclose.kube.errors import (
     Unauthorized,
 )
 from keepclose.kube.kinds import NODES, PODS
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.aiohttp_transport import AioTransport, Server
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request
 from keepclose.testing.builders import node, pod
 from keepclose.testing.certificates import Authority, Pair
 from keepclose.testing.ports import reserved_port

@@ -26,8 +26,8 @@ from keepclose.kube.errors import (
     TransportError,
 )
 from keepclose.kube.kinds import LEASES, NODES, PODS, SERVICES
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request, Response
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request, Response
 from keepclose.model.core_kinds import Lease
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import node, pod, service

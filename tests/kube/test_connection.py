@@ -9,14 +9,14 @@ import pytest
 import yaml
 from aiohttp import web
 
-from keepclose.kube.aiotransport import Server
+from keepclose.kube.auth.credentials import ClientCertificate, Proof
+from keepclose.kube.auth.exec_plugin import ExecSpec
+from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import ConnectionSettings, User, connect, make_credentials
-from keepclose.kube.credentials import ClientCertificate, Proof
 from keepclose.kube.errors import Unauthorized
-from keepclose.kube.execplugin import ExecSpec
 from keepclose.kube.kinds import NODES
-from keepclose.kube.kubeconfig import load_kubeconfig
+from keepclose.kube.transport.aiohttp_transport import Server
 from keepclose.testing.builders import node
 from keepclose.testing.fakeclock import FakeClock
 

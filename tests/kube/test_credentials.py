@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.credentials import ClientCertificate, Proof, SecretFile, StoredCredentials
+from keepclose.kube.auth.credentials import ClientCertificate, Proof, SecretFile, StoredCredentials
 from keepclose.kube.errors import ConfigError
 from keepclose.testing.fakeclock import FakeClock
 

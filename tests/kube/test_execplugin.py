@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from keepclose.kube.auth.credentials import ClientCertificate, Proof
+from keepclose.kube.auth.exec_plugin import ExecCredentials, ExecSpec
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.credentials import ClientCertificate, Proof
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.execplugin import ExecCredentials, ExecSpec
 from keepclose.testing.fakeclock import FakeClock
 
 V1 = "client.authentication.k8s.io/v1"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from keepclose.kube.auth.in_cluster import load_incluster, load_settings
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.incluster import load_incluster, load_settings
 
 ENV = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.kubeconfig import load_kubeconfig
 
 Config = dict[str, Any]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keepclose.kube.errors import BrokenStream, UnreadableObject
 from keepclose.kube.kinds import NODES, PODS, SERVICES, Kind
-from keepclose.kube.pages import decode_object, decode_page, name_of
+from keepclose.kube.watch.list_decoding import decode_object, decode_page, name_of
 from keepclose.testing.builders import node, pod, service
 
 RAW_PODS = Kind("", "v1", "pods", "Pod", True, msgspec.Raw)

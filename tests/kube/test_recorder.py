@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from keepclose.kube.client import Client
+from keepclose.kube.event_recorder import EventRecorder, format_time
 from keepclose.kube.kinds import EVENTS
-from keepclose.kube.recorder import EventRecorder, format_time
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.core_kinds import Event, EventSource
 from keepclose.model.meta import ObjectReference
 from keepclose.testing.fakeclock import FakeClock

@@ -15,9 +15,9 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.kinds import PODS
-from keepclose.kube.reflector import Reflector
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import pod
 from keepclose.testing.fakeclock import FakeClock

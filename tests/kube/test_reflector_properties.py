@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import PODS
-from keepclose.kube.reflector import Reflector
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import pod

@@ -8,7 +8,7 @@ import pytest
 
 from keepclose.kube import errors
 from keepclose.kube.errors import ApiError, KubeError
-from keepclose.kube.retries import Retries, may_pass
+from keepclose.kube.transport.retries import Retries, may_pass
 
 PATIENT = Retries(random=Random(1), max_elapsed=100.0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.credentials import ClientCertificate
+from keepclose.kube.auth.credentials import ClientCertificate
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.tls import make_context
 from keepclose.testing.certificates import Authority

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.kube import watching
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import (
     ApiError,
@@ -22,7 +21,8 @@ from keepclose.kube.errors import (
     TimedOut,
 )
 from keepclose.kube.kinds import CONFIG_MAPS, PODS, SERVICES, Kind
-from keepclose.kube.watching import EventDecoder, Lines, WatchEvent, read_events
+from keepclose.kube.watch import stream
+from keepclose.kube.watch.stream import EventDecoder, Lines, WatchEvent, read_events
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import pod
@@ -289,7 +289,7 @@ async def test_untyped_kinds_have_versions_too() -> None:
 async def test_an_endless_line_is_refused() -> None:
     """A line far longer than any object ends the watch before it fills the memory."""
     chunk = b"x" * (1 << 20)
-    chunks = (chunk for _ in range((watching.LONGEST_LINE >> 20) + 5))
+    chunks = (chunk for _ in range((stream.LONGEST_LINE >> 20) + 5))
     events, error = await collect(chunks)
     assert (events, type(error)) == ([], BrokenStream)
     assert str(error) == "watch: a line of the watch has more than 64 MB"

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from keepclose.kube.aiotransport import AioTransport
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.connection import make_credentials
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import EVENTS
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.aiohttp_transport import AioTransport
+from keepclose.kube.transport.retries import Retries
 from keepclose.lab.kubelets import Kubelets
 from keepclose.lab.podnetworks import AddressesOnly, PodNetwork
 from keepclose.lab.podspecs import KUBELET_PODS, KubeletPod

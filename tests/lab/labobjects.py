@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.lab.pods import WorkloadPod
 from keepclose.lab.workloads import DaemonSet, Deployment, ReplicaSet
 from keepclose.model.well_known import ZONE_LABEL

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import NODES
-from keepclose.kube.recorder import EventRecorder
 from keepclose.lab.binding import Binder
 from keepclose.lab.expectations import Expectations
 from keepclose.lab.pods import PODS, WorkloadPod

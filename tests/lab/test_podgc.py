@@ -6,7 +6,7 @@ from labobjects import a_node, a_pod
 from msgspec.structs import replace
 
 from keepclose.kube.client import Client
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.lab.podgc import QUARANTINE_S, PodCollector
 from keepclose.lab.pods import PODS, PodStatus
 from keepclose.lab.workloadcaches import WorkloadCaches

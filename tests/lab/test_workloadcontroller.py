@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import EVENTS, NODES
-from keepclose.kube.recorder import EventRecorder
 from keepclose.lab.expectations import Expectations
 from keepclose.lab.pods import PODS, WorkloadPod
 from keepclose.lab.podwrites import PodWriter

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES
-from keepclose.kube.reflector import Reflector
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service

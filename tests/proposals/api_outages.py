@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import CONFIG_MAPS
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.acknowledgements import (
     MOST_EXCEPTIONS,
     NodeAcknowledgement,

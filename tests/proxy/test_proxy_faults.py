@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request
 from keepclose.model.workload import Node, NodeAddress, NodeStatus
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.healthz import HealthServer, format_time

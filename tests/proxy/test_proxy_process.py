@@ -11,9 +11,9 @@ import aiohttp
 import msgspec
 import pytest
 
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
 from keepclose.proxy import process
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.dryrun import DryRunWriter

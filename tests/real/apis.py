@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from embedded import embedded_server
 from programs import real_control_plane
 
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 
 CLOCK = SystemClock()
 ONCE = Retries(max_elapsed=0.0)

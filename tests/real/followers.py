@@ -13,7 +13,7 @@ from apis import CLOCK, ONCE, opened, wait_until
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import CONFIG_MAPS
-from keepclose.kube.reflector import IDLE_S, Reflector
+from keepclose.kube.watch.reflector import IDLE_S, Reflector
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.meta import NamespacedName
 

@@ -13,8 +13,8 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import ServerError
 from keepclose.kube.kinds import CONFIG_MAPS
-from keepclose.kube.reflector import Reflector
-from keepclose.kube.watching import WatchEvent
+from keepclose.kube.watch.reflector import Reflector
+from keepclose.kube.watch.stream import WatchEvent
 from keepclose.model.configuration import ConfigMap
 
 Events = AsyncIterator[WatchEvent[ConfigMap]]

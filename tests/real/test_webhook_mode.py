@@ -44,7 +44,7 @@ from keepclose.kube.kinds import (
     PODS,
     SERVICES,
 )
-from keepclose.kube.reflector import Reflector
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 
 MANIFEST = Path(__file__).parent.parent.parent / "docs" / "howto" / "webhook.yaml"

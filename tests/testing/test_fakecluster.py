@@ -22,7 +22,7 @@ from keepclose.kube.errors import (
     NotFound,
 )
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, Kind
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import node, pod
 from keepclose.testing.fakeclock import FakeClock

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from keepclose.kube.errors import ConnectionLost, ConnectionRefused, TimedOut
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.transport import Request
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.scriptedstreams import (
     CUT,

@@ -147,7 +147,7 @@ def controller(
     Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input, or another
     controller keeps the slices.
     """
-    import_lean("keepclose.controller.process", "keepclose.kube.incluster")
+    import_lean("keepclose.controller.process", "keepclose.kube.auth.in_cluster")
     webhook = None
     if mode is Mode.WEBHOOK:
         if default_subsetting is not DefaultSubsetting.RANDOM:
@@ -242,9 +242,9 @@ def _run(
 ) -> None:
     from keepclose.cli.logs import log_to_standard_error
     from keepclose.controller.process import Listening, run_controller
+    from keepclose.kube.auth.in_cluster import load_settings
     from keepclose.kube.errors import ConfigError
-    from keepclose.kube.incluster import load_settings
-    from keepclose.kube.leases import LeadershipLost
+    from keepclose.kube.leader_election import LeadershipLost
 
     log_to_standard_error()
     try:

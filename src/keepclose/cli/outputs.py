@@ -72,7 +72,7 @@ def echo_yaml(document: object) -> None:
     """Print plain values as YAML; a text with more than one line stands on one, in quotes."""
     import yaml
 
-    from keepclose.kube.yamlnodes import STR, plain_tag
+    from keepclose.kube.yaml_nodes import STR, plain_tag
 
     class _Dumper(yaml.SafeDumper):
         """Writes no line that begins with a part of a text."""

@@ -126,7 +126,7 @@ def proxy(
         return
     if once + dry_run + cleanup > 1:
         fail("--once, --dry-run and --cleanup exclude each other")
-    import_lean("keepclose.proxy.process", "keepclose.kube.incluster")
+    import_lean("keepclose.proxy.process", "keepclose.kube.auth.in_cluster")
     settings = _read_settings(
         node_name=node_name,
         feature_gates=feature_gates,
@@ -224,6 +224,7 @@ def _run(
     import structlog
 
     from keepclose.cli.logs import log_to_standard_error
+    from keepclose.kube.auth.in_cluster import load_settings
     from keepclose.kube.errors import (
         ApiError,
         BrokenStream,
@@ -231,7 +232,6 @@ def _run(
         Forbidden,
         Unauthorized,
     )
-    from keepclose.kube.incluster import load_settings
     from keepclose.proxy import process
     from keepclose.proxy.assembly import NodeMissingError
     from keepclose.proxy.choosing import CannotProgramError

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 from yaml.nodes import MappingNode, Node
 
-from keepclose.kube.yamlnodes import (
+from keepclose.kube.yaml_nodes import (
     CONTAINS_ITSELF,
     TOO_DEEP,
     TOO_MANY_ALIASES,
@@ -21,7 +21,7 @@ from keepclose.kube.yamlnodes import (
     YamlError,
     compose,
 )
-from keepclose.kube.yamlvalues import KEY_NEEDS_TEXT, KEY_REPEATED, MERGE_NEEDS_MAP, Builder
+from keepclose.kube.yaml_values import KEY_NEEDS_TEXT, KEY_REPEATED, MERGE_NEEDS_MAP, Builder
 
 # Manifests may be as long as a cluster is large; what aliases repeat is bounded all the same.
 _LIMITS: Final = Limits()

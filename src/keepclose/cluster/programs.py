@@ -17,8 +17,8 @@ from keepclose.apiserver.strategies.registry import AllocationSettings
 from keepclose.controller.process import Listening, run_controller
 from keepclose.controller.settings import ControllerSettings
 from keepclose.extensions import find_heuristics
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.incluster import load_settings
 from keepclose.model.gates import FeatureGates
 from keepclose.network.addresses import SERVICE_NETWORKS
 from keepclose.network.namespaces import enter_network

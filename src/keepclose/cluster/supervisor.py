@@ -26,12 +26,12 @@ from keepclose.cluster.keeper import Keeper
 from keepclose.cluster.layout import Layout
 from keepclose.cluster.nursery import Nursery
 from keepclose.cluster.readiness import Workloads, until_routed
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import SERVICES
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.lab.kubelets import Kubelets
 from keepclose.lab.labnodes import LabNode, register_nodes
 from keepclose.lab.podnetworks import AddressesOnly, PodNetwork, UnderlayNetwork

@@ -29,11 +29,11 @@ from keepclose.cluster.toursteps import (
     hinted_endpoints,
 )
 from keepclose.extensions import find_heuristics
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import Expired, KubeError, TransportError
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.lab.expectedshares import expect, find_goals
 from keepclose.lab.trafficreport import TrafficReport

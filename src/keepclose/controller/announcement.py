@@ -11,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.service.types import Service
 from keepclose.routing.auto import disabled_event, enabled_event

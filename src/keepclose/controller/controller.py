@@ -40,8 +40,8 @@ from keepclose.controller.writes import SliceWriter
 from keepclose.heuristic_process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.slices.trackers import SliceTracker

@@ -31,8 +31,8 @@ from keepclose.heuristic_process import fetch_answers
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, KubeError, NotFound
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service

@@ -14,7 +14,7 @@ from keepclose.controller.nodes import NodeView, node_change
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
-from keepclose.kube.reflector import Reflector
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, OwnerReference

@@ -18,7 +18,7 @@ from keepclose.controller.mirroringmetrics import DOUBLING, MIRRORING_PREFIX, Mi
 from keepclose.controller.observation import Result
 from keepclose.controller.queuemetrics import QueueMetrics
 from keepclose.controller.servicegauges import ServiceGauges, distribution_in_effect
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.mirroring import MAX_PER_SUBSET

@@ -21,7 +21,7 @@ from keepclose.controller.slicenews import SliceNews
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from keepclose.controller.contention import Contention
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.mirroring import Mirrored
 from keepclose.slices.service_planner import ServicePlan

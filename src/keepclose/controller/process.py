@@ -24,9 +24,9 @@ from keepclose.eventloops import find_loop_factory, until_signal
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
-from keepclose.kube.leases import LeaderElector
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.leader_election import LeaderElector
+from keepclose.kube.transport.retries import Retries
 
 LEASE_NAMESPACE: Final = "kube-system"
 LEASE_NAME: Final = "keepclose-controller"

@@ -19,7 +19,7 @@ from keepclose.controller.nodes import NodeView, node_change
 from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.slicenews import SliceNews
 from keepclose.controller.states import States, is_same_wish
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service

@@ -32,9 +32,9 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
 from keepclose.kube.errors import ConfigError, KubeError
-from keepclose.kube.leases import LeaderElector, LeadershipLost
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.leader_election import LeaderElector, LeadershipLost
+from keepclose.kube.transport.retries import Retries
 
 T = TypeVar("T")
 COMPONENT: Final = "keepclose-webhook"

@@ -14,7 +14,7 @@ import structlog
 
 from keepclose.controller.observation import Result
 from keepclose.kube.clock import Clock
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 
 _log = structlog.get_logger(__name__)

@@ -13,9 +13,9 @@ import msgspec
 
 from keepclose.kube import requests
 from keepclose.kube.kinds import Kind
-from keepclose.kube.pages import PARTIAL
 from keepclose.kube.reader import USER_AGENT, Reader
 from keepclose.kube.requests import APPLY, TERSE, Body, PatchType
+from keepclose.kube.watch.list_decoding import PARTIAL
 from keepclose.model.meta import ObjectMeta
 
 T = TypeVar("T")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from keepclose.kube.aiotransport import AioTransport, Server
+from keepclose.kube.auth.credentials import Credentials, Secret, SecretFile, StoredCredentials
+from keepclose.kube.auth.exec_plugin import ExecCredentials, ExecSpec
 from keepclose.kube.client import USER_AGENT, Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.credentials import Credentials, Secret, SecretFile, StoredCredentials
-from keepclose.kube.execplugin import ExecCredentials, ExecSpec
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.aiohttp_transport import AioTransport, Server
+from keepclose.kube.transport.retries import Retries
 
 
 class User(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ import structlog
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError, error_from
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request, Response, Transport
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request, Response, Transport
 
 log = structlog.get_logger()
 

@@ -19,10 +19,10 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, Expired
 from keepclose.kube.exchanges import Exchange
 from keepclose.kube.kinds import Kind
-from keepclose.kube.pages import Page, decode_object, decode_page
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Request, Transport
-from keepclose.kube.watching import EventDecoder, WatchEvent, read_events
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Request, Transport
+from keepclose.kube.watch.list_decoding import Page, decode_object, decode_page
+from keepclose.kube.watch.stream import EventDecoder, WatchEvent, read_events
 
 T = TypeVar("T")
 

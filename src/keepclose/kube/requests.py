@@ -15,7 +15,7 @@ import msgspec
 
 from keepclose.kube.errors import UsageError
 from keepclose.kube.kinds import Kind
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.transport import Request
 from keepclose.model.meta import NamespacedName
 
 Query = tuple[tuple[str, str], ...]

@@ -10,7 +10,7 @@ import os
 import ssl
 import tempfile
 
-from keepclose.kube.credentials import ClientCertificate
+from keepclose.kube.auth.credentials import ClientCertificate
 from keepclose.kube.errors import ConfigError
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, NotFound
+from keepclose.kube.event_recorder import EventRecorder, format_time
 from keepclose.kube.kinds import Kind
-from keepclose.kube.recorder import EventRecorder, format_time
 from keepclose.kube.requests import PatchType
 from keepclose.lab.expectations import Expectations
 from keepclose.lab.pods import PODS, WorkloadPod

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.lab.images import (
     INVALID_NAME,
     NO_IMAGE,

@@ -12,7 +12,7 @@ import msgspec
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
-from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.lab.deployments import DeploymentPlan, plan_deployment
 from keepclose.lab.expectations import DOUBT_S, Watermarks
 from keepclose.lab.ownership import settle_claims, sort_claims

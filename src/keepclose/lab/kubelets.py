@@ -21,11 +21,11 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, KubeError, NotFound
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import NODES
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.reflector import Reflector
 from keepclose.kube.requests import PatchType
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.watch.reflector import Reflector
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.answerers import Answers
 from keepclose.lab.containerlives import Moment
 from keepclose.lab.listeners import open_listener

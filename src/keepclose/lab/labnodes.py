@@ -20,9 +20,9 @@ import msgspec
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import AlreadyExists, Conflict, NotFound
+from keepclose.kube.event_recorder import format_time
 from keepclose.kube.kinds import NODES as WHOLE_NODES
 from keepclose.kube.kinds import Kind
-from keepclose.kube.recorder import format_time
 from keepclose.kube.requests import PatchType
 from keepclose.lab.nodemarks import NODES as MARKED_NODES
 from keepclose.lab.nodemarks import MarkedNode, MarkedStatus, mark_heard, untaint

@@ -13,7 +13,7 @@ from typing import Final
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.kube.requests import PatchType
 from keepclose.lab.pods import PODS, WorkloadPod
 from keepclose.lab.workloadcaches import WorkloadCaches

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.lab.containerlives import ContainerLife, Moment
 from keepclose.lab.podnetworks import PodPlace
 from keepclose.lab.podspecs import (

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ApiError, Conflict, NotFound, TransportError
-from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.lab.expectations import DOUBT_S, Expectations
 from keepclose.lab.pods import PODS, WorkloadPod
 from keepclose.lab.workloads import DaemonSet, JsonObject, ReplicaSet, reference_to

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.lab.pods import seconds_of
 from keepclose.lab.rollouts import deployment_bounds
 from keepclose.lab.workloads import (

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.lab.pods import WorkloadPod, available_in, rank_for_deletion
 from keepclose.lab.progress import REPLICA_FAILURE
 from keepclose.lab.workloads import ReplicaSet, ReplicaSetStatus, WorkloadCondition

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, NotFound
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.lab.expectations import Expectations
 from keepclose.lab.ownership import settle_claims, sort_claims
 from keepclose.lab.podmaking import make_pod, name_pod, put_on_node, read_pod

@@ -18,7 +18,7 @@ import msgspec
 from keepclose.kube.client import PatchType
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.recorder import format_time
+from keepclose.kube.event_recorder import format_time
 from keepclose.lab import nodemarks
 from keepclose.lab.apiways import await_return
 from keepclose.lab.draining import delete_pods, sort_pods, wait_gone

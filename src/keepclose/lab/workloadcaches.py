@@ -13,7 +13,7 @@ from keepclose.kube.cache import Cache, Index, Named
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import NODES
-from keepclose.kube.reflector import Reflector
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.lab.pods import PODS, WorkloadPod, controller_of
 from keepclose.lab.workloads import (
     DAEMON_SETS,

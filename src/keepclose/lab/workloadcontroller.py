@@ -19,8 +19,8 @@ import structlog
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, KubeError
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.binding import Binder
 from keepclose.lab.daemonsetsync import DaemonSetSync
 from keepclose.lab.deploymentsync import DeploymentSync

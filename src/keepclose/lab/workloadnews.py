@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from keepclose.kube.cache import Named
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.pods import WorkloadPod, controller_of
 from keepclose.lab.workloadcaches import WorkloadCaches
 from keepclose.lab.workloads import DaemonSet, Deployment, ReplicaSet

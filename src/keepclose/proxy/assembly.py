@@ -17,7 +17,7 @@ import structlog
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Forbidden, Unauthorized
-from keepclose.kube.recorder import EventRecorder
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.acknowledgements import NodeAcknowledgement
 from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, ObjectReference, OwnerReference

@@ -13,7 +13,7 @@ from keepclose.kube.cache import Cache, Index
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
-from keepclose.kube.reflector import Reflector
+from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta
 from keepclose.model.service.types import Service

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from keepclose.eventloops import until_signal
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
+from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.addresses import IPV4
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.choosing import CannotProgramError, WriterName, WriterSettings, choose_writer

@@ -22,13 +22,13 @@ import msgspec
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.settings import COMPONENT, ControllerSettings
-from keepclose.kube.aiotransport import AioTransport
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect, make_credentials
 from keepclose.kube.errors import NotFound
-from keepclose.kube.incluster import load_settings
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import (
     ENDPOINT_SLICES,
     ENDPOINTS,
@@ -38,9 +38,9 @@ from keepclose.kube.kinds import (
     SERVICES,
     Kind,
 )
-from keepclose.kube.pages import Page
-from keepclose.kube.recorder import EventRecorder
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.aiohttp_transport import AioTransport
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.watch.list_decoding import Page
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, ObjectMeta, OwnerReference
 from keepclose.model.selectors import matches

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.transport import Request
 from keepclose.testing.scriptedstreams import FakeResponse, status_of
 
 

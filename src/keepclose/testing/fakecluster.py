@@ -17,7 +17,7 @@ import msgspec
 from keepclose.kube import kinds
 from keepclose.kube.errors import ConnectionLost
 from keepclose.kube.kinds import Kind
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.transport import Request
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fakestore import Change, Compacted, FakeStore, JsonObject
 from keepclose.testing.fakewatches import FakeWatch

@@ -17,18 +17,18 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from keepclose.kube.aiotransport import AioTransport
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import make_credentials
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.incluster import load_settings
-from keepclose.kube.recorder import format_time
-from keepclose.kube.reflector import Reflector
-from keepclose.kube.retries import Retries
-from keepclose.kube.transport import Transport
-from keepclose.kube.workqueue import WorkQueue
+from keepclose.kube.event_recorder import format_time
+from keepclose.kube.transport.aiohttp_transport import AioTransport
+from keepclose.kube.transport.retries import Retries
+from keepclose.kube.transport.transport import Transport
+from keepclose.kube.watch.reflector import Reflector
+from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.pods import PODS, WorkloadPod
 from keepclose.lab.workloadcontroller import WorkloadController
 from keepclose.model.meta import NamespacedName

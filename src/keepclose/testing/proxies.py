@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
+from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import NotFound
-from keepclose.kube.incluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
-from keepclose.kube.retries import Retries
+from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL

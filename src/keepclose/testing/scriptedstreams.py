@@ -25,7 +25,7 @@ from multidict import CIMultiDict
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConnectionLost, ConnectionRefused, TimedOut, TransportError
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.transport import Request
 
 HOST: Final = "scripted"
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.kube.errors import ConnectionLost
-from keepclose.kube.transport import Request, Response, Transport
+from keepclose.kube.transport.transport import Request, Response, Transport
 
 
 class Wire:

@@ -20,8 +20,8 @@ from keepclose.apiserver.schemas.strictness import strict_texts
 from keepclose.apiserver.schemas.types import Type
 from keepclose.apiserver.schemas.wires import MessageError
 from keepclose.apiserver.serving.forms import JSON, YAML
-from keepclose.kube.yamlnodes import Limits, YamlError
-from keepclose.kube.yamlvalues import explain, read_yaml
+from keepclose.kube.yaml_nodes import Limits, YamlError
+from keepclose.kube.yaml_values import explain, read_yaml
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
 from keepclose.model.json_values import (

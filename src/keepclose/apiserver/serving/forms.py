@@ -20,7 +20,7 @@ from keepclose.apiserver.failures import bad_request, not_acceptable
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.tables.table import Include, make_table
-from keepclose.kube.yamlnodes import STR, plain_tag
+from keepclose.kube.yaml_nodes import STR, plain_tag
 
 JSON: Final = "application/json"
 YAML: Final = "application/yaml"

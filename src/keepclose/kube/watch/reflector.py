@@ -38,8 +38,8 @@ from keepclose.kube.errors import (
     Unauthorized,
 )
 from keepclose.kube.kinds import Kind
+from keepclose.kube.watch.stream import WatchEvent
 from keepclose.kube.watchdog import Watchdog
-from keepclose.kube.watching import WatchEvent
 from keepclose.model.field_errors import Cause
 from keepclose.model.meta import NamespacedName
 

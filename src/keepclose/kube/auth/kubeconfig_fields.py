@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
-from keepclose.kube.credentials import unreadable
+from keepclose.kube.auth.credentials import unreadable
 from keepclose.kube.errors import ConfigError
 
 

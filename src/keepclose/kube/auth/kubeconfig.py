@@ -16,15 +16,15 @@ from typing import Any, Final
 from yarl import URL
 
 from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
-from keepclose.kube.aiotransport import Server
+from keepclose.kube.auth.credentials import unreadable
+from keepclose.kube.auth.exec_plugin import API_VERSIONS, ExecSpec
+from keepclose.kube.auth.kubeconfig_fields import Fields
 from keepclose.kube.connection import ConnectionSettings, User
-from keepclose.kube.credentials import unreadable
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.execplugin import API_VERSIONS, ExecSpec
-from keepclose.kube.kubefields import Fields
 from keepclose.kube.proxies import find_proxy
-from keepclose.kube.yamlnodes import Limits, YamlError
-from keepclose.kube.yamlvalues import read_yaml
+from keepclose.kube.transport.aiohttp_transport import Server
+from keepclose.kube.yaml_nodes import Limits, YamlError
+from keepclose.kube.yaml_values import read_yaml
 
 # A kubeconfig of a thousand clusters, users and contexts has fewer than 20,000 nodes.
 _LIMITS: Final = Limits(nodes=200_000)

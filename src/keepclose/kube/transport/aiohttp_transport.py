@@ -21,12 +21,12 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from keepclose.kube.auth.credentials import ClientCertificate, Credentials, Proof
 from keepclose.kube.clock import Clock
-from keepclose.kube.credentials import ClientCertificate, Credentials, Proof
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, ConnectionLost
-from keepclose.kube.faults import FAULTS, explain_fault
 from keepclose.kube.tls import make_context
-from keepclose.kube.transport import Request
+from keepclose.kube.transport.errors import FAULTS, explain_fault
+from keepclose.kube.transport.transport import Request
 
 CONNECTIONS: Final = 100
 CONNECT_S: Final = 10.0

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
+from keepclose.kube.auth.credentials import ClientCertificate, Proof
 from keepclose.kube.clock import Clock
-from keepclose.kube.credentials import ClientCertificate, Proof
 from keepclose.kube.errors import ConfigError
 
 API_VERSIONS: Final = (

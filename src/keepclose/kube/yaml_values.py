@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from keepclose.kube.yamlnodes import (
+from keepclose.kube.yaml_nodes import (
     CONTAINS_ITSELF,
     MERGE,
     NUMBER_CHARACTERS_MAX,

@@ -18,7 +18,13 @@ import msgspec
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import BrokenStream, ConnectionLost, TimedOut, error_of
 from keepclose.kube.kinds import Kind
-from keepclose.kube.pages import NOT_JSON, name_of, object_decoder, read_metadata, read_object
+from keepclose.kube.watch.list_decoding import (
+    NOT_JSON,
+    name_of,
+    object_decoder,
+    read_metadata,
+    read_object,
+)
 from keepclose.model.decoding import Rejected
 from keepclose.model.field_errors import Cause
 

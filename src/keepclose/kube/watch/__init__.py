@@ -1,0 +1,1 @@
+"""watch: to be described."""
