@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.network.namespaces import enter_network
 from keepclose.proxy.libnftables import Context
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select as select_endpoints
@@ -42,6 +41,7 @@ from keepclose.ruleset import (
     ServicePortKey,
     cleanup_text,
 )
+from keepclose.system.namespaces import enter_network
 from keepclose.testing.nettopology import Bed, NodePlan, topology
 
 ADDRESS, PORT = "10.96.0.10", 80

@@ -27,9 +27,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.network.workerthreads import open_in_thread
 from keepclose.routing.heuristic_answers import Answer, Failure, FailureCause, Postponed, ZoneDemand
 from keepclose.routing.heuristics import Registry
+from keepclose.system.threads import open_in_thread
 
 READY: Final = b"ready"
 MOST_BYTES: Final = 1 << 20

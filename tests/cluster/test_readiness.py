@@ -14,7 +14,7 @@ import pytest
 
 from keepclose.cluster.readiness import Workloads, until_connected
 from keepclose.lab.workloads import DEPLOYMENTS
-from keepclose.network.namespaces import Namespace, make_namespace
+from keepclose.system.namespaces import Namespace, make_namespace
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.labs import workloads
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from keepclose.cluster.calling import call
-from keepclose.network.namespaces import make_namespace
 from keepclose.network.privilege import why_no_packets
+from keepclose.system.namespaces import make_namespace
 
 SECONDS = 240
 SMALL = ("--zones", "2", "--nodes-per-zone", "1", "--port", "0")

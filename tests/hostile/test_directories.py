@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
-from keepclose.apiserver.security.directories import (
+from keepclose.apiserver.security.files import read_private, write_private
+from keepclose.apiserver.security.tokens import Tokens
+from keepclose.cluster.calling import CallError, call
+from keepclose.cluster.home import ClusterState, Home, HomeError, claim_home, is_held
+from keepclose.system.private_files import (
     BrokenFileError,
     ForeignDirectoryError,
     PrivateDirectory,
     open_append,
 )
-from keepclose.apiserver.security.files import read_private, write_private
-from keepclose.apiserver.security.tokens import Tokens
-from keepclose.cluster.calling import CallError, call
-from keepclose.cluster.home import ClusterState, Home, HomeError, claim_home, is_held
 from keepclose.testing.processes import NotStartedError, start_embedded
 
 NOBODY = 65534

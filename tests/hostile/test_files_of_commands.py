@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.inputfiles import InputError, read_input
+from keepclose.system.files import InputError, read_input
 
 KEEPCLOSE = [sys.executable, "-m", "keepclose"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "three-zones.yaml"

@@ -15,8 +15,8 @@ from trafficbeds import PORT, Listeners, http_answer
 
 from keepclose.lab.connecting import AT_ONCE, BATCH, Caller, connect_all
 from keepclose.lab.trafficanswers import Answer, Failure
-from keepclose.network.namespaces import Namespace, NetworkError, make_namespace
 from keepclose.network.underlay import Place, Underlay
+from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.underlays import underlay_or_skip
 

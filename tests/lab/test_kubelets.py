@@ -16,7 +16,7 @@ from keepclose.kube.requests import PatchType
 from keepclose.lab.podnetworks import AddressesOnly, PodPlace
 from keepclose.lab.podspecs import KUBELET_PODS, KubeletPod, ReadinessGate
 from keepclose.model.meta import NamespacedName
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 from keepclose.testing.apiservers import Served, serving
 from keepclose.testing.fakeclock import FakeClock
 

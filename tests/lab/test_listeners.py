@@ -19,9 +19,9 @@ from keepclose.lab.listeners import Listener, open_listener
 from keepclose.lab.podmodes import DEFAULT_PORTS, PodPorts, Port
 from keepclose.lab.podnetworks import UnderlayNetwork
 from keepclose.model.meta import NamespacedName
-from keepclose.network.namespaces import Namespace, make_namespace
 from keepclose.network.privilege import why_no_packets
 from keepclose.network.underlay import Underlay
+from keepclose.system.namespaces import Namespace, make_namespace
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.fakeclock import FakeClock
 

@@ -9,8 +9,8 @@ import pytest
 
 from keepclose.lab.podnetworks import AddressesOnly, PodPlace, UnderlayNetwork
 from keepclose.network.addresses import node_addresses
-from keepclose.network.namespaces import Namespace, NetworkError
 from keepclose.network.underlay import NodePlace, Place
+from keepclose.system.namespaces import Namespace, NetworkError
 
 NOWHERE = Namespace("nowhere", -1)
 

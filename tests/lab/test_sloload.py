@@ -12,7 +12,7 @@ from keepclose.lab.connecting import Caller
 from keepclose.lab.slofigures import Sample
 from keepclose.lab.sloload import Way, keep_connecting, probe, until_steady
 from keepclose.lab.trafficanswers import Answer, Failure
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ from keepclose.model.service.types import (
     ServiceStatus,
 )
 from keepclose.network.addresses import node_addresses
-from keepclose.network.namespaces import Namespace
 from keepclose.network.underlay import NodePlace, Place, Underlay
+from keepclose.system.namespaces import Namespace
 from keepclose.testing.builders import service
 
 ZONES = {"n1": "zone-b", "n2": "zone-a", "n3": "zone-a", "n4": ""}

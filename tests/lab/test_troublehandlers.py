@@ -13,7 +13,7 @@ from keepclose.kube.errors import ConnectionRefused
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.troublehandlers import HANDLERS
 from keepclose.lab.troubles import Troubles
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 
 @pytest.fixture

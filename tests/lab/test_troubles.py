@@ -16,7 +16,7 @@ from keepclose.lab.pods import PODS
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.troubles import Drain, Failure, Healing
 from keepclose.model.well_known import ZONE_LABEL
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 from keepclose.testing.apiservers import PATIENCE
 
 

@@ -14,7 +14,7 @@ from keepclose.lab.nodemarks import JsonObject
 from keepclose.lab.pods import WorkloadPod
 from keepclose.lab.troubles import Troubles
 from keepclose.lab.workloads import DAEMON_SETS, DEPLOYMENTS
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.labs import Lab, StubKubelet, workloads
 

@@ -6,7 +6,7 @@ import pytest
 
 from keepclose.network.addresses import node_addresses
 from keepclose.network.delays import delay_lines
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 FAR, FARTHER = node_addresses(2), node_addresses(3)
 

@@ -15,8 +15,8 @@ from keepclose.network.links import (
     run_batches,
     try_batches,
 )
-from keepclose.network.namespaces import Namespace, NetworkError, make_namespace
 from keepclose.network.privilege import why_no_packets
+from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
 
 
 @pytest.fixture

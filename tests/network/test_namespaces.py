@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.network.namespaces import (
+from keepclose.network.privilege import why_no_packets
+from keepclose.system.namespaces import (
     Namespace,
     NetworkError,
     enter_network,
     make_namespace,
     search_path,
 )
-from keepclose.network.privilege import why_no_packets
 
 
 @pytest.fixture

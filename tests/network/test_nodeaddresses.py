@@ -19,7 +19,7 @@ from keepclose.network.addresses import (
     mac_address,
     node_addresses,
 )
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 
 @pytest.mark.parametrize(

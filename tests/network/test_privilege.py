@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 import keepclose.network
-from keepclose.network.namespaces import search_path
 from keepclose.network.privilege import (
     become_root,
     missing_tool,
     raise_file_limit,
     why_no_packets,
 )
+from keepclose.system.namespaces import search_path
 
 _NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 _BEGIN = """
 import json, os
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 from keepclose.network.privilege import become_root, why_no_packets
 from keepclose.network.underlay import Underlay
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import pytest
 
-from keepclose.network.namespaces import Namespace, make_namespace
 from keepclose.network.privilege import why_no_packets
 from keepclose.network.relays import MOST_HELD, Relay
+from keepclose.system.namespaces import Namespace, make_namespace
 from keepclose.testing.ports import reserved_port
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.network.namespaces import Namespace, NetworkError
 from keepclose.network.underlay import Place, Underlay
+from keepclose.system.namespaces import Namespace, NetworkError
 from keepclose.testing.underlays import call, underlay_or_skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import keepclose
-from keepclose.network.workerthreads import finish, finish_in_thread, open_in_thread
+from keepclose.system.threads import finish, finish_in_thread, open_in_thread
 from keepclose.testing.apiservers import PATIENCE
 
 SOURCE = Path(keepclose.__file__).parent

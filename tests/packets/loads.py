@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from keepclose.network.namespaces import enter_network
+from keepclose.system.namespaces import enter_network
 from keepclose.testing.netanswers import Answer
 from keepclose.testing.netns import Namespace
 

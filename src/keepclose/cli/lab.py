@@ -224,7 +224,7 @@ def execute(
     """
     from keepclose.lab.places import enter_command, find_place
     from keepclose.lab.refusals import LabRefusal
-    from keepclose.network.namespaces import search_path
+    from keepclose.system.namespaces import search_path
 
     places = ask(data_dir, "places")
     try:

@@ -19,7 +19,6 @@ import msgspec
 
 from keepclose.cli.documents import Draft, Flaw, Source, line_of, read_documents
 from keepclose.cli.problems import Place, Problem, describe_cause
-from keepclose.inputfiles import InputError, read_input, read_standard_input
 from keepclose.model.decoding import (
     API_VERSIONS,
     CLUSTER_SCOPED,
@@ -29,6 +28,7 @@ from keepclose.model.decoding import (
     convert,
 )
 from keepclose.model.field_errors import Cause, duplicate, invalid, required
+from keepclose.system.files import InputError, read_input, read_standard_input
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN: Final = "-"

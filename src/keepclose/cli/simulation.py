@@ -20,7 +20,7 @@ from keepclose.cli.endings import ExitCode, fail
 from keepclose.cli.outputs import say
 from keepclose.cli.problems import Place, Problem, render
 from keepclose.cli.progress import shown_progress
-from keepclose.inputfiles import InputError, open_source, read_standard_input
+from keepclose.system.files import InputError, open_source, read_standard_input
 
 if TYPE_CHECKING:
     from keepclose.simulate.algorithms import Algorithm

@@ -229,7 +229,7 @@ def _kubectl_hint() -> str:
 
 
 def _write_errors_to(log: Path, *, output_too: bool) -> None:
-    from keepclose.apiserver.security.directories import open_append
+    from keepclose.system.private_files import open_append
 
     with suppress(BrokenPipeError):
         sys.stdout.flush()
@@ -277,7 +277,7 @@ def _place(path: str, found: Draft | Flaw, field: str = "") -> str:
 
 
 def _read_text(path: str) -> str:
-    from keepclose.inputfiles import (
+    from keepclose.system.files import (
         MOST_MANIFEST_BYTES,
         InputError,
         read_input,

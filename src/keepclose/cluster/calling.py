@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.security.directories import BrokenFileError, PrivateDirectory
 from keepclose.cluster.control import socket_address
+from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
 JsonObject = dict[str, Any]
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from keepclose.apiserver.security.directories import PrivateDirectory
 from keepclose.kube.errors import KubeError, ServerError, TransportError
 from keepclose.lab.refusals import LabRefusal
+from keepclose.system.private_files import PrivateDirectory
 
 JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]

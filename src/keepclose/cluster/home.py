@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.apiserver.security.directories import BrokenFileError, PrivateDirectory
 from keepclose.cluster.holders import Holder, identify_self, parse_holder
+from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
 DEFAULT_HOME: Final = Path("~/.keepclose")
 _MARK: Final = "made-by-keepclose-up"

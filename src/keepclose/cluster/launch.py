@@ -23,8 +23,8 @@ from keepclose.cluster.nursery import Nursery
 from keepclose.cluster.programs import ProgramError
 from keepclose.cluster.supervisor import ClusterSettings, Step, Supervisor
 from keepclose.kube.errors import KubeError
-from keepclose.network.namespaces import NetworkError, search_path
 from keepclose.network.privilege import become_root, raise_file_limit, why_no_packets
+from keepclose.system.namespaces import NetworkError, search_path
 
 _REASONS: Final = (ProgramError, NetworkError, ApplyError, KubeError, OSError)
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -24,8 +24,8 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from keepclose.apiserver.security.directories import open_append
 from keepclose.cluster.programs import Program, ProgramError
+from keepclose.system.private_files import open_append
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)

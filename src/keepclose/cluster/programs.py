@@ -21,12 +21,12 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.errors import ConfigError
 from keepclose.model.gates import FeatureGates
 from keepclose.network.addresses import SERVICE_NETWORKS
-from keepclose.network.namespaces import enter_network
 from keepclose.proxy.choosing import CannotProgramError
 from keepclose.proxy.process import Address, Surroundings, find_families, run_proxy
 from keepclose.proxy.settings import ProxySettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.slices.settings import Settings
+from keepclose.system.namespaces import enter_network
 
 
 class ProgramError(Exception):

@@ -19,8 +19,8 @@ from keepclose.lab.podspecs import KUBELET_PODS
 from keepclose.lab.view import LabView
 from keepclose.lab.workloadreadiness import ready_count
 from keepclose.lab.workloads import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
-from keepclose.network.namespaces import Namespace
-from keepclose.network.workerthreads import open_in_thread
+from keepclose.system.namespaces import Namespace
+from keepclose.system.threads import open_in_thread
 
 _PATIENCE_S: Final = 3.0
 _READY_S: Final = 60.0

@@ -41,7 +41,7 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import KUBERNETES_SERVICE
 from keepclose.network.addresses import node_addresses
 from keepclose.network.underlay import Underlay
-from keepclose.network.workerthreads import open_in_thread
+from keepclose.system.threads import open_in_thread
 
 _ONCE = Retries(max_elapsed=0.0)
 _log = structlog.get_logger(__name__)

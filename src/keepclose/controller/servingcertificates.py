@@ -17,10 +17,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.client import Client
 from keepclose.kube.errors import AlreadyExists, ConfigError, Conflict, NotFound
 from keepclose.kube.kinds import SECRETS
+from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 SECRET: Final = "keepclose-webhook-tls"  # noqa: S105 - the name of one
 LIFETIME: Final = timedelta(days=3652)

@@ -37,7 +37,7 @@ from keepclose.lab.podstatuses import status_patch
 from keepclose.lab.resourcefit import TOO_MANY_PODS, resource_refusals
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 COMPONENT: Final = "kubelet"
 LINGER_S: Final = 1.0

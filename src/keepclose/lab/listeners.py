@@ -16,7 +16,7 @@ from typing import Final
 from keepclose.lab.answerers import Answers, DatagramAnswerer, HttpAnswerer
 from keepclose.lab.podmodes import PodPorts, Port
 from keepclose.lab.podnetworks import PodPlace
-from keepclose.network.workerthreads import open_in_thread
+from keepclose.system.threads import open_in_thread
 
 BACKLOG: Final = 256
 _KINDS: Final = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keepclose.lab.troubledlab import TroubledLab
-from keepclose.network.workerthreads import finish, finish_in_thread
+from keepclose.system.threads import finish, finish_in_thread
 
 
 class NodeCuts:

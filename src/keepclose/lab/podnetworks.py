@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from keepclose.network.addresses import NodeAddresses, PodNumbers, node_addresses
-from keepclose.network.namespaces import Namespace, NetworkError
 from keepclose.network.underlay import NodePlace, Place
-from keepclose.network.workerthreads import finish_in_thread
+from keepclose.system.namespaces import Namespace, NetworkError
+from keepclose.system.threads import finish_in_thread
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from keepclose.lab.view import LabView
 from keepclose.model.service.policy_validation import CLUSTER_POLICY
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PREFER_SAME_ZONE
-from keepclose.network.namespaces import NetworkError
 from keepclose.network.underlay import Underlay
-from keepclose.network.workerthreads import finish_in_thread
+from keepclose.system.namespaces import NetworkError
+from keepclose.system.threads import finish_in_thread
 
 JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from keepclose.lab.connecting import Caller, connect_all
 from keepclose.lab.slofigures import Sample
 from keepclose.lab.trafficanswers import Failure, Result
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 PER_SECOND: Final = 240.0
 MOST_OPEN: Final = 1000

@@ -52,12 +52,12 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
-from keepclose.network.namespaces import Namespace, NetworkError
-from keepclose.network.workerthreads import finish_in_thread
 from keepclose.routing.port_endpoints import NodeView, labels_by_node
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 from keepclose.routing.strategy import StrategyName, choose_strategy
+from keepclose.system.namespaces import Namespace, NetworkError
+from keepclose.system.threads import finish_in_thread
 
 JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]

@@ -14,7 +14,7 @@ import msgspec
 from keepclose.kube.errors import Invalid, KubeError
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.troubles import Troubles
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]

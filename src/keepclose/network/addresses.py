@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from keepclose.network.namespaces import NetworkError
+from keepclose.system.namespaces import NetworkError
 
 SERVICE_NETWORKS: Final = ("10.96.0.0/16", "fd00:96::/108")
 LOAD_BALANCER_NETWORKS: Final = ("203.0.113.0/24", "2001:db8:cafe::/64")

@@ -12,7 +12,7 @@ from typing import Final
 
 from keepclose.network.addresses import NodeAddresses
 from keepclose.network.links import run_batch
-from keepclose.network.namespaces import NetworkError, make_namespace, search_path
+from keepclose.system.namespaces import NetworkError, make_namespace, search_path
 
 NO_DELAY_LINES: Final = ("qdisc delete dev eth0 root",)
 _MOST_DELAYS: Final = 15

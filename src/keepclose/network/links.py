@@ -25,7 +25,7 @@ from keepclose.network.addresses import (
     NodeAddresses,
     mac_address,
 )
-from keepclose.network.namespaces import Namespace, NetworkError
+from keepclose.system.namespaces import Namespace, NetworkError
 
 T = TypeVar("T")
 # Addresses can be used at once, without asking whether somebody else has them.

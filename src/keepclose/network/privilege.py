@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from keepclose.network.links import NODE_SETTINGS, run_batch
-from keepclose.network.namespaces import NetworkError, make_namespace, search_path
+from keepclose.system.namespaces import NetworkError, make_namespace, search_path
 
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000

@@ -47,7 +47,7 @@ from keepclose.network.links import (
     run_batches,
     try_batches,
 )
-from keepclose.network.namespaces import Namespace, NetworkError, make_namespace
+from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
 
 Between = Callable[[str, str], float]
 

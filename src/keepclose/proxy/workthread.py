@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from keepclose.kube.clock import Clock, SystemClock
-from keepclose.network.namespaces import enter_network
+from keepclose.system.namespaces import enter_network
 
 T = TypeVar("T")
 

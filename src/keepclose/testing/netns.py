@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from keepclose.network.namespaces import enter_network
 from keepclose.proxy.listening import listen_here
+from keepclose.system.namespaces import enter_network
 
 T = TypeVar("T")
 PREFIX: Final = "kcbed"

@@ -13,9 +13,9 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from keepclose.network.namespaces import Namespace
 from keepclose.network.privilege import why_no_packets
 from keepclose.network.underlay import Underlay
+from keepclose.system.namespaces import Namespace
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keepclose.apiserver.security.directories import BrokenFileError, PrivateDirectory
+from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
 __all__ = [
     "BrokenFileError",

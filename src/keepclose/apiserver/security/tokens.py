@@ -23,7 +23,6 @@ from zlib import crc32
 
 import structlog
 
-from keepclose.apiserver.security.directories import PrivateDirectory
 from keepclose.apiserver.security.files import (
     BrokenFileError,
     create_private,
@@ -32,6 +31,7 @@ from keepclose.apiserver.security.files import (
 )
 from keepclose.apiserver.security.users import Role, User, node_user, role_user
 from keepclose.model.metadata_validation import dns1123_subdomain
+from keepclose.system.private_files import PrivateDirectory
 
 RECHECK_SECONDS: Final = 1.0
 _NODE_FILE: Final = "node-"

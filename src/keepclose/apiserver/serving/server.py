@@ -22,7 +22,7 @@ from keepclose.apiserver.serving.connections import Connection
 from keepclose.apiserver.serving.limits import ConnectionLimits
 from keepclose.apiserver.serving.messages import Handler, Knows
 from keepclose.apiserver.serving.transfers import Transfers
-from keepclose.network.listener import ACCEPTS_EACH_TURN, Listener, begin, open_sockets
+from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_sockets
 
 log = structlog.get_logger(__name__)
 

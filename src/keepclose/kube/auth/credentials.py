@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError
+from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 # How often a file of secrets is looked at; kubelets replace tokens minutes before they expire.
 LOOK_AGAIN_S: Final = 60.0

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.auth.credentials import unreadable
 from keepclose.kube.auth.kubeconfig import find_kubeconfigs, load_kubeconfig
 from keepclose.kube.connection import ConnectionSettings, User
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.transport.aiohttp_transport import Server
+from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

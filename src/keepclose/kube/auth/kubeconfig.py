@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from yarl import URL
 
-from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.auth.credentials import unreadable
 from keepclose.kube.auth.exec_plugin import API_VERSIONS, ExecSpec
 from keepclose.kube.auth.kubeconfig_fields import Fields
@@ -25,6 +24,7 @@ from keepclose.kube.proxies import find_proxy
 from keepclose.kube.transport.aiohttp_transport import Server
 from keepclose.kube.yaml_nodes import Limits, YamlError
 from keepclose.kube.yaml_values import read_yaml
+from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 # A kubeconfig of a thousand clusters, users and contexts has fewer than 20,000 nodes.
 _LIMITS: Final = Limits(nodes=200_000)

@@ -11,9 +11,9 @@ import binascii
 from pathlib import Path
 from typing import Any, Final
 
-from keepclose.inputfiles import MOST_SETTINGS_BYTES, read_input
 from keepclose.kube.auth.credentials import unreadable
 from keepclose.kube.errors import ConfigError
+from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 
 class Fields:

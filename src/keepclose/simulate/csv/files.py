@@ -14,12 +14,12 @@ from array import array
 from collections.abc import Iterator, MutableSequence, Sequence
 from typing import BinaryIO, Final, NamedTuple, cast
 
-from keepclose.inputfiles import InputError
 from keepclose.simulate.compiling import compile_function
 from keepclose.simulate.csv import rows
 from keepclose.simulate.csv.decimals import COLUMNS, WIDEST, put_results
 from keepclose.simulate.csvflaws import Flaw, Header, describe_flaw, unquote
 from keepclose.simulate.datasets import load_numpy
+from keepclose.system.files import InputError
 
 RESULT_HEADER: Final = (
     b"input name,score,in-zone-traffic score,deviation score,slice score,max deviation,"
