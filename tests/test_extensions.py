@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keepclose.extensions import GROUP, ExtensionError, find_heuristics, load_heuristic
-from keepclose.heuristic_process import IsolatedHeuristic
+from keepclose.heuristics.discovery import GROUP, ExtensionError, find_heuristics, load_heuristic
+from keepclose.heuristics.process import IsolatedHeuristic
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristics import Failure, Matrix, ZoneDemand

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.heuristic_process import (
+from keepclose.heuristics.process import (
     DeferredHeuristic,
     IsolatedHeuristic,
     Limits,
@@ -277,9 +277,9 @@ def test_a_hung_heuristic_ends_without_its_parent() -> None:
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from test_heuristic_process import DEMAND, Limits, isolated\n"
-        "from keepclose.heuristic_process import _Process\n"
+        "from keepclose.heuristics.process import _Process\n"
         "from keepclose.routing.heuristic_answers import Failure\n"
-        "import msgspec, os, keepclose.heuristic_process as module\n"
+        "import msgspec, os, keepclose.heuristics.process as module\n"
         "limits = Limits(allocate_s=1.0)\n"
         "worker = _Process('example.dev/X', 'faulty_heuristics:spins', limits)\n"
         "assert worker.read_line(60.0) == b'ready'\n"

@@ -22,7 +22,7 @@ from keepclose.controller.admission import (
 from keepclose.controller.claims import claim_service
 from keepclose.controller.hintview import HintView
 from keepclose.controller.rehinting import rehint
-from keepclose.extensions import find_heuristics
+from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import parse_gates
 from keepclose.model.meta import OwnerReference

@@ -26,8 +26,8 @@ from keepclose.controller.webhook import Webhook
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhookprocess import LEASE_NAME, WebhookProcess, serve_webhook
 from keepclose.controller.webhooksettings import WebhookSettings
-from keepclose.extensions import find_heuristics
-from keepclose.heuristic_process import (
+from keepclose.heuristics.discovery import find_heuristics
+from keepclose.heuristics.process import (
     IsolatedHeuristic,
     Limits,
     close_heuristics,

@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from keepclose.controller.exposition import render_metrics
 from keepclose.controller.metrics import Metrics
-from keepclose.controller.pages import Pages
 from keepclose.kube.kinds import ENDPOINTS
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
+from keepclose.runtime.metrics_text import render_metrics
+from keepclose.runtime.pages import Pages
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import QUICK, world

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from keepclose.controller.observation import Result
-from keepclose.controller.workers import Workers
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
+from keepclose.runtime.workers import Workers
 from keepclose.testing.fakeclock import FakeClock
 
 KEY = NamespacedName("default", "web")

@@ -9,7 +9,7 @@ import msgspec
 from fuzzbounds import require
 
 from keepclose.cli.resolved_json import resolved_document
-from keepclose.extensions import find_heuristics
+from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model import well_known
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.plan.inventory import Inventory

@@ -16,7 +16,7 @@ from keepclose.cli.resolve import _admit, _warn, _warn_of_missing_kinds
 from keepclose.cli.resolved_json import resolved_document
 from keepclose.cli.resolved_table import print_services
 from keepclose.cli.screens import Screen
-from keepclose.extensions import find_heuristics
+from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.plan.resolution import resolve
 from keepclose.slices.settings import Settings

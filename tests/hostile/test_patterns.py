@@ -18,7 +18,7 @@ import pytest
 import keepclose
 
 # Texts of tests only, and a process that reads nothing when it is imported.
-SKIPPED = ("keepclose.testing", "keepclose.__main__", "keepclose.heuristic_worker")
+SKIPPED = ("keepclose.testing", "keepclose.__main__", "keepclose.heuristics.worker")
 METHODS = frozenset({"match", "fullmatch", "search", "sub", "split", "findall", "finditer"})
 _DOUBTFUL_S, _CERTAIN_S = 0.02, 1.0
 SMALL, LARGE = 2_000, 16_000

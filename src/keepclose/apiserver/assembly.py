@@ -65,8 +65,8 @@ from keepclose.apiserver.strategies.registry import (
     strategies,
 )
 from keepclose.apiserver.strategies.servicecidrs import DEFAULT_NAME, default_service_cidr
-from keepclose.eventloops import find_loop_factory
 from keepclose.model.gates import FeatureGates
+from keepclose.runtime.event_loop import find_loop_factory
 
 NAMESPACES: Final = (
     "default",

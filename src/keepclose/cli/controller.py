@@ -203,7 +203,7 @@ def _read_settings(
     node_level_mode: str,
 ) -> ControllerSettings:
     from keepclose.controller.settings import ControllerSettings, settings_flaws
-    from keepclose.extensions import find_heuristics
+    from keepclose.heuristics.discovery import find_heuristics
     from keepclose.routing.node_level import NodeLevelMode
     from keepclose.slices.settings import Settings
 

@@ -135,7 +135,7 @@ def _narrow(
 
 
 def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> Settings:
-    from keepclose.extensions import find_heuristics
+    from keepclose.heuristics.discovery import find_heuristics
     from keepclose.routing.node_level import NodeLevelMode
     from keepclose.slices.settings import Settings
 

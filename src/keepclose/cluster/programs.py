@@ -16,7 +16,7 @@ from keepclose.apiserver.assembly import run as run_apiserver
 from keepclose.apiserver.strategies.registry import AllocationSettings
 from keepclose.controller.process import Listening, run_controller
 from keepclose.controller.settings import ControllerSettings
-from keepclose.extensions import find_heuristics
+from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.errors import ConfigError
 from keepclose.model.gates import FeatureGates

@@ -28,7 +28,7 @@ from keepclose.cluster.toursteps import (
     Step,
     hinted_endpoints,
 )
-from keepclose.extensions import find_heuristics
+from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock

@@ -35,14 +35,14 @@ from keepclose.controller.settings import (
 )
 from keepclose.controller.states import States
 from keepclose.controller.subscriptions import Subscriptions
-from keepclose.controller.workers import Workers
 from keepclose.controller.writes import SliceWriter
-from keepclose.heuristic_process import close_heuristics
+from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
+from keepclose.runtime.workers import Workers
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.slices.trackers import SliceTracker
 

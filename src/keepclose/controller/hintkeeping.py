@@ -26,8 +26,7 @@ from keepclose.controller.rehinting import Rehinting, rehint
 from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import is_same_wish
 from keepclose.controller.webhookmetrics import WebhookMetrics
-from keepclose.controller.workers import Workers
-from keepclose.heuristic_process import fetch_answers
+from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, KubeError, NotFound
@@ -42,6 +41,7 @@ from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName
+from keepclose.runtime.workers import Workers
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import ServicePlan

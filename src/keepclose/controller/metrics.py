@@ -13,7 +13,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from keepclose.controller.contention import Contention
-from keepclose.controller.exposition import render_metrics
 from keepclose.controller.mirroringmetrics import DOUBLING, MIRRORING_PREFIX, MirroringMetrics
 from keepclose.controller.observation import Result
 from keepclose.controller.queuemetrics import QueueMetrics
@@ -21,6 +20,7 @@ from keepclose.controller.servicegauges import ServiceGauges, distribution_in_ef
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.strategy import StrategyName
+from keepclose.runtime.metrics_text import render_metrics
 from keepclose.slices.mirroring import MAX_PER_SUBSET
 from keepclose.slices.service_planner import ServicePlan
 

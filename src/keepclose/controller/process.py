@@ -17,16 +17,16 @@ from uuid import uuid4
 from keepclose.controller.controller import Controller
 from keepclose.controller.memory import settle_memory
 from keepclose.controller.metrics import Metrics
-from keepclose.controller.pages import Pages
 from keepclose.controller.rivals import refuse_rival
 from keepclose.controller.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
-from keepclose.eventloops import find_loop_factory, until_signal
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector
 from keepclose.kube.transport.retries import Retries
+from keepclose.runtime.event_loop import find_loop_factory, until_signal
+from keepclose.runtime.pages import Pages
 
 LEASE_NAMESPACE: Final = "kube-system"
 LEASE_NAME: Final = "keepclose-controller"

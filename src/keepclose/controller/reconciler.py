@@ -24,7 +24,7 @@ from keepclose.controller.settings import ControllerSettings
 from keepclose.controller.states import Refreshed, States, is_same_wish
 from keepclose.controller.subscriptions import Subscriptions
 from keepclose.controller.writes import Outcome, SliceWriter
-from keepclose.heuristic_process import fetch_answers
+from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.heuristic_process import defer_heuristics
+from keepclose.heuristics.process import defer_heuristics
 from keepclose.model.gates import Gate
 from keepclose.slices.mirroring import MAX_PER_SUBSET
 from keepclose.slices.settings import Settings

@@ -19,7 +19,7 @@ from keepclose.controller.healthpages import add_health_pages
 from keepclose.controller.servingcertificates import ServingPair, load_pair
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhooksettings import PATH
-from keepclose.heuristic_process import fetch_answers
+from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.clock import Clock
 
 _log = structlog.get_logger(__name__)

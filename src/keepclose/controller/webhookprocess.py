@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from keepclose.controller.hintkeeping import HintKeeper
 from keepclose.controller.hintview import HintView
-from keepclose.controller.pages import Pages
 from keepclose.controller.process import Listening
 from keepclose.controller.registration import CHECK_S, Registration
 from keepclose.controller.servingcertificates import ServingPair, keep_pair, read_pair
@@ -26,8 +25,7 @@ from keepclose.controller.settings import ControllerSettings, defer_answers
 from keepclose.controller.webhook import Webhook
 from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.controller.webhooksettings import PATH, WebhookSettings
-from keepclose.eventloops import until_signal
-from keepclose.heuristic_process import close_heuristics
+from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
@@ -35,6 +33,8 @@ from keepclose.kube.errors import ConfigError, KubeError
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost
 from keepclose.kube.transport.retries import Retries
+from keepclose.runtime.event_loop import until_signal
+from keepclose.runtime.pages import Pages
 
 T = TypeVar("T")
 COMPONENT: Final = "keepclose-webhook"

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.extensions import find_heuristics
+from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.lab.connecting import connect_all

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 import structlog
 from msgspec.structs import replace
 
-from keepclose.eventloops import until_signal
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
 from keepclose.kube.event_recorder import EventRecorder
@@ -32,6 +31,7 @@ from keepclose.proxy.sysctls import ConntrackSettings, SysctlError, set_sysctls
 from keepclose.proxy.writers import Family, NftWriter
 from keepclose.ruleset import cleanup_text
 from keepclose.ruleset.settings import RulesetSettings
+from keepclose.runtime.event_loop import until_signal
 
 # Caches hold much that stays; looking through all of it often costs more than it finds.
 _COLLECTED_AT_START: Final = 2_000_000

@@ -30,7 +30,7 @@ def find_heuristics(gates: FeatureGates | None = None) -> Registry:
     if gates is not None and not gates.on(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS):
         return {}
     # NB: loaded only where heuristics are used at all.
-    from keepclose.heuristic_process import IsolatedHeuristic  # noqa: PLC0415
+    from keepclose.heuristics.process import IsolatedHeuristic  # noqa: PLC0415
 
     found: dict[str, Heuristic] = {}
     for point in sorted(entry_points(group=GROUP), key=_rank):

@@ -38,7 +38,7 @@ _MARGIN_S: Final = 1.0
 _PAUSING: Final = frozenset({FailureCause.NOT_LOADED, FailureCause.TIMED_OUT, FailureCause.CRASHED})
 _PROGRAM: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from keepclose.heuristic_worker import run_worker; "
+    "from keepclose.heuristics.worker import run_worker; "
     "run_worker(sys.argv[2], sys.argv[3], start_s=float(sys.argv[4]), "
     "allocate_s=float(sys.argv[5]), memory_bytes=int(sys.argv[6]))"
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from keepclose.extensions import GROUP, ExtensionError, load_heuristic
+from keepclose.heuristics.discovery import GROUP, ExtensionError, load_heuristic
 from keepclose.routing.heuristic_answers import (
     Answer,
     Failure,

@@ -1,0 +1,1 @@
+"""heuristics: to be described."""
