@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.metrics import Metrics
-from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.model.workload import Pod, StatusCondition
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.slices.settings import Settings
 from keepclose.testing import builders

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keepclose.controller.webhookprocess import CONDITION_PREFIX
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.well_known import PROXY_NAME_LABEL
@@ -24,6 +23,7 @@ from keepclose.routing.honored_condition import (
 )
 from keepclose.routing.strategy import FIELD, Strategy, StrategyName, Verdict
 from keepclose.testing.builders import endpoint, endpoint_slice, service
+from keepclose.webhook.process import CONDITION_PREFIX
 
 _ABOUT = {
     ACCEPTED: "Whether the value of trafficDistribution is one that is known and switched on.",

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keepclose
-from keepclose.controller.settings import COMPONENT as CONTROLLER
-from keepclose.controller.settings import MIRRORING_COMPONENT
-from keepclose.controller.webhookprocess import COMPONENT as WEBHOOK
 from keepclose.model.endpointslice.types import EndpointAddress, Endpoints, EndpointSubset
 from keepclose.proxy.healthchecks import FAILED_REASON
 from keepclose.proxy.settings import COMPONENT as PROXY
+from keepclose.reconcile.settings import COMPONENT as CONTROLLER
+from keepclose.reconcile.settings import MIRRORING_COMPONENT
 from keepclose.routing.auto import Infeasible, allocate, disabled_event, enabled_event, zone_bounds
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import WARNED_OF
 from keepclose.slices.mirroring import mirror
 from keepclose.testing import builders
+from keepclose.webhook.process import COMPONENT as WEBHOOK
 
 _SOURCES = Path(keepclose.__file__).parent
 _FOLDERS = ("controller", "proxy")

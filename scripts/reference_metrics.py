@@ -19,9 +19,9 @@ from keepclose.apiserver.serving.limits import ConnectionLimits
 from keepclose.apiserver.serving.metrics import Metrics as ServerMetrics
 from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import Metrics as ControllerMetrics
-from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.proxy.metrics import Metrics as ProxyMetrics
 from keepclose.slices.settings import Settings
+from keepclose.webhook.metrics import WebhookMetrics
 
 _TOTAL = "_total"
 

@@ -10,7 +10,7 @@ import structlog
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
-from keepclose.controller.webhooksettings import (
+from keepclose.webhook.settings import (
     ServiceTarget,
     WebhookSettings,
     parse_labels,

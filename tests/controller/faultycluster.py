@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.metrics import Metrics
-from keepclose.controller.settings import COMPONENT, ControllerSettings
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.event_recorder import EventRecorder
@@ -33,6 +32,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
+from keepclose.reconcile.settings import COMPONENT, ControllerSettings
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
 from keepclose.testing.builders import node, pod, service

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from keepclose.controller.acknowledgements import Ledger, NodeGroup, newest_version
 from keepclose.controller.controller import Controller
-from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import CONFIG_MAPS, NODES, SERVICES
 from keepclose.model.acknowledgements import (
@@ -27,6 +26,7 @@ from keepclose.model.acknowledgements import (
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.honored_condition import Acknowledgements, NodeSample
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving

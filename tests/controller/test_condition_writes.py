@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.controller.conditions import ConditionWriter
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
+from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.testing.builders import service
 from keepclose.testing.echoes import EchoTransport
 from keepclose.testing.fakeclock import FakeClock

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.contention import ROUNDS, Contention, find_writer
 from keepclose.controller.metrics import Metrics
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.contention import ROUNDS, Contention, find_writer
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.controllers import QUICK, World, world

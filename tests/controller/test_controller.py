@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.controller.observation import Result, SilentObserver
-from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
@@ -19,6 +17,8 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
+from keepclose.reconcile.instrumentation import Result, SilentObserver
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings

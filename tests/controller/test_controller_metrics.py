@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from keepclose.controller.metrics import PREFIX, Metrics
 from keepclose.controller.mirroringmetrics import MIRRORING_PREFIX
-from keepclose.controller.observation import Result
-from keepclose.controller.servicegauges import desired_slices
+from keepclose.controller.service_gauges import desired_slices
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import (
     EndpointAddress,
@@ -18,6 +17,7 @@ from keepclose.model.endpointslice.types import (
 )
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.reconcile.instrumentation import Result
 from keepclose.slices.mirroring import mirror
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.guards import SliceGuard
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINTS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
+from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice

@@ -12,16 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.controller.admission import (
-    Answer,
-    Verdict,
-    answer,
-    read_request,
-    write_response,
-)
-from keepclose.controller.claims import claim_service
 from keepclose.controller.hintview import HintView
-from keepclose.controller.rehinting import rehint
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import parse_gates
@@ -31,6 +22,15 @@ from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABE
 from keepclose.routing.hint_facts import with_hints
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
+from keepclose.webhook.admission import (
+    Answer,
+    Verdict,
+    answer,
+    read_request,
+    write_response,
+)
+from keepclose.webhook.rehinting import rehint
+from keepclose.webhook.scope import claim_service
 
 DISTRIBUTION = "keepclose.dev/traffic-distribution"
 NODE_TOPOLOGY = "service.kubernetes.io/node-topology"

@@ -17,15 +17,8 @@ import pytest
 from faulty_heuristics import HOLD_VARIABLE
 from msgspec.structs import replace
 
-from keepclose.controller.admission import View
 from keepclose.controller.hintview import HintView
 from keepclose.controller.process import Listening
-from keepclose.controller.servingcertificates import ServingPair
-from keepclose.controller.settings import ControllerSettings
-from keepclose.controller.webhook import Webhook
-from keepclose.controller.webhookmetrics import WebhookMetrics
-from keepclose.controller.webhookprocess import LEASE_NAME, WebhookProcess, serve_webhook
-from keepclose.controller.webhooksettings import WebhookSettings
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.heuristics.process import (
     IsolatedHeuristic,
@@ -41,11 +34,18 @@ from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, LEASES, SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.certificates import Authority
 from keepclose.testing.controllers import CLOCK, World, world
+from keepclose.webhook.admission import View
+from keepclose.webhook.metrics import WebhookMetrics
+from keepclose.webhook.process import LEASE_NAME, WebhookProcess, serve_webhook
+from keepclose.webhook.server import Webhook
+from keepclose.webhook.serving_certificates import ServingPair
+from keepclose.webhook.settings import WebhookSettings
 
 DISTRIBUTION = "keepclose.dev/traffic-distribution"
 SUBSETTING = "endpointslice.kubernetes.io/subsetting"

@@ -8,10 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.guards import SliceGuard
-from keepclose.controller.hintwrites import HintWriter, try_hints
-from keepclose.controller.observation import Result
-from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
@@ -19,10 +15,14 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
+from keepclose.reconcile.dropped_fields import SliceGuard
+from keepclose.reconcile.instrumentation import Result
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster
 from keepclose.testing.scriptedstreams import Answer, status_of
+from keepclose.webhook.hint_writes import HintWriter, try_hints
+from keepclose.webhook.metrics import WebhookMetrics
 
 
 def version(one: EndpointSlice, number: int) -> EndpointSlice:

@@ -7,12 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.caches import Caches
-from keepclose.controller.contention import Contention
-from keepclose.controller.nodes import NodeChange, NodeView, depends_on_shares, node_change
-from keepclose.controller.settings import ControllerSettings
-from keepclose.controller.states import States
-from keepclose.controller.subscriptions import Subscriptions
+from keepclose.controller.event_handlers import Subscriptions
+from keepclose.controller.service_planners import States
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
@@ -25,6 +21,10 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
+from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.contention import Contention
+from keepclose.reconcile.node_changes import NodeChange, NodeView, depends_on_shares, node_change
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy
 from keepclose.slices.settings import Settings

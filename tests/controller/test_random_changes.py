@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.cache import Cache
 from keepclose.kube.kinds import ENDPOINT_SLICES, PODS, SERVICES
 from keepclose.kube.watch.reflector import Reflector
@@ -22,6 +21,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from keepclose.controller.registration import Registration, make_configuration
-from keepclose.controller.webhooksettings import ServiceTarget, WebhookSettings
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import MUTATING_WEBHOOKS
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster
+from keepclose.webhook.registration import Registration, make_configuration
+from keepclose.webhook.settings import ServiceTarget, WebhookSettings
 
 BY_SERVICE = WebhookSettings(service=ServiceTarget("net", "hooks", 8443))
 BY_URL = WebhookSettings(url="https://10.0.0.1:9443")

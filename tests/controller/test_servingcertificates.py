@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from keepclose.controller.servingcertificates import (
+from keepclose.kube.client import Client
+from keepclose.kube.errors import ConfigError
+from keepclose.kube.kinds import SECRETS
+from keepclose.model.meta import NamespacedName
+from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fakecluster import FakeCluster
+from keepclose.webhook.serving_certificates import (
     LIFETIME,
     RENEWED_BEFORE,
     ServingPair,
@@ -24,12 +30,6 @@ from keepclose.controller.servingcertificates import (
     make_pair,
     read_pair,
 )
-from keepclose.kube.client import Client
-from keepclose.kube.errors import ConfigError
-from keepclose.kube.kinds import SECRETS
-from keepclose.model.meta import NamespacedName
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
 
 NOW = 1_700_000_000.0
 HOSTS = ("hooks.net.svc", "hooks.net.svc.cluster.local")
@@ -171,7 +171,7 @@ def test_without_the_package_it_is_named() -> None:
     """Where the package that makes certificates was left out, the error says which it is."""
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from keepclose.controller.servingcertificates import make_pair\n"
+        "from keepclose.webhook.serving_certificates import make_pair\n"
         "from keepclose.kube.errors import ConfigError\n"
         "try: make_pair(('a',), now=0.0)\n"
         "except ConfigError as error: print(error)\n"

@@ -8,12 +8,12 @@ import pytest
 from faultycluster import Desk, desk, facts, populate, web
 from msgspec.structs import replace
 
-from keepclose.controller.settings import ControllerSettings
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.well_known import (
     MANAGED_BY_LABEL,
     SERVICE_NAME_LABEL,
 )
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.settings import ControllerSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, EVENTS, NAMESPACES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
@@ -17,6 +16,7 @@ from keepclose.model.well_known import (
     MIRRORING_CONTROLLER,
     TOPOLOGY_MODE_ANNOTATION,
 )
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import World, world

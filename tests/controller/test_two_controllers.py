@@ -17,7 +17,6 @@ from faultycluster import Desk, Fact, desk, facts
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, SEEK_PERIOD_S, serve
-from keepclose.controller.settings import COMPONENT, ControllerSettings
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
@@ -27,6 +26,7 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointHints
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
+from keepclose.reconcile.settings import COMPONENT, ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from keepclose.controller.observation import Result
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.instrumentation import Result
 from keepclose.runtime.workers import Workers
 from keepclose.testing.fakeclock import FakeClock
 

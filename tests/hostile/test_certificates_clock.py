@@ -15,9 +15,9 @@ from keepclose.apiserver.graces import PODS, Graces
 from keepclose.apiserver.security.certificates import Authority
 from keepclose.apiserver.security.files import BrokenFileError
 from keepclose.apiserver.storage.store import Store
-from keepclose.controller.servingcertificates import is_good, make_pair
 from keepclose.testing.apiservers import serving
 from keepclose.testing.kinds import raw
+from keepclose.webhook.serving_certificates import is_good, make_pair
 
 JsonObject = dict[str, Any]
 NOW = 1_700_000_000.0

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from keepclose.controller.settings import ControllerSettings
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import FOR_ZONE_LABEL
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.controllers import QUICK, World
 

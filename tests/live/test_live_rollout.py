@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from traffic import followed
 
-from keepclose.controller.settings import ControllerSettings
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import (
@@ -19,6 +18,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.allocation.balanced import OVERLOAD_BOUND
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.strategy import StrategyName

@@ -22,9 +22,9 @@ from keepclose.cli.subsetting import (
 from keepclose.cli.webhook import read_webhook
 
 if TYPE_CHECKING:
-    from keepclose.controller.settings import ControllerSettings
-    from keepclose.controller.webhooksettings import WebhookSettings
+    from keepclose.reconcile.settings import ControllerSettings
     from keepclose.routing.subsets import SubsetOptions
+    from keepclose.webhook.settings import WebhookSettings
 
 
 class Mode(StrEnum):
@@ -202,8 +202,8 @@ def _read_settings(
     subsets: SubsetOptions,
     node_level_mode: str,
 ) -> ControllerSettings:
-    from keepclose.controller.settings import ControllerSettings, settings_flaws
     from keepclose.heuristics.discovery import find_heuristics
+    from keepclose.reconcile.settings import ControllerSettings, settings_flaws
     from keepclose.routing.node_level import NodeLevelMode
     from keepclose.slices.settings import Settings
 
@@ -250,7 +250,7 @@ def _run(
     try:
         connection = load_settings(kubeconfig)
         if webhook is not None:
-            from keepclose.controller.webhookprocess import run_webhook
+            from keepclose.webhook.process import run_webhook
 
             run_webhook(
                 settings,

@@ -8,7 +8,7 @@ from keepclose.cli.endings import fail
 from keepclose.cli.optionvalues import read_address
 
 if TYPE_CHECKING:
-    from keepclose.controller.webhooksettings import WebhookSettings
+    from keepclose.webhook.settings import WebhookSettings
 
 
 def read_webhook(
@@ -23,7 +23,7 @@ def read_webhook(
     registers: bool,
 ) -> WebhookSettings:
     """Return the settings that the options make; end with exit code 2 where they make none."""
-    from keepclose.controller.webhooksettings import (
+    from keepclose.webhook.settings import (
         WebhookSettings,
         parse_labels,
         parse_service,

@@ -15,7 +15,6 @@ from keepclose.apiserver.assembly import ServerSettings, StartError
 from keepclose.apiserver.assembly import run as run_apiserver
 from keepclose.apiserver.strategies.registry import AllocationSettings
 from keepclose.controller.process import Listening, run_controller
-from keepclose.controller.settings import ControllerSettings
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.errors import ConfigError
@@ -24,6 +23,7 @@ from keepclose.network.addresses import SERVICE_NETWORKS
 from keepclose.proxy.choosing import CannotProgramError
 from keepclose.proxy.process import Address, Surroundings, find_families, run_proxy
 from keepclose.proxy.settings import ProxySettings
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.slices.settings import Settings
 from keepclose.system.namespaces import enter_network

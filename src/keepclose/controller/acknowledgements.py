@@ -18,7 +18,6 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from keepclose.controller.caches import Caches
 from keepclose.model.acknowledgements import (
     HintLevel,
     NodeAcknowledgement,
@@ -31,6 +30,7 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
+from keepclose.reconcile.caches import Caches
 from keepclose.routing.conditions import add_honored, is_programmed
 from keepclose.routing.honored_condition import (
     MOST_NAMED,

@@ -5,8 +5,8 @@ Kept up with every version of a Service, so that a change that concerns nobody c
 
 from __future__ import annotations
 
-from keepclose.controller.claims import Claim
 from keepclose.model.meta import NamespacedName
+from keepclose.webhook.scope import Claim
 
 
 class Clientele:

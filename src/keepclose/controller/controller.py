@@ -16,25 +16,11 @@ from typing import Any
 import structlog
 
 from keepclose.controller.acknowledgements import TICK_S, Honoring, Ledger
-from keepclose.controller.announcement import Announcer, EventAnnouncer
-from keepclose.controller.caches import Caches
-from keepclose.controller.conditions import ConditionWriter
-from keepclose.controller.contention import Contention, find_writer
-from keepclose.controller.guards import SliceGuard, try_update
+from keepclose.controller.event_handlers import Subscriptions
 from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.mirroring import Mirroring
-from keepclose.controller.nodes import NodeView
-from keepclose.controller.observation import Observer, SilentObserver
 from keepclose.controller.reconciler import Reconciler
-from keepclose.controller.settings import (
-    MIRRORING_COMPONENT,
-    MIRRORING_QUEUE,
-    QUEUE,
-    ControllerSettings,
-    defer_answers,
-)
-from keepclose.controller.states import States
-from keepclose.controller.subscriptions import Subscriptions
+from keepclose.controller.service_planners import States
 from keepclose.controller.writes import SliceWriter
 from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
@@ -42,6 +28,20 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.conditions import ConditionWriter
+from keepclose.reconcile.contention import Contention, find_writer
+from keepclose.reconcile.dropped_fields import SliceGuard, try_update
+from keepclose.reconcile.event_publisher import Announcer, EventAnnouncer
+from keepclose.reconcile.instrumentation import Observer, SilentObserver
+from keepclose.reconcile.node_changes import NodeView
+from keepclose.reconcile.settings import (
+    MIRRORING_COMPONENT,
+    MIRRORING_QUEUE,
+    QUEUE,
+    ControllerSettings,
+    defer_answers,
+)
 from keepclose.runtime.workers import Workers
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.slices.trackers import SliceTracker

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keepclose.controller.caches import Caches
-from keepclose.controller.nodes import NodeView, node_change
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
@@ -20,6 +18,8 @@ from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
+from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.node_changes import NodeView, node_change
 from keepclose.routing.hint_facts import SliceFacts, slice_facts
 from keepclose.routing.node_level import EndpointOwner, controller_of
 from keepclose.slices.settings import Cluster, Settings

@@ -11,13 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.controller.announcement import Announcer, object_reference
-from keepclose.controller.caches import Caches
-from keepclose.controller.guards import SliceGuard, try_update
-from keepclose.controller.observation import MirroringObserver, Result
+from keepclose.controller.own_writes import SliceNews
 from keepclose.controller.setbacks import Setbacks
-from keepclose.controller.settings import ControllerSettings
-from keepclose.controller.slicenews import SliceNews
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -26,6 +21,11 @@ from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import MIRRORING_CONTROLLER
+from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.dropped_fields import SliceGuard, try_update
+from keepclose.reconcile.event_publisher import Announcer, object_reference
+from keepclose.reconcile.instrumentation import MirroringObserver, Result
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.mirroring import MirrorEvent, mirror
 from keepclose.slices.trackers import SliceTracker
 

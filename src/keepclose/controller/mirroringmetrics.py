@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from keepclose.controller.observation import Result
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.instrumentation import Result
 from keepclose.slices.mirroring import Mirrored
 
 MIRRORING_PREFIX: Final = "endpoint_slice_mirroring_controller_"

@@ -17,14 +17,14 @@ from uuid import uuid4
 from keepclose.controller.controller import Controller
 from keepclose.controller.memory import settle_memory
 from keepclose.controller.metrics import Metrics
-from keepclose.controller.rivals import refuse_rival
-from keepclose.controller.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
+from keepclose.controller.other_controllers import refuse_rival
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector
 from keepclose.kube.transport.retries import Retries
+from keepclose.reconcile.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
 from keepclose.runtime.event_loop import find_loop_factory, until_signal
 from keepclose.runtime.pages import Pages
 

@@ -10,25 +10,25 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from keepclose.controller.announcement import Announcer
-from keepclose.controller.caches import Caches
-from keepclose.controller.conditions import ConditionWriter
-from keepclose.controller.contention import Contention
-from keepclose.controller.guards import SliceGuard
+from keepclose.controller.event_handlers import Subscriptions
 from keepclose.controller.latencies import PodLatencies
-from keepclose.controller.nodes import NodeView, depends_on_shares
-from keepclose.controller.observation import Observer, Result
-from keepclose.controller.rivals import FIX
+from keepclose.controller.other_controllers import FIX
+from keepclose.controller.service_planners import Refreshed, States, is_same_wish
 from keepclose.controller.setbacks import Setbacks
-from keepclose.controller.settings import ControllerSettings
-from keepclose.controller.states import Refreshed, States, is_same_wish
-from keepclose.controller.subscriptions import Subscriptions
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
+from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.conditions import ConditionWriter
+from keepclose.reconcile.contention import Contention
+from keepclose.reconcile.dropped_fields import SliceGuard
+from keepclose.reconcile.event_publisher import Announcer
+from keepclose.reconcile.instrumentation import Observer, Result
+from keepclose.reconcile.node_changes import NodeView, depends_on_shares
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet

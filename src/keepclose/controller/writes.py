@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 import structlog
 from msgspec.structs import replace
 
-from keepclose.controller.guards import SliceGuard, brings_hints
 from keepclose.controller.succession import Operation, Succession, Write
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
@@ -32,6 +31,7 @@ from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
+from keepclose.reconcile.dropped_fields import SliceGuard, brings_hints
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.trackers import SliceTracker
 

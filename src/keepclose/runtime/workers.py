@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from keepclose.controller.observation import Result
 from keepclose.kube.clock import Clock
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.instrumentation import Result
 
 _log = structlog.get_logger(__name__)
 Sync = Callable[[NamespacedName], Awaitable[Result]]

@@ -21,7 +21,6 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.settings import COMPONENT, ControllerSettings
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
@@ -47,6 +46,7 @@ from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Pod
+from keepclose.reconcile.settings import COMPONENT, ControllerSettings
 from keepclose.slices.settings import Cluster
 from keepclose.testing.apiservers import PATIENCE, Served
 from keepclose.testing.crowds import do_all

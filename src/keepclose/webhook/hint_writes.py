@@ -10,11 +10,6 @@ from typing import Any
 
 import structlog
 
-from keepclose.controller.admission import HINTS_MANAGER, hint_steps
-from keepclose.controller.announcement import service_reference
-from keepclose.controller.guards import SliceGuard
-from keepclose.controller.observation import Result
-from keepclose.controller.webhookmetrics import WebhookMetrics
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client, PatchType
 from keepclose.kube.errors import Conflict, KubeError, NotFound
@@ -22,6 +17,11 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
+from keepclose.reconcile.dropped_fields import SliceGuard
+from keepclose.reconcile.event_publisher import service_reference
+from keepclose.reconcile.instrumentation import Result
+from keepclose.webhook.admission import HINTS_MANAGER, hint_steps
+from keepclose.webhook.metrics import WebhookMetrics
 
 _log = structlog.get_logger(__name__)
 

@@ -14,8 +14,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from keepclose.controller.claims import claim_service
-from keepclose.controller.rehinting import carry_hints, rehint
 from keepclose.model.decoding import decode
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
@@ -27,6 +25,8 @@ from keepclose.routing.hint_facts import SliceFacts
 from keepclose.routing.node_level import EndpointOwner
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.settings import Cluster, Settings
+from keepclose.webhook.rehinting import carry_hints, rehint
+from keepclose.webhook.scope import claim_service
 
 HINTS_MANAGER: Final = "keepclose-hints"
 """The field manager of our own writes, which need no second opinion."""

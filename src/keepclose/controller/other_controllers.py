@@ -14,7 +14,6 @@ from typing import Final
 
 import structlog
 
-from keepclose.controller.caches import Caches
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError, KubeError, NotFound
@@ -24,6 +23,7 @@ from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta, controller_reference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
+from keepclose.reconcile.caches import Caches
 from keepclose.slices.families import address_types
 from keepclose.slices.trackers import instant
 

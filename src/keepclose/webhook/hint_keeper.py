@@ -12,20 +12,10 @@ from functools import partial
 
 import structlog
 
-from keepclose.controller.announcement import service_reference
 from keepclose.controller.brakes import Brake
-from keepclose.controller.claims import Claim, claim_service, without_wishes
 from keepclose.controller.clientele import Clientele
-from keepclose.controller.conditions import ConditionWriter
-from keepclose.controller.guards import SliceGuard
 from keepclose.controller.hintview import HintView
-from keepclose.controller.hintwrites import HintWriter, try_hints
-from keepclose.controller.nodes import node_change
-from keepclose.controller.observation import Result
-from keepclose.controller.rehinting import Rehinting, rehint
-from keepclose.controller.settings import ControllerSettings
-from keepclose.controller.states import is_same_wish
-from keepclose.controller.webhookmetrics import WebhookMetrics
+from keepclose.controller.service_planners import is_same_wish
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -36,6 +26,12 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
+from keepclose.reconcile.conditions import ConditionWriter
+from keepclose.reconcile.dropped_fields import SliceGuard
+from keepclose.reconcile.event_publisher import service_reference
+from keepclose.reconcile.instrumentation import Result
+from keepclose.reconcile.node_changes import node_change
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet
@@ -45,6 +41,10 @@ from keepclose.runtime.workers import Workers
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import ServicePlan
+from keepclose.webhook.hint_writes import HintWriter, try_hints
+from keepclose.webhook.metrics import WebhookMetrics
+from keepclose.webhook.rehinting import Rehinting, rehint
+from keepclose.webhook.scope import Claim, claim_service, without_wishes
 
 _log = structlog.get_logger(__name__)
 

@@ -14,13 +14,13 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from keepclose.controller.admission import View, answer, read_request, write_response
 from keepclose.controller.healthpages import add_health_pages
-from keepclose.controller.servingcertificates import ServingPair, load_pair
-from keepclose.controller.webhookmetrics import WebhookMetrics
-from keepclose.controller.webhooksettings import PATH
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.clock import Clock
+from keepclose.webhook.admission import View, answer, read_request, write_response
+from keepclose.webhook.metrics import WebhookMetrics
+from keepclose.webhook.serving_certificates import ServingPair, load_pair
+from keepclose.webhook.settings import PATH
 
 _log = structlog.get_logger(__name__)
 # A slice holds up to a thousand endpoints, and a review shows it before and after.

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from keepclose.controller.caches import Caches
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
+from keepclose.reconcile.caches import Caches
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.service_planner import ServiceState
 from keepclose.slices.settings import Cluster, Settings

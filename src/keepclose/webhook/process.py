@@ -16,15 +16,8 @@ from uuid import uuid4
 import structlog
 from msgspec.structs import replace
 
-from keepclose.controller.hintkeeping import HintKeeper
 from keepclose.controller.hintview import HintView
 from keepclose.controller.process import Listening
-from keepclose.controller.registration import CHECK_S, Registration
-from keepclose.controller.servingcertificates import ServingPair, keep_pair, read_pair
-from keepclose.controller.settings import ControllerSettings, defer_answers
-from keepclose.controller.webhook import Webhook
-from keepclose.controller.webhookmetrics import WebhookMetrics
-from keepclose.controller.webhooksettings import PATH, WebhookSettings
 from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
@@ -33,8 +26,15 @@ from keepclose.kube.errors import ConfigError, KubeError
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost
 from keepclose.kube.transport.retries import Retries
+from keepclose.reconcile.settings import ControllerSettings, defer_answers
 from keepclose.runtime.event_loop import until_signal
 from keepclose.runtime.pages import Pages
+from keepclose.webhook.hint_keeper import HintKeeper
+from keepclose.webhook.metrics import WebhookMetrics
+from keepclose.webhook.registration import CHECK_S, Registration
+from keepclose.webhook.server import Webhook
+from keepclose.webhook.serving_certificates import ServingPair, keep_pair, read_pair
+from keepclose.webhook.settings import PATH, WebhookSettings
 
 T = TypeVar("T")
 COMPONENT: Final = "keepclose-webhook"

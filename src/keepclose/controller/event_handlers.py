@@ -11,19 +11,19 @@ from collections.abc import Iterable
 
 import structlog
 
-from keepclose.controller.caches import Caches
-from keepclose.controller.contention import Contention
 from keepclose.controller.latencies import PodLatencies
 from keepclose.controller.matching import Matching
-from keepclose.controller.nodes import NodeView, node_change
-from keepclose.controller.settings import ControllerSettings
-from keepclose.controller.slicenews import SliceNews
-from keepclose.controller.states import States, is_same_wish
+from keepclose.controller.own_writes import SliceNews
+from keepclose.controller.service_planners import States, is_same_wish
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
+from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.contention import Contention
+from keepclose.reconcile.node_changes import NodeView, node_change
+from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import has_ours
 from keepclose.slices.changes import (
     is_managed_by,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-from keepclose.controller.contention import Contention
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.contention import Contention
 from keepclose.slices.mirroring import Mirrored
 from keepclose.slices.service_planner import ServicePlan
 
