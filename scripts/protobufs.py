@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from keepclose.apiserver.resources import SERVED
+from keepclose.apiserver.registry.resources import SERVED
 
-TARGET = Path(__file__).parents[1] / "src/keepclose/apiserver/schemas/protobuf.json"
+TARGET = Path(__file__).parents[1] / "src/keepclose/apiserver/schema/protobuf.json"
 GO_VERSION = "v0.36.3"
 API = "io.k8s.api."
 OTHERS = ("autoscaling.v1.Scale", "meta.v1.DeleteOptions")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from keepclose.apiserver.serving.connection_table import ConnectionTable
+from keepclose.apiserver.http.connection_table import ConnectionTable
 from keepclose.apiserver.serving.limits import ConnectionLimits
 from keepclose.apiserver.serving.metrics import Metrics as ServerMetrics
 from keepclose.apiserver.storage.store import Store

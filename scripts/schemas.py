@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.registry.resources import RESOURCES
 from keepclose.apiserver.schemas.definitions import API, META
 from keepclose.apiserver.schemas.definitions import SPECIAL as SPECIAL_NAMES
 
-TARGET = Path(__file__).parents[1] / "src/keepclose/apiserver/schemas/definitions.json"
+TARGET = Path(__file__).parents[1] / "src/keepclose/apiserver/schema/definitions.json"
 VERSION = "1.37.0"
 GO_VERSION = "v0.37.0"
 OTHERS = (

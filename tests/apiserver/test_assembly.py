@@ -22,7 +22,7 @@ from keepclose.apiserver.assembly import (
     StartError,
     run,
 )
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.testing.apiservers import Served, serving
 
 JsonObject = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from keepclose.apiserver.serving.server import Server
+from keepclose.apiserver.http.server import Server
 from keepclose.testing.ports import reserved_port
 
 

@@ -9,12 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.failures import not_found
-from keepclose.apiserver.garbage import Collector
-from keepclose.apiserver.lifecycle import DeleteOptions, Preconditions, Step, decide_deletion
-from keepclose.apiserver.resources import BY_KIND, RESOURCES
+from keepclose.apiserver.controllers.garbage_collector import Collector
+from keepclose.apiserver.registry.deletion import (
+    DeleteOptions,
+    Preconditions,
+    Step,
+    decide_deletion,
+)
+from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
+from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.base import JsonObject
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.kinds import NOW, Kinds, raw
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.failures import not_found
-from keepclose.apiserver.graces import PODS, Graces
+from keepclose.apiserver.controllers.pod_reaper import PODS, Graces
+from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.apiservers import PATIENCE, Served, serving
 from keepclose.testing.kinds import raw

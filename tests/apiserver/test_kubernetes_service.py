@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
-from keepclose.apiserver.kubernetes_service import AdvertiseError, choose_advertised
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.controllers.default_objects import AdvertiseError, choose_advertised
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.testing.apiservers import Reply, Served, serving
 
 JsonObject = dict[str, Any]

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.lifecycle import (
+from keepclose.apiserver.registry.deletion import (
     DeleteOptions,
     Deletion,
     Preconditions,
@@ -19,8 +18,9 @@ from keepclose.apiserver.lifecycle import (
     refuse_immortal,
     refuse_new_content,
 )
-from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.strategies.base import JsonObject
+from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.apiserver.status_errors import Failure
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 LATER = "2026-01-02T03:04:35Z"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.service_cidrs import SoleHolder, contains_address
+from keepclose.apiserver.controllers.service_cidrs import SoleHolder, contains_address
 from keepclose.testing.apiservers import Reply, Served, serving
 
 RANGES = "/apis/networking.k8s.io/v1/servicecidrs"

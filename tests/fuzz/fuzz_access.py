@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import msgspec
 from fuzzbounds import require
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.security.users import MASTERS, Role, User, node_user, role_user
+from keepclose.apiserver.auth.users import MASTERS, Role, User, node_user, role_user
+from keepclose.apiserver.http.messages import Request
 from keepclose.apiserver.serving.guard import Guard
-from keepclose.apiserver.serving.messages import Request
 from keepclose.apiserver.serving.reviews import answer_review, answers_review
 from keepclose.apiserver.serving.targets import parse_path, verb_of
+from keepclose.apiserver.status_errors import Failure
 
 _USERS = {
     "admin-token": role_user(Role.ADMIN),

@@ -10,9 +10,9 @@ from typing import Any, cast
 import msgspec
 from fuzzbounds import require
 
-from keepclose.apiserver.serving.connections import Connection
-from keepclose.apiserver.serving.messages import Answer, Request
-from keepclose.apiserver.serving.server import Server
+from keepclose.apiserver.http.connection import Connection
+from keepclose.apiserver.http.messages import Answer, Request
+from keepclose.apiserver.http.server import Server
 
 
 class _Transport:

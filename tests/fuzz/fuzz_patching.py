@@ -15,12 +15,12 @@ from fuzzbounds import require
 from fuzzobjects import OBJECTS
 from fuzzserver import GATES
 
-from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.patch.json_patch import apply_json_patch
+from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.patching.merge import apply_merge_patch
-from keepclose.apiserver.patching.operations import apply_json_patch
-from keepclose.apiserver.patching.strategic import apply_strategic_patch
 from keepclose.apiserver.schemas.checking import check_object
 from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.status_errors import Failure
 
 MUTATES_JSON = True
 _SERVICE = load_types(GATES)["io.k8s.api.core.v1.Service"]

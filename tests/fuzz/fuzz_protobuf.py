@@ -10,8 +10,8 @@ from fuzzobjects import OBJECTS
 from fuzzserver import BY_NAME, Bed
 from protobufencoding import encode_body
 
-from keepclose.apiserver.schemas.protobuf import decode_protobuf
-from keepclose.apiserver.schemas.wires import MessageError
+from keepclose.apiserver.schema.protobuf import decode_protobuf
+from keepclose.apiserver.schema.protobuf_wire import MessageError
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 

@@ -10,10 +10,10 @@ from fuzzbounds import require
 from fuzzobjects import OBJECTS
 from fuzzserver import BY_NAME, TABLE, Bed
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.http.messages import Answer, Request
 from keepclose.apiserver.serving.options import parse_query
 from keepclose.apiserver.serving.reading import _make_token, _read_token
+from keepclose.apiserver.status_errors import Failure
 
 
 def seeds() -> Iterator[bytes]:

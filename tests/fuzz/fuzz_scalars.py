@@ -9,7 +9,7 @@ from math import ceil
 
 from fuzzbounds import require
 
-from keepclose.apiserver.schemas.scalars import Unread, store_bytes, store_quantity, store_time
+from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
 from keepclose.apiserver.tables.ages import age_of
 from keepclose.model.quantities import millis
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepclose.apiserver.schemas.protobuf import Field, load_messages
+from keepclose.apiserver.schema.protobuf import Field, load_messages
 
 JsonObject = dict[str, Any]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.serving.forms import Form, Shape, read_accept
-from keepclose.apiserver.serving.incoming import MAX_HEAD_BYTES
+from keepclose.apiserver.http.request_parser import MAX_HEAD_BYTES
+from keepclose.apiserver.serving.negotiation import Form, Shape, read_accept
+from keepclose.apiserver.status_errors import Failure
 
 # To read parts in full takes seven times what is measured here.
 MOST_TIMES = 4.0

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
-from keepclose.apiserver.graces import PODS, Graces
-from keepclose.apiserver.security.certificates import Authority
+from keepclose.apiserver.auth.certificates import Authority
+from keepclose.apiserver.controllers.pod_reaper import PODS, Graces
 from keepclose.apiserver.security.files import BrokenFileError
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.apiservers import serving

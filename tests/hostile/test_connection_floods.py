@@ -29,12 +29,12 @@ from rawclients import (
     wait_until,
 )
 
-from keepclose.apiserver.serving import connections
-from keepclose.apiserver.serving import server as serving_server
-from keepclose.apiserver.serving.connection_table import ConnectionTable
+from keepclose.apiserver.http import connection
+from keepclose.apiserver.http import server as serving_server
+from keepclose.apiserver.http.connection_table import ConnectionTable
+from keepclose.apiserver.http.messages import Answer, Request
+from keepclose.apiserver.http.server import Server
 from keepclose.apiserver.serving.limits import ConnectionLimits
-from keepclose.apiserver.serving.messages import Answer, Request
-from keepclose.apiserver.serving.server import Server
 from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 
 NAMESPACES: Final = "/api/v1/namespaces"
@@ -253,7 +253,7 @@ async def test_clients_that_take_too_long_are_closed(
         want = b""
     await asyncio.sleep(0.05)
     assert server.sweep() == 0
-    monkeypatch.setattr(connections, constant, 0.0)
+    monkeypatch.setattr(connection, constant, 0.0)
     async with asyncio.timeout(60):
         while not server.sweep():  # noqa: ASYNC110 - the kernel does not report that bytes arrived
             await asyncio.sleep(0.01)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
+from keepclose.apiserver.auth.credentials import Tokens
 from keepclose.apiserver.security.files import read_private, write_private
-from keepclose.apiserver.security.tokens import Tokens
 from keepclose.cluster.calling import CallError, call
 from keepclose.cluster.home import ClusterState, Home, HomeError, claim_home, is_held
 from keepclose.system.private_files import (

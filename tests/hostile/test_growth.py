@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.patching.strategic import apply_strategic_patch
-from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
+from keepclose.apiserver.registry.registry import strategies
+from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.schema.types import Form as TypeForm
+from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.schemas.definitions import load_types
 from keepclose.apiserver.schemas.findings import MAX_FINDINGS
-from keepclose.apiserver.schemas.types import Form as TypeForm
-from keepclose.apiserver.schemas.types import Type
-from keepclose.apiserver.serving import bodies
-from keepclose.apiserver.serving.answers import answer_failure
-from keepclose.apiserver.serving.forms import Form, Shape, render_entry
-from keepclose.apiserver.serving.identities import drop_duplicate_owners
+from keepclose.apiserver.serving import request_bodies
+from keepclose.apiserver.serving.negotiation import Form, Shape, render_entry
 from keepclose.apiserver.serving.notices import warning_headers
+from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
 from keepclose.apiserver.serving.options import WriteOptions
+from keepclose.apiserver.serving.responses import answer_failure
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer
+from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.registry import strategies
 from keepclose.model.gates import FeatureGates
 
 JsonObject = dict[str, Any]
@@ -201,7 +201,7 @@ class Door:
 
     def read(self, sent: JsonObject) -> JsonObject:
         """Return what a body holds, with all that is said about it."""
-        new, warnings = bodies.read_object(
+        new, warnings = request_bodies.read_object(
             msgspec.json.encode(sent), "application/json", self.resource, self.shape, validation=""
         )
         warning_headers(warnings + drop_duplicate_owners(new["metadata"]))
@@ -225,12 +225,12 @@ class Door:
     def patch(self, sent: JsonObject) -> None:
         """Merge the object into itself."""
         patched = apply_strategic_patch(deepcopy(sent), sent, self.shape)
-        bodies.check_patched(patched, self.resource, self.shape, validation="")
+        request_bodies.check_patched(patched, self.resource, self.shape, validation="")
         self.writer.update(self.target(), patched, ONCE, manager="patcher")
 
     def apply(self, sent: JsonObject) -> None:
         """Apply the object as one manager, and then by force as another."""
-        applied = bodies.read_applied(msgspec.json.encode(sent), self.resource)
+        applied = request_bodies.read_applied(msgspec.json.encode(sent), self.resource)
         applied["metadata"].pop("managedFields", None)
         self.writer.apply(self.target(), deepcopy(applied), ONCE, manager="one")
         self.writer.apply(self.target(), deepcopy(applied), FORCE, manager="two")
@@ -325,7 +325,7 @@ def test_unknown_fields_grow_linearly(depth: str) -> None:
             sent = {"metadata": {"name": "web", "ownerReferences": references}}
         body = msgspec.json.encode(sent)
         begun = time.process_time()
-        _, warnings = bodies.read_object(
+        _, warnings = request_bodies.read_object(
             body, "application/json", config_maps, door.shape, validation="Warn"
         )
         assert len(warnings) == MAX_FINDINGS

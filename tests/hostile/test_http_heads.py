@@ -23,7 +23,7 @@ from rawclients import (
     status_of,
 )
 
-from keepclose.apiserver.serving.incoming import MAX_HEAD_BYTES, MAX_HEADER_LINES
+from keepclose.apiserver.http.request_parser import MAX_HEAD_BYTES, MAX_HEADER_LINES
 from keepclose.testing.processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.apiserver import service_cidrs
-from keepclose.apiserver.strategies.service_allocation import held_addresses
+from keepclose.apiserver.controllers import service_cidrs
+from keepclose.apiserver.registry.service_allocation import held_addresses
 from keepclose.model.service.types import Service
 from keepclose.testing.apiservers import Reply, serving
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.garbage import Collector
-from keepclose.apiserver.lifecycle import DeleteOptions, Propagation
-from keepclose.apiserver.resources import BY_KIND
+from keepclose.apiserver.controllers.garbage_collector import Collector
+from keepclose.apiserver.registry.deletion import DeleteOptions, Propagation
+from keepclose.apiserver.registry.registry import strategies
+from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Asked, Deleter
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.errors import Missing
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.registry import strategies
 from keepclose.testing.apiservers import Served, serving
 
 JsonObject = dict[str, Any]

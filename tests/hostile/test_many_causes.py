@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keepclose.apiserver.failures import MOST_CAUSE_CHARACTERS, MOST_CAUSES, invalid
+from keepclose.apiserver.status_errors import MOST_CAUSE_CHARACTERS, MOST_CAUSES, invalid
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
 from keepclose.testing.apiservers import Served, serving

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.schemas.protobuf import decode_protobuf
-from keepclose.apiserver.schemas.wires import MessageError
+from keepclose.apiserver.schema.protobuf import decode_protobuf
+from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.serving.application import MANY_VALUES
+from keepclose.apiserver.serving.fair_queue import Workers
 from keepclose.apiserver.serving.turns import Turns
-from keepclose.apiserver.serving.workers import Workers
 from keepclose.model.json_values import VALUES_MAX, JsonValuesError, decode_json
 from keepclose.testing.apiservers import Served, serving
 

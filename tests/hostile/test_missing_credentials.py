@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from keepclose.apiserver.security.certificates import Authority
-from keepclose.apiserver.security.tokens import Tokens
-from keepclose.apiserver.security.users import Role
+from keepclose.apiserver.auth.certificates import Authority
+from keepclose.apiserver.auth.credentials import Tokens
+from keepclose.apiserver.auth.users import Role
 
 
 @pytest.mark.parametrize("role", list(Role))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.schemas.scalars import Unread, store_quantity
+from keepclose.apiserver.schema.scalars import Unread, store_quantity
 from keepclose.lab.revisions import number_in
 from keepclose.lab.rollouts import resolve_share
 from keepclose.model.json_values import DEPTH_MAX, JsonDepthError, decode_json

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.serving.fair_queue import Abandoned, Workers, collect_cycles
 from keepclose.apiserver.serving.turns import SHARE_SECONDS, TURN_SECONDS, Turns
-from keepclose.apiserver.serving.workers import Abandoned, Workers, collect_cycles
+from keepclose.apiserver.status_errors import Failure
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.attackers import Attacker, Target
 from keepclose.testing.attacks import Tree

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.garbage import Collector
-from keepclose.apiserver.lifecycle import Propagation
-from keepclose.apiserver.resources import BY_KIND
+from keepclose.apiserver.controllers.garbage_collector import Collector
+from keepclose.apiserver.registry.deletion import Propagation
+from keepclose.apiserver.registry.metadata import OWNERS_MAX, metadata_causes
+from keepclose.apiserver.registry.registry import strategies
+from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.metadata import OWNERS_MAX, metadata_causes
-from keepclose.apiserver.strategies.registry import strategies
 from keepclose.testing.apiservers import PATIENCE, Served, serving
 
 JsonObject = dict[str, Any]

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.patching.merge import apply_merge_patch
-from keepclose.apiserver.patching.operations import (
+from keepclose.apiserver.patch.json_patch import (
     MAX_COPIED_BYTES,
     MAX_COPIED_VALUES,
     MAX_OPERATIONS,
     apply_json_patch,
 )
-from keepclose.apiserver.patching.strategic import apply_strategic_patch
+from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
+from keepclose.apiserver.patching.merge import apply_merge_patch
 from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 
 JsonObject = dict[str, Any]

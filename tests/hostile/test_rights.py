@@ -21,7 +21,7 @@ from rights_matrix import (
     wants_refusal,
 )
 
-from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
 from keepclose.apiserver.security.write_rights import restrict_own_node
 from keepclose.testing.apiservers import Served, serving
 

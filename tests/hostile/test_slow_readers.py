@@ -22,9 +22,10 @@ from rawclients import (
     status_of,
 )
 
-from keepclose.apiserver.serving import connections, limits, transfers
-from keepclose.apiserver.serving.messages import Answer, Request, Stream
-from keepclose.apiserver.serving.server import Server
+from keepclose.apiserver.http import connection
+from keepclose.apiserver.http.messages import Answer, Request, Stream
+from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.serving import limits, transfers
 from keepclose.apiserver.serving.transfers import Transfers
 from keepclose.testing.processes import Embedded, embedded_server
 
@@ -163,7 +164,7 @@ async def test_a_reader_that_stops_is_dropped(monkeypatch: pytest.MonkeyPatch) -
     def answer(asked: Request) -> Answer | Stream:
         return stream if asked.path == "/stream" else Answer(200, b"x" * (16 * MEBIBYTE))
 
-    monkeypatch.setattr(connections, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "STALLED_SECONDS", 0.2)
     server = Server(answer, context=None)
     port = await server.start("127.0.0.1", 0)
     for path in (b"/answer", b"/stream"):

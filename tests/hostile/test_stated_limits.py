@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import keepclose.apiserver
-from keepclose.apiserver.patching.operations import MAX_OPERATIONS
-from keepclose.apiserver.serving.incoming import MAX_BODY_BYTES, MAX_HEAD_BYTES
+from keepclose.apiserver.http.request_parser import MAX_BODY_BYTES, MAX_HEAD_BYTES
+from keepclose.apiserver.patch.json_patch import MAX_OPERATIONS
+from keepclose.apiserver.registry.metadata import FIELD_MANAGER_MAX
 from keepclose.apiserver.serving.options import _MOST_OPTIONS
 from keepclose.apiserver.strategies.configmaps import MAX_BYTES
-from keepclose.apiserver.strategies.metadata import FIELD_MANAGER_MAX
 from keepclose.model.json_values import DEPTH_MAX
 from keepclose.model.metadata import ANNOTATIONS_MAX_BYTES
 from keepclose.testing.apiservers import PATIENCE, Served, serving

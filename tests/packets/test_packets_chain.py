@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from loads import count_inside, loading
 
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.controller import Controller
 from keepclose.model.service.types import Service
 from keepclose.proxy.assembly import NodeProxy

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.testing.apiservers import serving
 from keepclose.testing.netanswers import Answer, Silence, answering, ask, calling, count_answers

@@ -12,9 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.apiserver.resources import RESOURCES, SUBRESOURCE_VERBS, Resource
-from keepclose.apiserver.security.roles import Rule, list_rules
-from keepclose.apiserver.security.users import (
+from keepclose.apiserver.auth.authorization import Rule, list_rules
+from keepclose.apiserver.auth.users import (
     ANONYMOUS,
     Role,
     User,
@@ -22,6 +21,7 @@ from keepclose.apiserver.security.users import (
     node_user,
     role_user,
 )
+from keepclose.apiserver.registry.resources import RESOURCES, SUBRESOURCE_VERBS, Resource
 from keepclose.testing.apiservers import Api, Reply
 
 JsonObject = dict[str, Any]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 from programs import program
 
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES
 from keepclose.model.service.types import Service
 from keepclose.network.relays import Relay

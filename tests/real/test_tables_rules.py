@@ -15,9 +15,9 @@ from unit_tables import (
     read,
 )
 
-from keepclose.apiserver.resources import RESOURCES
-from keepclose.apiserver.strategies.base import Context
-from keepclose.apiserver.strategies.endpoints import EndpointsStrategy
+from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
+from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.model.addresses import (
     cidr_causes,
     endpoint_ip_causes,

@@ -28,7 +28,7 @@ from unit_tables import (
     read,
 )
 
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.model.service.defaults import hide_on_read
 from keepclose.model.service.strategy import normalize_cluster_ips, patch_allocated_values
 from keepclose.model.service.types import Service

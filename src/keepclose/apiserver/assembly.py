@@ -22,25 +22,32 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.garbage import Collector
-from keepclose.apiserver.graces import Graces
-from keepclose.apiserver.kubernetes_service import (
+from keepclose.apiserver.auth.certificates import Authority, InvalidHostError
+from keepclose.apiserver.auth.credentials import InvalidNodeNameError, Tokens
+from keepclose.apiserver.controllers.default_objects import (
     MANAGER,
     AdvertiseError,
     KubernetesService,
     choose_advertised,
 )
+from keepclose.apiserver.controllers.garbage_collector import Collector
+from keepclose.apiserver.controllers.pod_reaper import Graces
+from keepclose.apiserver.controllers.service_cidrs import ServiceCIDRConditions
+from keepclose.apiserver.http.server import Server
 from keepclose.apiserver.namespace_objects import NamespaceObjects
-from keepclose.apiserver.resources import BY_KIND, Resource
+from keepclose.apiserver.registry.allocation_ranges import RangeError
+from keepclose.apiserver.registry.registry import (
+    AllocationSettings,
+    make_ranges,
+    strategies,
+)
+from keepclose.apiserver.registry.resources import BY_KIND, Resource
 from keepclose.apiserver.schemas.definitions import load_types
-from keepclose.apiserver.security.certificates import Authority, InvalidHostError
 from keepclose.apiserver.security.files import BrokenFileError, make_private_directory
 from keepclose.apiserver.security.kubeconfigs import write_kubeconfigs, write_node_kubeconfig
-from keepclose.apiserver.security.tokens import InvalidNodeNameError, Tokens
-from keepclose.apiserver.service_cidrs import ServiceCIDRConditions
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
+from keepclose.apiserver.serving.fair_queue import collect_cycles
 from keepclose.apiserver.serving.guard import Guard
 from keepclose.apiserver.serving.limits import (
     MAX_CONNECTIONS,
@@ -51,19 +58,12 @@ from keepclose.apiserver.serving.metrics import Metrics
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.pages import make_pages
-from keepclose.apiserver.serving.server import Server
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.watching import BOOKMARK_SECONDS
-from keepclose.apiserver.serving.workers import collect_cycles
 from keepclose.apiserver.serving.writing import Writer, timestamp
+from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.allocation.ranges import RangeError
-from keepclose.apiserver.strategies.registry import (
-    AllocationSettings,
-    make_ranges,
-    strategies,
-)
 from keepclose.apiserver.strategies.servicecidrs import DEFAULT_NAME, default_service_cidr
 from keepclose.model.gates import FeatureGates
 from keepclose.runtime.event_loop import find_loop_factory

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from keepclose.apiserver.resources import Resource
+from keepclose.apiserver.registry.resources import Resource
 from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
 
 JsonObject = dict[str, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from typing import Any, Final
 
-from keepclose.apiserver.resources import (
+from keepclose.apiserver.registry.resources import (
     RESOURCES,
     SERVED,
     SUBRESOURCE_VERBS,

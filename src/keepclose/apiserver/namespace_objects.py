@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.following import follow_stores
-from keepclose.apiserver.garbage import NAMESPACES
-from keepclose.apiserver.resources import BY_KIND, Resource
+from keepclose.apiserver.controllers.garbage_collector import NAMESPACES
+from keepclose.apiserver.controllers.store_follower import follow_stores
+from keepclose.apiserver.registry.resources import BY_KIND, Resource
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer

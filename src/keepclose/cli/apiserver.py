@@ -134,7 +134,7 @@ def _read_settings(
         if error.name is None or error.name.startswith("keepclose"):
             raise
         fail(f"{error.name} is not installed; the API server needs: pip install {error.name}")
-    from keepclose.apiserver.strategies.registry import AllocationSettings
+    from keepclose.apiserver.registry.registry import AllocationSettings
 
     first, dash, last = service_node_port_range.partition("-")
     if not dash or not all(re.fullmatch("[0-9]{1,5}", part) for part in (first, last)):

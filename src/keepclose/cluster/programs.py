@@ -13,7 +13,7 @@ import msgspec
 
 from keepclose.apiserver.assembly import ServerSettings, StartError
 from keepclose.apiserver.assembly import run as run_apiserver
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.process import Listening, run_controller
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.in_cluster import load_settings

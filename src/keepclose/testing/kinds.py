@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
-from keepclose.apiserver.strategies.metadata import metadata_causes
-from keepclose.apiserver.strategies.registry import AllocationSettings, strategies
+from keepclose.apiserver.registry.metadata import metadata_causes
+from keepclose.apiserver.registry.registry import AllocationSettings, strategies
+from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
+from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 
 NOW: Final = "2026-01-02T03:04:05Z"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.patching.fieldsets import (
+from keepclose.apiserver.patch.field_sets import (
     FieldSet,
     FieldSetError,
     contains,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.patching.operations import MAX_OPERATIONS, apply_json_patch
+from keepclose.apiserver.patch.json_patch import MAX_OPERATIONS, apply_json_patch
+from keepclose.apiserver.status_errors import Failure
 
 DOCUMENT: dict[str, Any] = {
     "spec": {"ports": [{"port": 80}, {"port": 443}], "type": "ClusterIP", "on": True},

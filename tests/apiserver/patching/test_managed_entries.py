@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.patching.entries import (
+from keepclose.apiserver.patch.field_sets import set_of
+from keepclose.apiserver.patch.managed_fields import (
     EntryError,
     cap_updates,
     is_reset,
@@ -16,7 +17,6 @@ from keepclose.apiserver.patching.entries import (
     sort_entries,
     write_entries,
 )
-from keepclose.apiserver.patching.fieldsets import set_of
 
 
 def _entry(manager: str, operation: str = "Update", **more: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.patching.merge import apply_merge_patch
+from keepclose.apiserver.status_errors import Failure
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.patching.texts import encode_sorted, name_type, show
+from keepclose.apiserver.patch.go_format import encode_sorted, name_type, show
 
 
 @pytest.mark.parametrize(

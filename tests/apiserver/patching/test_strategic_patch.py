@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.patching.strategic import apply_strategic_patch
+from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
+from keepclose.apiserver.schema.types import Form, Type
 from keepclose.apiserver.schemas.definitions import load_types
-from keepclose.apiserver.schemas.types import Form, Type
+from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 
 _TEXT = Type(Form.STRING)

@@ -9,7 +9,8 @@ from importlib.resources import files
 import msgspec
 import pytest
 
-from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.schema.types import ANY, Form, ListKind, Type
 from keepclose.apiserver.schemas.definitions import (
     _Builder,
     load_definitions,
@@ -17,7 +18,6 @@ from keepclose.apiserver.schemas.definitions import (
     published,
     type_of,
 )
-from keepclose.apiserver.schemas.types import ANY, Form, ListKind, Type
 from keepclose.model.gates import FeatureGates, Gate
 
 GATES = FeatureGates()

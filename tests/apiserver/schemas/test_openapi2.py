@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.schemas.openapi2 import PROTOBUF, json_document, protobuf_document
+from keepclose.apiserver.schema.openapi2 import PROTOBUF, json_document, protobuf_document
 from keepclose.model.gates import FeatureGates
 
 GATES = FeatureGates()

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.resources import RESOURCES
+from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.schema.protobuf import decode_protobuf, load_messages
+from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.schemas.checking import check_object
 from keepclose.apiserver.schemas.definitions import load_definitions, load_types, published
-from keepclose.apiserver.schemas.protobuf import decode_protobuf, load_messages
-from keepclose.apiserver.schemas.wires import MessageError
 from keepclose.model.gates import FeatureGates
 
 # Written by k8s.io/apimachinery 0.36: each object by its protobuf and its JSON serializer.

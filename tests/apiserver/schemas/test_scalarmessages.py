@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.schemas.scalarmessages import (
     read_base64,
     read_bool,
@@ -15,7 +16,6 @@ from keepclose.apiserver.schemas.scalarmessages import (
     read_quantity,
     read_time,
 )
-from keepclose.apiserver.schemas.wires import MessageError
 
 
 def fields(*numbers: int) -> bytes:

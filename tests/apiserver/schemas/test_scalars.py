@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepclose.apiserver.schemas.scalars import Unread, store_bytes, store_quantity, store_time
+from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
 from keepclose.model.quantities import MUST_BE_QUANTITY, millis
 
 SUFFIX = "unable to parse quantity's suffix"

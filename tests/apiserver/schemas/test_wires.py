@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.schemas.wires import (
+from keepclose.apiserver.schema.protobuf_wire import (
     MAX_DEPTH,
     MessageError,
     read_varint,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.auth.users import ANONYMOUS, User, known_user
 from keepclose.apiserver.security.authentication import authenticate
-from keepclose.apiserver.security.users import ANONYMOUS, User, known_user
+from keepclose.apiserver.status_errors import Failure
 
 VIEWER = User("keepclose:viewer", ("keepclose:viewers", "system:authenticated"))
 GOOD = "a-token-that-is-good"

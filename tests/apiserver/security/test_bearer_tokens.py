@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from keepclose.apiserver.auth.credentials import InvalidNodeNameError, Tokens
+from keepclose.apiserver.auth.users import Role, User, node_user, role_user
 from keepclose.apiserver.security.files import BrokenFileError
-from keepclose.apiserver.security.tokens import InvalidNodeNameError, Tokens
-from keepclose.apiserver.security.users import Role, User, node_user, role_user
 
 
 def age_directory(directory: Path, seconds: float) -> None:

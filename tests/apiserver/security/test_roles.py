@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from keepclose.apiserver.security.roles import Action, Rule, allowed, list_rules, refusal
-from keepclose.apiserver.security.users import (
+from keepclose.apiserver.auth.authorization import Action, Rule, allowed, list_rules, refusal
+from keepclose.apiserver.auth.users import (
     ANONYMOUS,
     Role,
     User,

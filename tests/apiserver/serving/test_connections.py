@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from keepclose.apiserver.serving import connections
-from keepclose.apiserver.serving.messages import Answer, Request, Stream
-from keepclose.apiserver.serving.server import Server
+from keepclose.apiserver.http import connection
+from keepclose.apiserver.http.messages import Answer, Request, Stream
+from keepclose.apiserver.http.server import Server
 from keepclose.testing.apiservers import PATIENCE
 
 
@@ -251,7 +251,7 @@ async def test_a_request_that_never_ends_is_given_up(
 ) -> None:
     """Half a request does not hold a connection for ever."""
     _, port, server = served
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /x HTTP/1.1\r\nHost:")
     await writer.drain()

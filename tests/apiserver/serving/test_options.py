@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.serving.options import (
     parse_query,
     read_list_options,
     read_write_options,
     wants_watch,
 )
+from keepclose.apiserver.status_errors import Failure
 
 
 def test_the_first_of_repeated_options_counts() -> None:

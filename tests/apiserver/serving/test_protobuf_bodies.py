@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.resources import BY_KIND
+from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.schemas.definitions import type_of
-from keepclose.apiserver.serving.bodies import PROTOBUF, media_type_of, read_object, read_values
+from keepclose.apiserver.serving.request_bodies import (
+    PROTOBUF,
+    media_type_of,
+    read_object,
+    read_values,
+)
+from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 
 CONFIG_MAP = b"k8s\x00\n\x0f\n\x02v1\x12\tConfigMap\x12\x10\n\x04\n\x02cm\x12\x08\n\x01a\x12\x03one"

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keepclose.apiserver.security.certificates import Authority
+from keepclose.apiserver.auth.certificates import Authority
 from keepclose.testing.apiservers import PATIENCE, Api, Served, connected, serving
 from keepclose.testing.certificates import Authority as Stranger
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import structlog
 
-from keepclose.apiserver.lifecycle import Propagation
-from keepclose.apiserver.resources import BY_KIND
+from keepclose.apiserver.registry.deletion import Propagation
+from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.storage.errors import StorageError
-from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
 from keepclose.testing.apiservers import PATIENCE, Served
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.strategies.registry import AllocationSettings
+from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.testing.apiservers import Served, serving
 
 JsonObject = dict[str, Any]

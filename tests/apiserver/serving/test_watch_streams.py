@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.serving.forms import Form, Shape
+from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.serving.negotiation import Form, Shape
 from keepclose.apiserver.serving.options import parse_query, read_list_options
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.watching import Watch

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from keepclose.apiserver.strategies.allocation.ranges import AddressRange, NodePorts, RangeError
+from keepclose.apiserver.registry.allocation_ranges import AddressRange, NodePorts, RangeError
 
 
 def test_first_and_last_address_of_a_network_are_never_handed_out() -> None:

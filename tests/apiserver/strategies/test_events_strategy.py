@@ -6,8 +6,8 @@ from copy import deepcopy
 
 import pytest
 
-from keepclose.apiserver.strategies.base import JsonObject
-from keepclose.apiserver.strategies.events import strict_event_causes
+from keepclose.apiserver.registry.events import strict_event_causes
+from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 NOT_A_NAME = (

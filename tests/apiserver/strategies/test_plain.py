@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
+from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.model.gates import FeatureGates
 

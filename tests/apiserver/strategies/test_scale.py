@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.strategies.base import JsonObject
+from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.strategies.scale import scale_of, write_scale
 from keepclose.testing.kinds import raw
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.strategies.base import JsonObject
-from keepclose.apiserver.strategies.metadata import (
+from keepclose.apiserver.registry.metadata import (
     beyond_metadata,
     carry_system_metadata,
     metadata_causes,
     read_metadata,
 )
+from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.apiserver.status_errors import Failure
 from keepclose.model.field_errors import required
 from keepclose.model.metadata_validation import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
 from keepclose.testing.kinds import raw

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.resources import RESOURCES
-from keepclose.apiserver.strategies.allocation.ranges import RangeError
-from keepclose.apiserver.strategies.registry import AllocationSettings, make_ranges, strategies
+from keepclose.apiserver.registry.allocation_ranges import RangeError
+from keepclose.apiserver.registry.registry import AllocationSettings, make_ranges, strategies
+from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.service.types import Service
 

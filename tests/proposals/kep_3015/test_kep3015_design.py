@@ -21,7 +21,7 @@ from proposalscenes import (
     own_zones,
 )
 
-from keepclose.apiserver.schemas.protobuf import load_messages
+from keepclose.apiserver.schema.protobuf import load_messages
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates
 from keepclose.testing.builders import endpoint, endpoint_slice

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepclose.apiserver.patching.fieldsets import show_path
-from keepclose.apiserver.patching.shapes import Kind, StepError, shape_of, step_of
-from keepclose.apiserver.patching.texts import name_type, quote, show
-from keepclose.apiserver.schemas.types import Form, Type
+from keepclose.apiserver.patch.field_sets import show_path
+from keepclose.apiserver.patch.go_format import name_type, quote, show
+from keepclose.apiserver.patch.shapes import Kind, StepError, shape_of, step_of
+from keepclose.apiserver.schema.types import Form, Type
 
 # The steps to a value, innermost first. They are put together for the few values that do not fit.
 Path = tuple["Path", str] | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.patching.entries import UPDATE, Owner
-from keepclose.apiserver.patching.fieldsets import show_path
-from keepclose.apiserver.patching.texts import quote
+from keepclose.apiserver.patch.field_sets import show_path
+from keepclose.apiserver.patch.go_format import quote
+from keepclose.apiserver.patch.managed_fields import UPDATE, Owner
+from keepclose.apiserver.status_errors import Failure
 
 Conflict = tuple[Owner, tuple[str, ...]]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from keepclose.apiserver.patch.comparing import compare_objects
+from keepclose.apiserver.patch.field_sets import FieldSet, difference
+from keepclose.apiserver.patch.go_format import encode_sorted
+from keepclose.apiserver.patch.shapes import shape_of
+from keepclose.apiserver.patch.typed_values import list_fields
 from keepclose.apiserver.patching.checking import find_misfits
-from keepclose.apiserver.patching.combining import list_fields
-from keepclose.apiserver.patching.comparing import compare_objects
-from keepclose.apiserver.patching.fieldsets import FieldSet, difference
-from keepclose.apiserver.patching.shapes import shape_of
-from keepclose.apiserver.patching.texts import encode_sorted
-from keepclose.apiserver.schemas.types import Type
+from keepclose.apiserver.schema.types import Type
 from keepclose.model.json_values import decode_json
 
 JsonObject = dict[str, Any]

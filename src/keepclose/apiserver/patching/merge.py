@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepclose.apiserver.failures import bad_request
+from keepclose.apiserver.status_errors import bad_request
 from keepclose.model.json_values import JsonDepthError, check_depth
 
 JsonObject = dict[str, Any]

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepclose.apiserver.patching.blanks import Resets, blank_of, resets_of
-from keepclose.apiserver.patching.comparing import compare_objects
-from keepclose.apiserver.patching.entries import (
+from keepclose.apiserver.patch.comparing import compare_objects
+from keepclose.apiserver.patch.field_sets import (
+    FieldSet,
+    difference,
+    union,
+    without_subtrees,
+)
+from keepclose.apiserver.patch.managed_fields import (
     UPDATE,
     EntryError,
     Owner,
@@ -24,14 +29,9 @@ from keepclose.apiserver.patching.entries import (
     with_fields,
     write_entries,
 )
-from keepclose.apiserver.patching.fieldsets import (
-    FieldSet,
-    difference,
-    union,
-    without_subtrees,
-)
-from keepclose.apiserver.patching.shapes import Shape, StepError, shape_of
-from keepclose.apiserver.schemas.types import Type
+from keepclose.apiserver.patch.shapes import Shape, StepError, shape_of
+from keepclose.apiserver.patch.zero_values import Resets, blank_of, resets_of
+from keepclose.apiserver.schema.types import Type
 
 JsonObject = dict[str, Any]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.schemas.checkers import checker_of
+from keepclose.apiserver.schema.checking import checker_of
+from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.schemas.findings import MAX_FINDINGS, Problem, word_of
-from keepclose.apiserver.schemas.types import Type
 
 
 class Problems(msgspec.Struct):

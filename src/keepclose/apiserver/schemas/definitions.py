@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.resources import Resource
-from keepclose.apiserver.schemas.types import ANY, Form, ListKind, Type
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.schema.types import ANY, Form, ListKind, Type
 from keepclose.model.gates import FeatureGates, Gate
 
 META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1."

@@ -10,6 +10,8 @@ import base64
 from collections.abc import Callable
 from typing import Any, Final
 
+from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
+from keepclose.apiserver.schema.types import Form, Type
 from keepclose.apiserver.schemas.findings import (
     Checker,
     Found,
@@ -18,8 +20,6 @@ from keepclose.apiserver.schemas.findings import (
     find_wrong,
     word_of,
 )
-from keepclose.apiserver.schemas.scalars import Unread, store_bytes, store_quantity, store_time
-from keepclose.apiserver.schemas.types import Form, Type
 from keepclose.model.quantities import MUST_BE_QUANTITY
 
 _RANGES: Final = {

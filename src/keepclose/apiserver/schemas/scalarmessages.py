@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.schemas.wires import (
+from keepclose.apiserver.schema.protobuf_wire import (
     MAX_DEPTH,
     MessageError,
     Value,

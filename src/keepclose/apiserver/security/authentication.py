@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from keepclose.apiserver.failures import Failure, unauthorized
-from keepclose.apiserver.security.users import ANONYMOUS, User, known_user
+from keepclose.apiserver.auth.users import ANONYMOUS, User, known_user
+from keepclose.apiserver.status_errors import Failure, unauthorized
 
 PeerCertificate = Mapping[str, Any]
 """A certificate as `ssl.SSLSocket.getpeercert` returns it; empty when none was verified."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from keepclose.apiserver.failures import bad_request
-from keepclose.apiserver.security.roles import Action, allowed, refusal
-from keepclose.apiserver.security.users import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
+from keepclose.apiserver.auth.authorization import Action, allowed, refusal
+from keepclose.apiserver.auth.users import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
+from keepclose.apiserver.status_errors import bad_request
 from keepclose.model.field_errors import render_value
 
 GROUP_HEADER: Final = b"impersonate-group"

@@ -13,13 +13,13 @@ from typing import Final
 
 import yaml
 
+from keepclose.apiserver.auth.credentials import Tokens
+from keepclose.apiserver.auth.users import NODE_PREFIX, Role, role_user
 from keepclose.apiserver.security.files import (
     make_private_directory,
     read_private,
     write_private,
 )
-from keepclose.apiserver.security.tokens import Tokens
-from keepclose.apiserver.security.users import NODE_PREFIX, Role, role_user
 
 CLUSTER: Final = "keepclose"
 

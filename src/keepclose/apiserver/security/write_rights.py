@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.failures import forbidden
-from keepclose.apiserver.security.roles import Action, allowed, refusal
-from keepclose.apiserver.security.users import User
+from keepclose.apiserver.auth.authorization import Action, allowed, refusal
+from keepclose.apiserver.auth.users import User
+from keepclose.apiserver.status_errors import forbidden
 from keepclose.model.field_errors import render_value
 
 _NODES: Final = ("", "nodes")

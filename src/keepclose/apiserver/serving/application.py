@@ -15,30 +15,23 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from keepclose.apiserver.failures import (
-    Failure,
-    method_not_allowed,
-    no_such_path,
-    stale,
-    too_many_requests,
-)
-from keepclose.apiserver.security.users import AUTHENTICATED, MASTERS, User
-from keepclose.apiserver.serving.answers import answer_failure, answer_with, noting
+from keepclose.apiserver.auth.users import AUTHENTICATED, MASTERS, User
+from keepclose.apiserver.http.messages import Answer, Pending, Request, Stream
+from keepclose.apiserver.registry.endpointslices import DEPRECATED
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, Attempt, OvertakenError
-from keepclose.apiserver.serving.bodies import PROTOBUF, YAML_TYPES, media_type_of
 from keepclose.apiserver.serving.container_requests import refuse_container_request
 from keepclose.apiserver.serving.deleting import Deleter
-from keepclose.apiserver.serving.forms import (
+from keepclose.apiserver.serving.fair_queue import Workers
+from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
+from keepclose.apiserver.serving.negotiation import (
     YAML,
     Form,
     ListRendering,
     read_accept,
     render_list,
 )
-from keepclose.apiserver.serving.identities import check_path_name
-from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
-from keepclose.apiserver.serving.messages import Answer, Pending, Request, Stream
 from keepclose.apiserver.serving.notices import warning_headers
+from keepclose.apiserver.serving.object_meta import check_path_name
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import (
     parse_query,
@@ -46,14 +39,21 @@ from keepclose.apiserver.serving.options import (
     wants_watch,
 )
 from keepclose.apiserver.serving.reading import choose, read_candidates
+from keepclose.apiserver.serving.request_bodies import PROTOBUF, YAML_TYPES, media_type_of
+from keepclose.apiserver.serving.responses import answer_failure, answer_with, noting
 from keepclose.apiserver.serving.reviews import answer_review, answers_review
 from keepclose.apiserver.serving.targets import Target, parse_path, verb_of
 from keepclose.apiserver.serving.turns import Turns
 from keepclose.apiserver.serving.watching import Watch
-from keepclose.apiserver.serving.workers import Workers
+from keepclose.apiserver.status_errors import (
+    Failure,
+    method_not_allowed,
+    no_such_path,
+    stale,
+    too_many_requests,
+)
 from keepclose.apiserver.storage.errors import Exists, Missing, Stale, StorageError
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.endpoints import DEPRECATED
 
 log = structlog.get_logger(__name__)
 Query = dict[str, str]

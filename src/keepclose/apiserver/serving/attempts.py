@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar
 
-from keepclose.apiserver.serving.workers import Workers
+from keepclose.apiserver.serving.fair_queue import Workers
 from keepclose.apiserver.storage.entries import Entry, JsonObject
 from keepclose.apiserver.storage.store import Store
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.status_errors import Failure
 
 _NO_CONTAINERS: Final = "no containers run here, pods of a keepclose lab are network namespaces"
 _find = re.compile(

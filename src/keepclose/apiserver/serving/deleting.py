@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.failures import bad_request, invalid, not_found, stale
-from keepclose.apiserver.lifecycle import (
+from keepclose.apiserver.http.messages import Request
+from keepclose.apiserver.registry.deletion import (
     DeleteOptions,
     Deletion,
     Preconditions,
@@ -18,19 +18,19 @@ from keepclose.apiserver.lifecycle import (
     decide_deletion,
     refuse_immortal,
 )
-from keepclose.apiserver.resources import BY_STORE, Resource
+from keepclose.apiserver.registry.resources import BY_STORE, Resource
+from keepclose.apiserver.registry.strategy import Strategy
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
-from keepclose.apiserver.serving.bodies import JsonObject, media_type_of, read_values
-from keepclose.apiserver.serving.forms import Form, render_entry
-from keepclose.apiserver.serving.messages import Request
+from keepclose.apiserver.serving.negotiation import Form, render_entry
 from keepclose.apiserver.serving.options import ListOptions, Query, read_integer
 from keepclose.apiserver.serving.reading import Listed, read_list
+from keepclose.apiserver.serving.request_bodies import JsonObject, media_type_of, read_values
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
+from keepclose.apiserver.status_errors import bad_request, invalid, not_found, stale
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Missing, Stale
-from keepclose.apiserver.strategies.base import Strategy
 from keepclose.model.field_errors import not_supported
 
 

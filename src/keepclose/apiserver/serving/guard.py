@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from keepclose.apiserver.failures import Failure
+from keepclose.apiserver.auth.authorization import Action, allowed, may_create_some, refusal
+from keepclose.apiserver.auth.users import ANONYMOUS, MASTERS, User
+from keepclose.apiserver.http.messages import Request
 from keepclose.apiserver.security.authentication import TokenSource, authenticate
 from keepclose.apiserver.security.impersonation import impersonate, read_impersonation
-from keepclose.apiserver.security.roles import Action, allowed, may_create_some, refusal
-from keepclose.apiserver.security.users import ANONYMOUS, MASTERS, User
 from keepclose.apiserver.security.write_rights import WriteRights
-from keepclose.apiserver.serving.messages import Request
 from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.status_errors import Failure
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 

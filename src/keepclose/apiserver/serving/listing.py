@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from functools import partial
 from typing import Final
 
-from keepclose.apiserver.serving.answers import content_type_of
-from keepclose.apiserver.serving.forms import ListRendering
+from keepclose.apiserver.serving.negotiation import ListRendering
+from keepclose.apiserver.serving.responses import content_type_of
 from keepclose.apiserver.storage.entries import Entry
 
 Run = Callable[[Callable[[], bytes]], Awaitable[bytes]]

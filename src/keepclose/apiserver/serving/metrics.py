@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from keepclose.apiserver.resources import RESOURCES
-from keepclose.apiserver.serving.connection_table import ConnectionTable
+from keepclose.apiserver.http.connection_table import ConnectionTable
+from keepclose.apiserver.registry.resources import RESOURCES
 from keepclose.apiserver.serving.loop_meter import LoopMeter
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.store import Store

@@ -11,31 +11,31 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.failures import unsupported_patch_type
+from keepclose.apiserver.http.messages import Answer, Request
+from keepclose.apiserver.patch.json_patch import apply_json_patch
+from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.patching.merge import apply_merge_patch
-from keepclose.apiserver.patching.operations import apply_json_patch
-from keepclose.apiserver.patching.strategic import apply_strategic_patch
-from keepclose.apiserver.resources import BINDINGS
-from keepclose.apiserver.serving import bodies
-from keepclose.apiserver.serving.answers import (
-    answer_status,
-    answer_with,
-    answer_written,
-    noting,
-)
-from keepclose.apiserver.serving.binding import SUCCESS, bind_pod
+from keepclose.apiserver.registry.resources import BINDINGS
+from keepclose.apiserver.serving import request_bodies
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
-from keepclose.apiserver.serving.forms import Form, encode, render_entry, render_list
-from keepclose.apiserver.serving.identities import drop_duplicate_owners
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.serving.negotiation import Form, encode, render_entry, render_list
+from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
 from keepclose.apiserver.serving.options import (
     WriteOptions,
     read_list_options,
     read_write_options,
 )
 from keepclose.apiserver.serving.reading import read_one
+from keepclose.apiserver.serving.responses import (
+    answer_status,
+    answer_with,
+    answer_written,
+    noting,
+)
+from keepclose.apiserver.serving.subresources import SUCCESS, bind_pod
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer, manager_name
+from keepclose.apiserver.status_errors import unsupported_patch_type
 from keepclose.apiserver.strategies.scale import scale_of, write_scale
 
 Query = dict[str, str]
@@ -73,9 +73,9 @@ class Operations:
         binds = target.subresource == "binding" or target.resource is BINDINGS
         resource = BINDINGS if binds else target.resource
         options = read_write_options(query)
-        new, warnings = bodies.read_object(
+        new, warnings = request_bodies.read_object(
             request.body,
-            bodies.media_type_of(request.header(b"content-type")),
+            request_bodies.media_type_of(request.header(b"content-type")),
             resource,
             self.writer.type_of(resource),
             validation=options.field_validation,
@@ -94,13 +94,13 @@ class Operations:
         """Put an object in place of the stored one."""
         resource = target.resource
         options = read_write_options(query)
-        media_type = bodies.media_type_of(request.header(b"content-type"))
+        media_type = request_bodies.media_type_of(request.header(b"content-type"))
         manager = _manager(options, request)
         if target.subresource == "scale":
-            scale = bodies.read_values(request.body, media_type, bodies.SCALE.kind)
-            bodies.check_scale(scale, self.writer.type_of(bodies.SCALE))
+            scale = request_bodies.read_values(request.body, media_type, request_bodies.SCALE.kind)
+            request_bodies.check_scale(scale, self.writer.type_of(request_bodies.SCALE))
             return self._scaled(target, scale, options, manager, form)
-        new, warnings = bodies.read_object(
+        new, warnings = request_bodies.read_object(
             request.body,
             media_type,
             resource,
@@ -117,15 +117,15 @@ class Operations:
     def patch(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
         """Change an object by a patch of any type."""
         resource = target.resource
-        media_type = bodies.media_type_of(request.header(b"content-type"))
-        if media_type not in bodies.PATCH_TYPES:
+        media_type = request_bodies.media_type_of(request.header(b"content-type"))
+        if media_type not in request_bodies.PATCH_TYPES:
             raise unsupported_patch_type()
         options = read_write_options(query, patch=media_type)
         scaled = target.subresource == "scale"
-        shape = self.writer.type_of(bodies.SCALE if scaled else resource, target)
-        if media_type == bodies.APPLY:
-            manager = bodies.required_manager(options.field_manager)
-            applied = bodies.read_applied(request.body, resource)
+        shape = self.writer.type_of(request_bodies.SCALE if scaled else resource, target)
+        if media_type == request_bodies.APPLY:
+            manager = request_bodies.required_manager(options.field_manager)
+            applied = request_bodies.read_applied(request.body, resource)
             written = self.writer.apply(
                 target, applied, options, manager=manager, rights=request.rights
             )
@@ -133,17 +133,19 @@ class Operations:
         manager = _manager(options, request)
         current = self.writer.current(target)
         document = scale_of(resource, current) if scaled else current
-        if media_type == bodies.JSON_PATCH:
+        if media_type == request_bodies.JSON_PATCH:
             patched = apply_json_patch(document, request.body)
-        elif media_type == bodies.MERGE_PATCH:
-            patched = apply_merge_patch(document, bodies.read_patch(request.body))
+        elif media_type == request_bodies.MERGE_PATCH:
+            patched = apply_merge_patch(document, request_bodies.read_patch(request.body))
         else:
-            patched = apply_strategic_patch(document, bodies.read_patch(request.body), shape)
+            patched = apply_strategic_patch(
+                document, request_bodies.read_patch(request.body), shape
+            )
         if scaled:
-            bodies.check_scale(patched, shape, patched=True)
+            request_bodies.check_scale(patched, shape, patched=True)
             return self._scaled(target, patched, options, manager, form)
-        bodies.check_kind(patched, resource)
-        warnings = bodies.check_patched(
+        request_bodies.check_kind(patched, resource)
+        warnings = request_bodies.check_patched(
             patched, resource, shape, validation=options.field_validation
         )
         with noting(warnings):

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from keepclose.apiserver.failures import Failure, bad_request, invalid
-from keepclose.apiserver.strategies.metadata import manager_causes
+from keepclose.apiserver.registry.metadata import manager_causes
+from keepclose.apiserver.status_errors import Failure, bad_request, invalid
 from keepclose.model.field_errors import Cause, forbidden, not_supported
 from keepclose.model.numbers import parse_int64
 from keepclose.model.selectors import (

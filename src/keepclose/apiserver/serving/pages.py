@@ -8,11 +8,11 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from keepclose.apiserver import discovery
-from keepclose.apiserver.failures import no_such_path, not_acceptable
-from keepclose.apiserver.schemas import openapi2, openapi3
+from keepclose.apiserver.http.messages import Answer, Request
+from keepclose.apiserver.schema import openapi2, openapi3
+from keepclose.apiserver.schema.operations import group_paths
 from keepclose.apiserver.schemas.documents import Document
-from keepclose.apiserver.schemas.operations import group_paths
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.status_errors import no_such_path, not_acceptable
 from keepclose.model.gates import FeatureGates
 
 JsonObject = dict[str, Any]

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.apiserver.failures import Failure, bad_request, expired, not_found
 from keepclose.apiserver.serving.options import EXACT, ListOptions, check_version
 from keepclose.apiserver.serving.selection import Selection
 from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.status_errors import Failure, bad_request, expired, not_found
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Compacted

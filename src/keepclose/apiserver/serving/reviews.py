@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.failures import Failure, bad_request
+from keepclose.apiserver.auth.authorization import Action, allowed, list_rules
+from keepclose.apiserver.auth.users import User
+from keepclose.apiserver.http.messages import Answer, Request
 from keepclose.apiserver.schemas.findings import word_of
-from keepclose.apiserver.security.roles import Action, allowed, list_rules
-from keepclose.apiserver.security.users import User
-from keepclose.apiserver.serving.bodies import media_type_of, read_values
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
+from keepclose.apiserver.status_errors import Failure, bad_request
 
 JsonObject = dict[str, Any]
 _ACCESS_REVIEW: Final = "SelfSubjectAccessReview"

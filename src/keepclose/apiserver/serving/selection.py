@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from keepclose.apiserver.conversion import from_stored
-from keepclose.apiserver.failures import Failure, bad_request
-from keepclose.apiserver.resources import Resource
+from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.serving.options import ListOptions
+from keepclose.apiserver.status_errors import Failure, bad_request
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.model.selectors import FieldMatcher, FieldSelector, LabelMatcher, LabelSelector
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from keepclose.apiserver.resources import (
+from keepclose.apiserver.registry.resources import (
     BINDINGS,
     BY_PATH,
     SUBRESOURCE_VERBS,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from keepclose.apiserver.failures import too_many_requests
+from keepclose.apiserver.status_errors import too_many_requests
 
 T = TypeVar("T")
 

@@ -17,18 +17,19 @@ from typing import Final
 import msgspec
 
 from keepclose.apiserver import conversion
-from keepclose.apiserver.failures import Failure, already_exists, conflict, invalid, not_found
-from keepclose.apiserver.lifecycle import is_finished
-from keepclose.apiserver.patching.applying import apply_configuration
-from keepclose.apiserver.patching.entries import restore_times
+from keepclose.apiserver.patch.apply import apply_configuration
+from keepclose.apiserver.patch.managed_fields import restore_times
 from keepclose.apiserver.patching.ownership import record_update
-from keepclose.apiserver.resources import BY_STORE, Resource
+from keepclose.apiserver.registry.deletion import is_finished
+from keepclose.apiserver.registry.events import newer_event_causes
+from keepclose.apiserver.registry.metadata import metadata_causes
+from keepclose.apiserver.registry.resources import BY_STORE, Resource
+from keepclose.apiserver.registry.strategy import Context, Strategy
+from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.schemas.checking import check_object
 from keepclose.apiserver.schemas.definitions import load_types
-from keepclose.apiserver.schemas.types import Type
 from keepclose.apiserver.security.write_rights import WriteRights
-from keepclose.apiserver.serving.bodies import JsonObject
-from keepclose.apiserver.serving.identities import (
+from keepclose.apiserver.serving.object_meta import (
     check_name,
     check_versions,
     generate_name,
@@ -36,13 +37,12 @@ from keepclose.apiserver.serving.identities import (
 )
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.reading import read_one
+from keepclose.apiserver.serving.request_bodies import JsonObject
 from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.status_errors import Failure, already_exists, conflict, invalid, not_found
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import NoSpace, TooLarge
-from keepclose.apiserver.strategies.base import Context, Strategy
-from keepclose.apiserver.strategies.events import newer_event_causes
-from keepclose.apiserver.strategies.metadata import metadata_causes
 from keepclose.model.gates import FeatureGates, Gate
 
 _SERVICE: Final = "io.k8s.api.core.v1.Service"

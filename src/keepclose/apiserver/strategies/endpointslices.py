@@ -6,8 +6,8 @@ Hints whose gate is off are dropped unless the stored slice has some.
 
 from __future__ import annotations
 
-from keepclose.apiserver.strategies.base import Context, JsonObject
-from keepclose.apiserver.strategies.metadata import beyond_metadata, carry_system_metadata
+from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
+from keepclose.apiserver.registry.strategy import Context, JsonObject
 from keepclose.apiserver.strategies.overlay import carry
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.apiserver.strategies.typed import read_as

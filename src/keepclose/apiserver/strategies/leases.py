@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.apiserver.strategies.base import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.model.field_errors import Cause, invalid
 from keepclose.model.workload_rules import NOT_NEGATIVE

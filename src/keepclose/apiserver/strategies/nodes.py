@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from keepclose.apiserver.strategies.base import Context, JsonObject
-from keepclose.apiserver.strategies.metadata import beyond_metadata
+from keepclose.apiserver.registry.metadata import beyond_metadata
+from keepclose.apiserver.registry.strategy import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy, keep_all_but_status
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.addresses import cidr_causes, family_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.resources import Resource
-from keepclose.apiserver.strategies.base import Context, JsonObject, Strategy
-from keepclose.apiserver.strategies.metadata import carry_system_metadata
+from keepclose.apiserver.registry.metadata import carry_system_metadata
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
 from keepclose.model.field_errors import Cause
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from keepclose.apiserver.strategies.metadata import beyond_metadata
+from keepclose.apiserver.registry.metadata import beyond_metadata
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.field_errors import (
     Cause,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, Final
 
-from keepclose.apiserver.failures import bad_request, invalid
-from keepclose.apiserver.resources import Resource
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.status_errors import bad_request, invalid
 from keepclose.apiserver.strategies.label_selectors import selector_text
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.workload_rules import NOT_NEGATIVE

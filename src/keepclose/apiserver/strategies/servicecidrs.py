@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.strategies.base import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context, JsonObject
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.model.addresses import cidr_causes, family_of
 from keepclose.model.field_errors import Cause, invalid, required

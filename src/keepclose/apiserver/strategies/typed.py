@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from keepclose.apiserver.failures import bad_request, invalid
+from keepclose.apiserver.status_errors import bad_request, invalid
 from keepclose.model.decoding import KnownObject, Rejected, convert
 
 Known = TypeVar("Known", bound=KnownObject)

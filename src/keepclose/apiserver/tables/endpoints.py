@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from keepclose.apiserver.tables.columns import (
+from keepclose.apiserver.printing.cells import (
     AGE,
     NAME,
     NONE,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.tables.ages import UNKNOWN
-from keepclose.apiserver.tables.columns import (
+from keepclose.apiserver.printing.cells import (
     AGE,
     NAME,
     NONE,
@@ -19,6 +18,7 @@ from keepclose.apiserver.tables.columns import (
     name_of,
     wide,
 )
+from keepclose.apiserver.tables.ages import UNKNOWN
 from keepclose.apiserver.tables.fields import JsonObject, is_set, list_at, pairs_at, text_at
 
 _ROLE_PREFIX: Final = "node-role.kubernetes.io/"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from keepclose.apiserver.printing.cells import AGE, NAME, Cells, Column, Printer, age, name_of
 from keepclose.apiserver.tables.ages import read_time
-from keepclose.apiserver.tables.columns import AGE, NAME, Cells, Column, Printer, age, name_of
 from keepclose.apiserver.tables.fields import JsonObject, object_at, text_at, texts_at, value_at
 
 

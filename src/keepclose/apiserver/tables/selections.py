@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.tables.columns import NONE
+from keepclose.apiserver.printing.cells import NONE
 from keepclose.apiserver.tables.fields import list_at, object_at, pairs_at, text_at, texts_at
 from keepclose.model.metadata_validation import label_value, qualified_name
 

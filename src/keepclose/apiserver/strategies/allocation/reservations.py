@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.strategies.allocation.ranges import (
+from keepclose.apiserver.registry.allocation_ranges import (
     FULL,
     PORT_TAKEN,
     AddressRange,

@@ -1,0 +1,168 @@
+"""Bearer tokens: one a role and one a node, each in a file that its owner alone can read.
+
+A file is made once and then kept, so that what was handed out stays good. Tokens are found by
+their SHA-256: how long that takes tells nothing about the tokens there are, since nobody can steer
+a digest. Another process may add a file, which counts from the next request on, or remove one,
+which counts within a second: looking at the directory for every request would cost more than the
+rest of finding out who calls.
+
+A token that is made here ends with its own checksum. Without it a flipped bit would make another
+token of the same form, and clients that hold the right one would be locked out without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import structlog
+
+from keepclose.apiserver.auth.users import Role, User, node_user, role_user
+from keepclose.apiserver.security.files import (
+    BrokenFileError,
+    create_private,
+    make_private_directory,
+    read_private,
+)
+from keepclose.model.metadata_validation import dns1123_subdomain
+from keepclose.system.private_files import PrivateDirectory
+
+RECHECK_SECONDS: Final = 1.0
+_NODE_FILE: Final = "node-"
+_SHORTEST: Final = 16
+_PREFIX: Final = "kc_"
+_OURS: Final = re.compile(r"kc_[A-Za-z0-9_-]{43}_[0-9a-f]{8}")
+# What a token of ours can look like after damage to its beginning.
+_MAYBE_OURS: Final = re.compile(r".{46}_[0-9a-f]{8}.?")
+# Files that come within one tick of the file system's clock leave no trace in the directory's time.
+_TICK_NS: Final = 100_000_000
+_log = structlog.get_logger(__name__)
+
+
+class InvalidNodeNameError(ValueError):
+    """A name that no node can have, and that therefore names no file."""
+
+
+class Tokens:
+    """The tokens in a directory."""
+
+    def __init__(self, directory: Path, *, recheck_seconds: float = RECHECK_SECONDS) -> None:
+        """Make the directory and the roles' tokens where they are missing, and read them all.
+
+        Raises BrokenFileError for a file that holds no token, or one that another file holds.
+        """
+        self._directory = directory
+        self._users: dict[bytes, User] = {}
+        self._read_at = -1
+        self._recheck_seconds = recheck_seconds
+        self._good_until = 0.0
+        make_private_directory(directory)
+        is_first = not any(self._files())
+        for role in Role:
+            path = directory / role
+            if not is_first and _read(path) is None:
+                _log.warning("the token was missing, a new one is made", file=str(path))
+            self.of_role(role)
+        self._load()
+
+    def of_role(self, role: Role) -> str:
+        """Return the token of a role."""
+        return self._keep_or_make(self._directory / role, role_user(role))
+
+    def of_node(self, node_name: str) -> str:
+        """Return the token of a node, which is made at the first call."""
+        problems = dns1123_subdomain(node_name)
+        if problems:
+            raise InvalidNodeNameError(f"{node_name!r} is no name of a node: {problems[0]}")
+        path = self._directory / f"{_NODE_FILE}{node_name}"
+        return self._keep_or_make(path, node_user(node_name))
+
+    def find(self, token: str) -> User | None:
+        """Return whose token it is, or None."""
+        digest = _digest(token)
+        user = self._users.get(digest)
+        now = time.monotonic()
+        if user is not None and now < self._good_until:
+            return user
+        try:
+            if self._directory.stat().st_mtime_ns != self._read_at:
+                self._load()
+            self._good_until = now + self._recheck_seconds
+        except (BrokenFileError, OSError) as error:
+            # What was read before still holds: one bad file must not lock everybody out.
+            _log.warning("tokens not read again", error=str(error))
+        return self._users.get(digest)
+
+    def _load(self) -> None:
+        # NB: taken before reading, so that a file that comes meanwhile is read next time.
+        changed_at = self._directory.stat().st_mtime_ns
+        is_settled = time.time_ns() - changed_at > _TICK_NS
+        self._read_at = changed_at if is_settled else -1
+        users: dict[bytes, User] = {}
+        # NB: opened and looked at once, since there may be a file for each of many nodes.
+        with PrivateDirectory.open(self._directory) as directory:
+            contents = [(path, user, directory.read(path.name)) for path, user in self._files()]
+        for path, user, content in contents:
+            token = _parse(path, content)
+            if token is None:
+                continue
+            if users.setdefault(_digest(token), user) != user:
+                raise BrokenFileError(path, "holds the token of another user", "remove it")
+        self._users = users
+
+    def _files(self) -> Iterator[tuple[Path, User]]:
+        for path in sorted(self._directory.iterdir()):
+            if path.is_symlink() and not path.exists():
+                # A link to nowhere holds no token; making one in its place names it.
+                continue
+            if path.name in list(Role):
+                yield path, role_user(Role(path.name))
+            elif path.name.startswith(_NODE_FILE):
+                yield path, node_user(path.name.removeprefix(_NODE_FILE))
+
+    def _keep_or_make(self, path: Path, user: User) -> str:
+        token = _read(path)
+        while token is None:
+            made = _make()
+            is_ours = create_private(path, f"{made}\n".encode())
+            token = made if is_ours else _read(path)
+        self._users[_digest(token)] = user
+        return token
+
+
+def _read(path: Path) -> str | None:
+    return _parse(path, read_private(path))
+
+
+def _parse(path: Path, content: bytes | None) -> str | None:
+    if content is None:
+        return None
+    token = content.strip().decode("ascii", "replace")
+    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        problem = f"is no token of {_SHORTEST} or more characters"
+        raise BrokenFileError(path, problem, "remove it and a new one is made")
+    is_ours = token.startswith(_PREFIX) or _MAYBE_OURS.fullmatch(token)
+    if is_ours and not (_OURS.fullmatch(token) and token.endswith(_checksum(token[:-9]))):
+        problem = "is damaged: the token does not fit its checksum"
+        fix = "put the right one back, or remove it and a new one is made"
+        raise BrokenFileError(path, problem, fix)
+    return token
+
+
+def _make() -> str:
+    body = f"{_PREFIX}{secrets.token_urlsafe(32)}"
+    return f"{body}_{_checksum(body)}"
+
+
+def _checksum(body: str) -> str:
+    return f"{crc32(body.encode()):08x}"
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

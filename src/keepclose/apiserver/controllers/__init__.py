@@ -1,0 +1,1 @@
+"""controllers: to be described."""

@@ -1,0 +1,248 @@
+"""The Service default/kubernetes: how programs inside a cluster find their API server.
+
+The server makes it itself, at the first address of the service range, with the Endpoints and the
+EndpointSlice that lead to its own port, and repairs all three when they are deleted or changed.
+The Service has no selector and the Endpoints ask not to be mirrored, so no controller of
+EndpointSlices touches them. An address that nodes cannot reach, such as loopback, is no endpoint:
+the Service is there without one then.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from keepclose.apiserver.controllers.store_follower import follow_stores
+from keepclose.apiserver.registry.deletion import Propagation
+from keepclose.apiserver.registry.resources import BY_KIND, Resource
+from keepclose.apiserver.serving.deleting import Deleter
+from keepclose.apiserver.serving.options import WriteOptions
+from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.writing import Writer
+from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.storage.entries import Change
+from keepclose.apiserver.storage.store import Store
+from keepclose.model.addresses import (
+    IPV4,
+    IPV6,
+    canonical,
+    endpoint_ip_causes,
+    family_of,
+    parse_lenient,
+)
+from keepclose.model.well_known import KUBERNETES_SERVICE, SERVICE_NAME_LABEL, SKIP_MIRROR_LABEL
+
+JsonObject = dict[str, Any]
+
+NAMESPACE, NAME = KUBERNETES_SERVICE
+MANAGER: Final = "keepclose-apiserver"
+SERVICE_PORT: Final = 443
+_PORT_NAME: Final = "https"
+_SERVICES: Final = BY_KIND["v1", "Service"]
+_ENDPOINTS: Final = BY_KIND["v1", "Endpoints"]
+_SLICES: Final = BY_KIND["discovery.k8s.io/v1", "EndpointSlice"]
+# No packet is sent to these documentation addresses; the kernel only says how it would send one.
+_ROUTE_PROBES: Final = {
+    IPV4: (socket.AF_INET, "192.0.2.1"),
+    IPV6: (socket.AF_INET6, "2001:db8::1"),
+}
+
+log = structlog.get_logger(__name__)
+
+
+class AdvertiseError(ValueError):
+    """An advertise address that cannot be an endpoint of the Service; says why."""
+
+
+def choose_advertised(advertise: str, *, host: str, family: str) -> str:
+    """Return the address at which nodes reach the server, or "" when there is none.
+
+    Without an advertise address it is the one that the server listens at; for a server that listens
+    at all addresses, the one from which this machine sends by default. Raises AdvertiseError for an
+    advertise address that cannot be used.
+    """
+    if advertise:
+        if causes := endpoint_ip_causes("--advertise-address", advertise):
+            raise AdvertiseError(f"--advertise-address: {advertise!r} {causes[0].detail}")
+        if family_of(advertise) != family:
+            raise AdvertiseError(
+                f"--advertise-address: {advertise!r} must be of the family of "
+                f"--service-cluster-ip-range, which is {family}"
+            )
+        return canonical(advertise) or advertise
+    parsed = parse_lenient(host)
+    if parsed is None:
+        return ""
+    address = _default_source(family) if parsed.address.is_unspecified else host
+    is_reachable = family_of(address) == family and not endpoint_ip_causes("host", address)
+    return address if is_reachable else ""
+
+
+class KubernetesService:
+    """Keeps the Service default/kubernetes and its endpoint."""
+
+    def __init__(
+        self, writer: Writer, deleter: Deleter, *, cluster_ip: str, family: str, advertised: str
+    ) -> None:
+        """Hold what is to be made; `advertised` is "" when nodes cannot reach the server."""
+        self._writer = writer
+        self._deleter = deleter
+        self._cluster_ip = cluster_ip
+        self._family = family
+        self._advertised = advertised
+        self._complaint = ""
+        self.port = 0
+        """The port that the server listens at; set it before anything is made."""
+
+    async def run(self, store: Store) -> None:
+        """Repair the objects after every change of them, until the store is closed."""
+        await follow_stores(
+            store,
+            [resource.store for resource in (_SERVICES, _ENDPOINTS, _SLICES)],
+            resume=self._resume,
+            handle=self._handle,
+        )
+
+    def reconcile(self) -> None:
+        """Make or repair what is missing or different; what is refused is logged."""
+        try:
+            self._reconcile_service()
+            self._reconcile_endpoints()
+            self._reconcile_slice()
+        except Failure as error:
+            # NB: a Service that holds the address may do so for long; once is enough to tell.
+            if str(error) != self._complaint:
+                log.warning("Service default/kubernetes is not as it should be", why=str(error))
+            self._complaint = str(error)
+        else:
+            self._complaint = ""
+
+    def _resume(self) -> Iterator[None]:
+        self.reconcile()
+        yield
+
+    def _handle(self, change: Change) -> Iterator[None]:
+        is_ours = (change.entry.namespace, change.entry.name) == KUBERNETES_SERVICE
+        # What was refused may be possible now: a Service may have let the address go.
+        if is_ours or (self._complaint and change.store == _SERVICES.store):
+            self.reconcile()
+        yield
+
+    def _reconcile_service(self) -> None:
+        ports = [
+            {
+                "name": _PORT_NAME,
+                "port": SERVICE_PORT,
+                "protocol": "TCP",
+                "targetPort": self.port,
+            }
+        ]
+        stored = self._stored(_SERVICES)
+        if stored is not None and family_of(stored["spec"].get("clusterIP", "")) not in (
+            self._family,
+            None,
+        ):
+            stored = self._delete(_SERVICES, stored)
+        if stored is None:
+            labels = {"component": "apiserver", "provider": "kubernetes"}
+            spec = {
+                "clusterIP": self._cluster_ip,
+                "ipFamilyPolicy": "SingleStack",
+                "ports": ports,
+                "sessionAffinity": "None",
+                "type": "ClusterIP",
+            }
+            self._create(_SERVICES, {"metadata": {"labels": labels}, "spec": spec})
+            return
+        spec = stored["spec"]
+        if spec.get("ports") == ports and spec["type"] == "ClusterIP" and not spec.get("selector"):
+            return
+        if spec["type"] == "ExternalName":
+            # It gave its address back when it became one.
+            spec |= {"clusterIP": self._cluster_ip, "clusterIPs": [self._cluster_ip]}
+            spec.pop("externalName", None)
+        spec |= {"ports": ports, "type": "ClusterIP"}
+        spec.pop("selector", None)
+        self._update(_SERVICES, stored)
+
+    def _reconcile_endpoints(self) -> None:
+        subsets = [
+            {
+                "addresses": [{"ip": self._advertised}],
+                "ports": [{"name": _PORT_NAME, "port": self.port, "protocol": "TCP"}],
+            }
+        ]
+        wanted: JsonObject = {"subsets": subsets} if self._advertised else {}
+        stored = self._stored(_ENDPOINTS)
+        if stored is None:
+            labels = {SKIP_MIRROR_LABEL: "true"}
+            self._create(_ENDPOINTS, {"metadata": {"labels": labels}, **wanted})
+            return
+        labels = stored["metadata"].get("labels") or {}
+        subsets = stored.pop("subsets", None) or []
+        if subsets == wanted.get("subsets", []) and labels.get(SKIP_MIRROR_LABEL) == "true":
+            return
+        stored["metadata"]["labels"] = {**labels, SKIP_MIRROR_LABEL: "true"}
+        self._update(_ENDPOINTS, {**stored, **wanted})
+
+    def _reconcile_slice(self) -> None:
+        wanted: JsonObject = {"addressType": self._family, "endpoints": [], "ports": []}
+        if self._advertised:
+            wanted["endpoints"] = [{"addresses": [self._advertised], "conditions": {"ready": True}}]
+            wanted["ports"] = [{"name": _PORT_NAME, "port": self.port, "protocol": "TCP"}]
+        labels = {SERVICE_NAME_LABEL: NAME}
+        stored = self._stored(_SLICES)
+        if stored is not None and stored.get("addressType") != self._family:
+            stored = self._delete(_SLICES, stored)
+        if stored is None:
+            self._create(_SLICES, {"metadata": {"labels": labels}, **wanted})
+            return
+        held = {key: stored.get(key) or [] for key in wanted}
+        if held == wanted and stored["metadata"].get("labels") == labels:
+            return
+        stored["metadata"]["labels"] = labels
+        self._update(_SLICES, {**stored, **wanted})
+
+    def _stored(self, resource: Resource) -> JsonObject | None:
+        entry = self._writer.store.get(resource.store, NAMESPACE, NAME)
+        return None if entry is None else msgspec.json.decode(entry.data)
+
+    def _delete(self, resource: Resource, stored: JsonObject) -> JsonObject | None:
+        """Delete an object of another family than the range, which no update can change.
+
+        Return what is there after that, which is something only where finalizers hold it.
+        """
+        self._deleter.delete_dependent(
+            resource.store,
+            NAMESPACE,
+            NAME,
+            uid=stored["metadata"]["uid"],
+            propagation=Propagation.BACKGROUND,
+        )
+        return self._stored(resource)
+
+    def _create(self, resource: Resource, new: JsonObject) -> None:
+        new = {"apiVersion": resource.api_version, "kind": resource.kind, **new}
+        new["metadata"] |= {"name": NAME, "namespace": NAMESPACE}
+        target = Target(resource, namespace=NAMESPACE)
+        self._writer.create(target, new, WriteOptions(), manager=MANAGER)
+
+    def _update(self, resource: Resource, new: JsonObject) -> None:
+        log.info("repairing default/kubernetes", kind=resource.kind)
+        target = Target(resource, namespace=NAMESPACE, name=NAME)
+        self._writer.update(target, new, WriteOptions(), manager=MANAGER)
+
+
+def _default_source(family: str) -> str:
+    """Return the address from which this machine sends by default, or ""."""
+    kind, probe = _ROUTE_PROBES[family]
+    try:
+        with socket.socket(kind, socket.SOCK_DGRAM) as route:
+            route.connect((probe, 9))
+            return str(route.getsockname()[0])
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""http: to be described."""

@@ -1,0 +1,185 @@
+"""metadata.managedFields: who owns which fields, read and written as a real server does.
+
+An entry is told apart by manager, operation, subresource and, unless it comes from an apply, by
+version. Entries that own nothing vanish. Applies come first, then by time, then by name. Of the
+managers that only update no more than ten are kept: the oldest are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from keepclose.apiserver.patch.field_sets import (
+    FieldSet,
+    FieldSetError,
+    decode_fields,
+    encode_fields,
+    union,
+)
+
+JsonObject = dict[str, Any]
+# manager, operation, version (empty for an apply), subresource
+Owner = tuple[str, str, str, str]
+
+MAX_UPDATE_MANAGERS: Final = 10
+APPLY: Final = "Apply"
+UPDATE: Final = "Update"
+
+
+class EntryError(ValueError):
+    """Entries that cannot be read."""
+
+
+def owner_of(entry: JsonObject) -> Owner:
+    """Return what tells an entry from the others."""
+    operation = entry["operation"]
+    version = "" if operation == APPLY else entry["apiVersion"]
+    return entry.get("manager", ""), operation, version, entry.get("subresource", "")
+
+
+def make_entry(owner: Owner, fields: FieldSet, *, api_version: str, time: str | None) -> JsonObject:
+    """Return an entry of managedFields."""
+    entry: JsonObject = {"manager": owner[0], "operation": owner[1], "apiVersion": api_version}
+    if time is not None:
+        entry["time"] = time
+    entry["fieldsType"] = "FieldsV1"
+    entry["fieldsV1"] = fields
+    if owner[3]:
+        entry["subresource"] = owner[3]
+    return entry
+
+
+def with_fields(entry: JsonObject, fields: FieldSet, time: str | None = None) -> JsonObject:
+    """Return the entry with other fields, and with another time if one is given."""
+    return make_entry(
+        owner_of(entry),
+        fields,
+        api_version=entry["apiVersion"],
+        time=entry.get("time") if time is None else time,
+    )
+
+
+def managed_fields(document: JsonObject | None) -> list[JsonObject]:
+    """Return the entries of a stored object; none when it has none."""
+    metadata = (document or {}).get("metadata")
+    if not metadata:
+        return []
+    entries: list[JsonObject] = metadata.get("managedFields") or []
+    return entries
+
+
+def is_reset(sent: Any) -> bool:
+    """Tell whether a client asks to forget all owners: an empty list, or one empty entry."""
+    return isinstance(sent, list) and (not sent or sent == [{}])
+
+
+def read_entries(sent: Any) -> list[JsonObject]:
+    """Return entries that came from a client, in their one true form.
+
+    Of two entries of one owner the later counts. Raises EntryError for anything that a server
+    would not accept.
+    """
+    if not isinstance(sent, list):
+        raise EntryError("managedFields must be a list")
+    read: dict[Owner, JsonObject] = {}
+    for number, entry in enumerate(sent):
+        if not isinstance(entry, dict):
+            raise EntryError("an entry must be an object")
+        if entry.get("operation") not in {APPLY, UPDATE}:
+            raise EntryError("operation must be `Apply` or `Update`")
+        version = entry.get("apiVersion")
+        if not isinstance(version, str) or not version:
+            raise EntryError("apiVersion must not be empty")
+        if entry.get("fieldsType") != "FieldsV1":
+            raise EntryError(f"missing fieldsType in managed fields entry {number}")
+        try:
+            fields = decode_fields(entry.get("fieldsV1") or {})
+        except FieldSetError as problem:
+            raise EntryError(str(problem)) from None
+        owner = owner_of(entry)
+        read.pop(owner, None)
+        read[owner] = make_entry(
+            owner, encode_fields(fields), api_version=version, time=_in_utc(entry.get("time"))
+        )
+    return list(read.values())
+
+
+def _in_utc(time: Any) -> str | None:
+    if time is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(time)
+    except (TypeError, ValueError):
+        raise EntryError("time must be RFC 3339") from None
+    if moment.tzinfo is None:
+        raise EntryError("time must be RFC 3339")
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def sort_entries(entries: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return the entries in the order in which objects list them."""
+    return sorted(entries, key=_order)
+
+
+def _order(entry: JsonObject) -> tuple[str, str, str, str, str]:
+    return (
+        entry["operation"],
+        entry.get("time") or "",
+        entry.get("manager", ""),
+        entry["apiVersion"],
+        entry.get("subresource", ""),
+    )
+
+
+def cap_updates(entries: list[JsonObject]) -> list[JsonObject]:
+    """Return the entries with the oldest updates put together where there are too many."""
+    updates = [entry for entry in entries if entry["operation"] == UPDATE]
+    excess = len(updates) - MAX_UPDATE_MANAGERS
+    if excess <= 0:
+        return entries
+    updates.sort(key=lambda entry: (entry.get("time") or "", owner_of(entry)))
+    kept = {owner_of(entry): entry for entry in entries}
+    first: dict[str, Owner] = {}
+    for entry in updates:
+        if excess <= 0:
+            break
+        owner = owner_of(entry)
+        version = entry["apiVersion"]
+        if version not in first:
+            first[version] = owner
+            continue
+        bucket: Owner = ("ancient-changes", UPDATE, version, "")
+        if bucket not in kept:
+            kept[bucket] = kept.pop(first[version])
+        fields = union(entry["fieldsV1"], kept[bucket]["fieldsV1"])
+        del kept[owner]
+        kept[bucket] = make_entry(bucket, fields, api_version=version, time=entry.get("time"))
+        excess -= 1
+    return list(kept.values())
+
+
+def write_entries(metadata: JsonObject, entries: list[JsonObject]) -> None:
+    """Set managedFields; without entries there is no such field."""
+    if entries:
+        metadata["managedFields"] = sort_entries(entries)
+    else:
+        metadata.pop("managedFields", None)
+
+
+def restore_times(old: JsonObject, new: JsonObject) -> None:
+    """Take the times of the stored object where nothing but times differs.
+
+    A write that changes nothing else is then seen to change nothing. It is called with the object
+    as it would be stored.
+    """
+    before, after = managed_fields(old), managed_fields(new)
+    if len(before) != len(after) or before == after:
+        return
+    timeless = [{**entry, "time": None} for entry in before]
+    if timeless != [{**entry, "time": None} for entry in after]:
+        return
+    metadata = {**new["metadata"], "managedFields": before}
+    if {**new, "metadata": metadata} == old:
+        new["metadata"]["managedFields"] = before

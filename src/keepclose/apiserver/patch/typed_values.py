@@ -1,0 +1,175 @@
+"""Values of a known type: which fields they set, how two of them merge, what is cut out of one.
+
+Lists merge by the keys of their items or by value, maps and objects by name; what is owned in one
+piece is replaced. Merging never removes anything; removal is told by a set of fields. All values
+are known to fit their type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keepclose.apiserver.patch.field_sets import LEAF, FieldSet
+from keepclose.apiserver.patch.shapes import Kind, Shape, step_of
+
+JsonObject = dict[str, Any]
+
+
+class _Absent:
+    """Stands where there is no value, not even null."""
+
+
+_ABSENT: Final = _Absent()
+
+
+def list_fields(value: Any, shape: Shape | None) -> FieldSet:
+    """Return the fields that a value sets.
+
+    Named containers count only when they are empty or null; items of lists and keys of maps
+    always do.
+    """
+    out: FieldSet = {}
+    if shape is None or not value:
+        return out
+    if shape.kind is Kind.OBJECT or shape.kind is Kind.MAP:
+        for name, one in value.items():
+            step, below = shape.field(name)
+            inside = LEAF if below is None else list_fields(one, below)
+            member = below is None or one is None or one == {} or not shape.declares(name)
+            if member or inside:
+                out[step] = _enter(inside) if member else inside
+        return out
+    for one in value:
+        step = step_of(one, shape)
+        # Items that occur twice are owned together, without a look inside.
+        out[step] = LEAF if step in out else _enter(list_fields(one, shape.of))
+    return out
+
+
+def _enter(inside: FieldSet) -> FieldSet:
+    return {".": LEAF, **inside} if inside else LEAF
+
+
+def name_containers(fields: FieldSet, shape: Shape | None) -> FieldSet:
+    """Return the set with the named fields that lead to its members as members too."""
+    out: FieldSet = {}
+    for step, below in fields.items():
+        if not below or shape is None:
+            out[step] = below
+            continue
+        if step.startswith("f:"):
+            inside = name_containers(below, shape.field(step[2:])[1])
+            named = "." not in inside and shape.declares(step[2:])
+            out[step] = {".": LEAF, **inside} if named else inside
+        else:
+            out[step] = name_containers(below, shape.of)
+    return out
+
+
+def merge_values(live: Any, applied: Any, shape: Shape | None) -> Any:
+    """Return the live value with the applied one merged in; both may be shared by the result."""
+    if live is _ABSENT or shape is None or (not live and not applied):
+        return applied
+    if shape.kind is Kind.OBJECT or shape.kind is Kind.MAP:
+        return _merge_fields(live or {}, applied or {}, shape)
+    return _merge_items(live or [], applied or [], shape)
+
+
+def _merge_fields(live: JsonObject, applied: JsonObject, shape: Shape) -> JsonObject:
+    out = dict(live)
+    for name, one in applied.items():
+        out[name] = merge_values(live.get(name, _ABSENT), one, shape.field(name)[1])
+    return out
+
+
+def _merge_items(live: list[Any], applied: list[Any], shape: Shape) -> list[Any]:
+    """Return the items of both: shared ones in the applied order, live ones where they stood."""
+    right = [step_of(one, shape) for one in applied]
+    theirs = dict(zip(right, applied, strict=True))
+    left = [step_of(one, shape) for one in live]
+    mine: dict[str, Any] = {}
+    for step, one in zip(left, live, strict=True):
+        # Twins are not merged with anything.
+        mine[step] = None if step in mine else one
+    shared = [step for step in right if step in mine]
+    shared.reverse()
+    awaited = shared.pop() if shared else None
+    out: list[Any] = []
+    taken: set[str] = set()
+    at = to = 0
+    while at < len(left) or to < len(right):
+        if at < len(left) and to < len(right):
+            step = left[at]
+            if step == right[to]:
+                taken.add(step)
+                out.append(merge_values(mine[step], theirs[step], shape.of))
+                at += 1
+                to += 1
+                awaited = shared.pop() if shared else None
+                continue
+            if step in theirs and awaited is not None and awaited != step:
+                # Shared, but another one comes first.
+                at += 1
+                continue
+        if at < len(left):
+            step = left[at]
+            if step not in theirs:
+                out.append(live[at])
+                at += 1
+                continue
+            if step in taken:
+                at += 1
+        if to < len(right):
+            step = right[to]
+            taken.add(step)
+            out.append(merge_values(mine.get(step, _ABSENT), theirs[step], shape.of))
+            to += 1
+            if awaited == step:
+                awaited = shared.pop() if shared else None
+    return out
+
+
+def settle_nulls(value: Any, shape: Shape | None) -> Any:
+    """Return the value as it is once it was stored: fields that are null are not there.
+
+    In a map of strings a null is an empty string.
+    """
+    if isinstance(value, dict):
+        empty = None if shape is None else shape.empty
+        out = {}
+        for name, one in value.items():
+            settled = empty if one is None else one
+            if isinstance(settled, dict | list):
+                settled = settle_nulls(settled, None if shape is None else shape.field(name)[1])
+            if settled is not None:
+                out[name] = settled
+        return out
+    if isinstance(value, list):
+        below = None if shape is None else shape.of
+        return [settle_nulls(one, below) for one in value]
+    return value
+
+
+def remove_fields(value: Any, fields: FieldSet, shape: Shape | None) -> Any:
+    """Return the value without the fields of the set; None when nothing is left of it."""
+    if shape is None or not value:
+        return None if isinstance(value, dict | list) else value
+    if shape.kind is Kind.OBJECT or shape.kind is Kind.MAP:
+        out: JsonObject = {}
+        for name, one in value.items():
+            step, below = shape.field(name)
+            marked = fields.get(step)
+            if marked is None:
+                out[name] = one
+            elif marked and "." not in marked:
+                # NB: a container that is left with nothing is null, not gone: others may own it.
+                out[name] = remove_fields(one, marked, below)
+        return out or None
+    items = []
+    for one in value:
+        marked = fields.get(step_of(one, shape))
+        if marked is None:
+            items.append(one)
+        elif marked and "." not in marked:
+            items.append(remove_fields(one, marked, shape.of))
+    return items or None

@@ -1,0 +1,1 @@
+"""printing: to be described."""

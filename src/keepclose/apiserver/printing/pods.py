@@ -1,0 +1,230 @@
+"""Pods: how many containers are ready, and the one word that says how the pod is.
+
+The word is found in the order that kubectl's users know: the phase, then the first init container
+that is not done ("Init:0/1", "Init:Error"), then the containers from last to first
+("CrashLoopBackOff", "Completed"), and last that the pod is going away ("Terminating"). Restarts
+are those of the containers that run now: init containers count while they run, and after that
+only if they are meant to stay.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from keepclose.apiserver.printing.cells import (
+    AGE,
+    NAME,
+    NONE,
+    Cells,
+    Column,
+    Printer,
+    age,
+    name_of,
+    wide,
+)
+from keepclose.apiserver.tables.ages import age_since, read_time
+from keepclose.apiserver.tables.fields import (
+    JsonObject,
+    is_set,
+    list_at,
+    number_at,
+    object_at,
+    text_at,
+    value_at,
+)
+
+
+class _Restarts:
+    """How often containers were started again, and when that was last."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: datetime | None = None
+
+    def add(self, status: object) -> None:
+        """Count a container's restarts in."""
+        self.count += number_at(status, "restartCount")
+        ended = read_time(value_at(status, "lastState", "terminated", "finishedAt"))
+        if ended is not None and (self.last is None or ended > self.last):
+            self.last = ended
+
+    def show(self, now: float) -> str:
+        """Return the count, and how long ago the last one was."""
+        if self.count and self.last is not None:
+            return f"{self.count} ({age_since(self.last, now)} ago)"
+        return str(self.count)
+
+
+class _Initialisation(NamedTuple):
+    """How far the init containers are; `stuck_in` is empty when all are done."""
+
+    stuck_in: str
+    ready: int
+    restarts: _Restarts
+    lasting_restarts: _Restarts
+
+
+class _Running(NamedTuple):
+    """How the containers are; `word` is empty when they say nothing."""
+
+    word: str
+    ready: int
+
+
+def _cells(pod: JsonObject, now: float) -> Cells:
+    lasting = _lasting_init_containers(pod)
+    start = _judge_init_containers(pod, lasting)
+    word, ready, restarts = start.stuck_in or _phase(pod), start.ready, start.restarts
+    if not start.stuck_in or _first_condition(pod, "Initialized") == "True":
+        restarts = start.lasting_restarts
+        running = _judge_containers(pod, word, restarts)
+        word, ready = running.word, ready + running.ready
+    total = len(list_at(pod, "spec", "containers")) + sum(lasting.values())
+    return [
+        name_of(pod),
+        f"{ready}/{total}",
+        _judge_deletion(pod, word),
+        restarts.show(now),
+        age(pod, now),
+        _pod_ip(pod) or NONE,
+        text_at(pod, "spec", "nodeName") or NONE,
+        text_at(pod, "status", "nominatedNodeName") or NONE,
+        _readiness_gates(pod),
+    ]
+
+
+def _phase(pod: JsonObject) -> str:
+    for condition in list_at(pod, "status", "conditions"):
+        kind, reason = text_at(condition, "type"), text_at(condition, "reason")
+        if kind == "PodScheduled" and reason == "SchedulingGated":
+            return reason
+    return text_at(pod, "status", "reason") or text_at(pod, "status", "phase")
+
+
+def _lasting_init_containers(pod: JsonObject) -> dict[str, bool]:
+    return {
+        text_at(container, "name"): text_at(container, "restartPolicy") == "Always"
+        for container in list_at(pod, "spec", "initContainers")
+    }
+
+
+def _judge_init_containers(pod: JsonObject, lasting: dict[str, bool]) -> _Initialisation:
+    ready, restarts, lasting_restarts = 0, _Restarts(), _Restarts()
+    wanted = len(list_at(pod, "spec", "initContainers"))
+    stuck_in = ""
+    for done, status in enumerate(list_at(pod, "status", "initContainerStatuses")):
+        restarts.add(status)
+        lasts = lasting.get(text_at(status, "name"), False)
+        if lasts:
+            lasting_restarts.add(status)
+        ended = object_at(status, "state", "terminated")
+        if ended is not None and number_at(ended, "exitCode") == 0:
+            continue
+        if lasts and is_set(status, "started"):
+            ready += is_set(status, "ready")
+            continue
+        waiting = text_at(status, "state", "waiting", "reason")
+        if ended is not None:
+            stuck_in = f"Init:{_ending(ended)}"
+        elif waiting not in ("", "PodInitializing"):
+            stuck_in = f"Init:{waiting}"
+        else:
+            stuck_in = f"Init:{done}/{wanted}"
+        break
+    return _Initialisation(stuck_in, ready, restarts, lasting_restarts)
+
+
+def _judge_containers(pod: JsonObject, word: str, restarts: _Restarts) -> _Running:
+    ready, failure = 0, ""
+    for status in reversed(list_at(pod, "status", "containerStatuses")):
+        restarts.add(status)
+        waiting = text_at(status, "state", "waiting", "reason")
+        ended = object_at(status, "state", "terminated")
+        if waiting:
+            word = waiting
+        elif ended is not None:
+            word = _ending(ended)
+            if number_at(ended, "exitCode") != 0:
+                failure = word
+        elif is_set(status, "ready") and object_at(status, "state", "running") is not None:
+            ready += 1
+    if word == "Completed":
+        if ready and _has_ready_condition(pod):
+            word = "Running"
+        elif failure:
+            word = failure
+        elif ready:
+            word = "NotReady"
+    return _Running(word, ready)
+
+
+def _ending(ended: JsonObject) -> str:
+    signal = number_at(ended, "signal")
+    code = f"Signal:{signal}" if signal else f"ExitCode:{number_at(ended, 'exitCode')}"
+    return text_at(ended, "reason") or code
+
+
+def _judge_deletion(pod: JsonObject, word: str) -> str:
+    if not value_at(pod, "metadata", "deletionTimestamp"):
+        return word
+    if text_at(pod, "status", "reason") == "NodeLost":
+        return "Unknown"
+    return word if text_at(pod, "status", "phase") in ("Succeeded", "Failed") else "Terminating"
+
+
+def _pod_ip(pod: JsonObject) -> str:
+    # NB: where the two differ, the older field wins.
+    first = next(iter(list_at(pod, "status", "podIPs")), None)
+    return text_at(pod, "status", "podIP") or text_at(first, "ip")
+
+
+def _readiness_gates(pod: JsonObject) -> str:
+    gates = [text_at(gate, "conditionType") for gate in list_at(pod, "spec", "readinessGates")]
+    passed = sum(_first_condition(pod, gate) == "True" for gate in gates)
+    return f"{passed}/{len(gates)}" if gates else NONE
+
+
+def _first_condition(pod: JsonObject, kind: str) -> str:
+    for condition in list_at(pod, "status", "conditions"):
+        if text_at(condition, "type") == kind:
+            return text_at(condition, "status")
+    return ""
+
+
+def _has_ready_condition(pod: JsonObject) -> bool:
+    return any(
+        text_at(condition, "type") == "Ready" and text_at(condition, "status") == "True"
+        for condition in list_at(pod, "status", "conditions")
+    )
+
+
+_CONDITIONS: Final = {
+    "Succeeded": "The pod has completed successfully.",
+    "Failed": "The pod failed.",
+}
+
+
+def _conditions(pod: JsonObject) -> list[JsonObject]:
+    phase = text_at(pod, "status", "phase")
+    if phase not in _CONDITIONS:
+        return []
+    message = _CONDITIONS[phase]
+    return [{"type": "Completed", "status": "True", "reason": phase, "message": message}]
+
+
+POD: Final = Printer(
+    columns=(
+        NAME,
+        Column("Ready", "Ready containers of all that are to run."),
+        Column("Status", "How the pod is, in one word."),
+        Column("Restarts", "How often containers were started again, and when that was last."),
+        AGE,
+        wide("IP", "First address of the pod."),
+        wide("Node", "Node on which the pod runs."),
+        wide("Nominated Node", "Node on which room is being made for the pod."),
+        wide("Readiness Gates", "Extra conditions of readiness that are fulfilled, of all."),
+    ),
+    cells=_cells,
+    conditions=_conditions,
+)

@@ -1,0 +1,93 @@
+"""Services, as `kubectl get services` shows them.
+
+The address that clients of the cluster use, the ones that clients outside use, and the ports. A
+load balancer that nobody has given an address yet is "<pending>".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keepclose.apiserver.printing.cells import (
+    AGE,
+    NAME,
+    NONE,
+    Cells,
+    Column,
+    Printer,
+    age,
+    name_of,
+    wide,
+)
+from keepclose.apiserver.tables.fields import (
+    JsonObject,
+    list_at,
+    number_at,
+    pairs_at,
+    text_at,
+    texts_at,
+)
+from keepclose.apiserver.tables.selections import show_labels
+
+
+def external_address(service: JsonObject) -> str:
+    """Return the addresses under which clients outside reach the Service."""
+    kind = text_at(service, "spec", "type") or "ClusterIP"
+    external_ips = texts_at(service, "spec", "externalIPs")
+    if kind in ("ClusterIP", "NodePort"):
+        return ",".join(external_ips) if external_ips else NONE
+    if kind == "LoadBalancer":
+        return ",".join(_balancer_addresses(service) + external_ips) or "<pending>"
+    if kind == "ExternalName":
+        return text_at(service, "spec", "externalName")
+    return "<unknown>"
+
+
+def port_list(service: JsonObject) -> str:
+    """Return ports as "80/TCP", with the node port as "80:30080/TCP"."""
+    return ",".join(_port(port) for port in list_at(service, "spec", "ports")) or NONE
+
+
+def _cells(service: JsonObject, now: float) -> Cells:
+    return [
+        name_of(service),
+        text_at(service, "spec", "type") or "ClusterIP",
+        _cluster_ip(service),
+        external_address(service),
+        port_list(service),
+        age(service, now),
+        show_labels(pairs_at(service, "spec", "selector")),
+    ]
+
+
+def _cluster_ip(service: JsonObject) -> str:
+    cluster_ips = texts_at(service, "spec", "clusterIPs")
+    if cluster_ips:
+        return cluster_ips[0]
+    return text_at(service, "spec", "clusterIP") or NONE
+
+
+def _balancer_addresses(service: JsonObject) -> list[str]:
+    ingress = list_at(service, "status", "loadBalancer", "ingress")
+    addresses = {text_at(one, "ip") or text_at(one, "hostname") for one in ingress}
+    return sorted(addresses - {""})
+
+
+def _port(port: object) -> str:
+    number, node_port = number_at(port, "port"), number_at(port, "nodePort")
+    protocol = text_at(port, "protocol") or "TCP"
+    return f"{number}:{node_port}/{protocol}" if node_port > 0 else f"{number}/{protocol}"
+
+
+SERVICE: Final = Printer(
+    columns=(
+        NAME,
+        Column("Type", "How the Service is exposed."),
+        Column("Cluster-IP", "Address of the Service inside the cluster."),
+        Column("External-IP", "Addresses of the Service for clients outside the cluster."),
+        Column("Port(s)", "Ports of the Service, with node ports after a colon."),
+        AGE,
+        wide("Selector", "Labels of the pods behind the Service."),
+    ),
+    cells=_cells,
+)

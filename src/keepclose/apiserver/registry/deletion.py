@@ -1,0 +1,263 @@
+"""How an object comes to its end: at once, after a grace period, or when others have let it go.
+
+Decides only; storing is up to the caller. An object goes at once unless it has finalizers, its
+kind has a grace period (pods have), or the client wants the garbage collector to act first, which
+is said by a finalizer of its own. An object on its way out goes with the update that removes its
+last finalizer. Namespaces have a second list of finalizers, in their spec, which their contents
+hold.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from keepclose.apiserver.registry.metadata import (
+    FOREGROUND_FINALIZER,
+    ORPHAN_FINALIZER,
+    finalizers_of,
+)
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.registry.strategy import JsonObject, Strategy
+from keepclose.apiserver.status_errors import Failure, conflict, forbidden, invalid
+from keepclose.model.field_errors import Cause, not_supported
+from keepclose.model.field_errors import invalid as invalid_value
+
+IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
+_NANOSECONDS: Final = 10**9
+_HALF_RANGE: Final = 1 << 63
+_TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Propagation(StrEnum):
+    """What becomes of the objects that the deleted one owns."""
+
+    FOREGROUND = "Foreground"
+    BACKGROUND = "Background"
+    ORPHAN = "Orphan"
+
+
+class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
+    """What must hold of the stored object, or the deletion is refused."""
+
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
+    """How a client wants an object deleted; the members are those of the API."""
+
+    grace_period_seconds: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    propagation_policy: str | None = None
+    orphan_dependents: bool | None = None
+    preconditions: Preconditions = Preconditions()
+
+
+class Step(StrEnum):
+    """What is to be done with the stored object."""
+
+    # Remove it from the store; the object is its last state.
+    REMOVE = "remove"
+    # Store the object, which is marked as being deleted.
+    MARK = "mark"
+    # Nothing: it is being deleted already.
+    WAIT = "wait"
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """What a request for deletion leads to. The stored object is never changed."""
+
+    step: Step
+    object: JsonObject
+
+
+def check_options(options: DeleteOptions) -> None:
+    """Raise a Failure when the options contradict themselves."""
+    policy = options.propagation_policy
+    causes: list[Cause] = []
+    if policy is not None and options.orphan_dependents is not None:
+        detail = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(invalid_value("propagationPolicy", policy, detail))
+    if policy is not None and policy not in list(Propagation):
+        causes.append(not_supported("propagationPolicy", policy, (*Propagation, "nil")))
+    if causes:
+        raise invalid("DeleteOptions", "meta.k8s.io", "", causes)
+
+
+def decide_deletion(
+    resource: Resource, stored: JsonObject, strategy: Strategy, options: DeleteOptions, *, now: str
+) -> Deletion:
+    """Return what a request to delete the stored object leads to; raises a Failure to refuse it.
+
+    `now` is RFC 3339, to the second.
+    """
+    check_options(options)
+    _check_preconditions(resource, stored, options.preconditions)
+    if resource.kind == "Namespace":
+        return _decide_namespace(stored, options, now)
+    asked = options.grace_period_seconds
+    if asked is not None and asked < 0:
+        asked = 1
+    marked = _copy(stored)
+    graceful = _begin_grace(marked, strategy.grace_period(stored, asked), asked, now)
+    if graceful is None:
+        return Deletion(Step.WAIT, stored)
+    _set_finalizers(marked, _wanted_finalizers(stored, options))
+    if finalizers_of(marked):
+        if not graceful:
+            _mark(marked, now)
+        return Deletion(Step.WAIT if marked == stored else Step.MARK, marked)
+    if graceful and marked["metadata"]["deletionGracePeriodSeconds"] > 0:
+        return Deletion(Step.MARK, marked)
+    return Deletion(Step.REMOVE, marked)
+
+
+def is_finished(new: JsonObject) -> bool:
+    """Return whether an updated object is to go: it is being deleted and nothing holds it."""
+    metadata = new["metadata"]
+    if not metadata.get("deletionTimestamp") or metadata.get("finalizers"):
+        return False
+    if new.get("kind") == "Namespace" and (new.get("spec") or {}).get("finalizers"):
+        return False
+    return not metadata.get("deletionGracePeriodSeconds")
+
+
+def refuse_immortal(resource: Resource, name: str) -> None:
+    """Raise a Failure for the namespaces that every cluster has."""
+    if resource.kind == "Namespace" and name in IMMORTAL_NAMESPACES:
+        raise forbidden("namespaces", "", name, "this namespace may not be deleted")
+
+
+def refuse_new_content(resource: Resource, name: str, namespace: JsonObject) -> None:
+    """Raise a Failure when an object is created in a namespace that is on its way out."""
+    if not namespace["metadata"].get("deletionTimestamp"):
+        return
+    held = namespace["metadata"]["name"]
+    why = f"unable to create new content in namespace {held} because it is being terminated"
+    failure = forbidden(resource.plural, resource.group, name, why)
+    cause = {
+        "reason": "NamespaceTerminating",
+        "message": f"namespace {held} is being terminated",
+        "field": "metadata.namespace",
+    }
+    failure.details = {**(failure.details or {}), "causes": [cause]}
+    raise failure
+
+
+def _check_preconditions(resource: Resource, stored: JsonObject, wanted: Preconditions) -> None:
+    metadata = stored["metadata"]
+    # NB: these conflicts name the kind, all others the resource; clients know them so.
+    if wanted.uid is not None and wanted.uid != metadata.get("uid", ""):
+        raise _conflict(
+            resource,
+            stored,
+            f"the UID in the precondition ({wanted.uid}) does not match the UID in record "
+            f"({metadata.get('uid', '')}). The object might have been deleted and then recreated",
+        )
+    version = metadata.get("resourceVersion", "")
+    if wanted.resource_version is not None and wanted.resource_version != version:
+        raise _conflict(
+            resource,
+            stored,
+            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match "
+            f"the ResourceVersion in record ({version}). The object might have been modified",
+        )
+
+
+def _conflict(resource: Resource, stored: JsonObject, why: str) -> Failure:
+    return conflict(resource.kind, resource.group, stored["metadata"]["name"], why)
+
+
+def _begin_grace(
+    marked: JsonObject, period: int | None, asked: int | None, now: str
+) -> bool | None:
+    """Start or shorten the grace period; return whether there is one, None when nothing changes."""
+    metadata = marked["metadata"]
+    if period is None:
+        return False
+    if not metadata.get("deletionTimestamp"):
+        metadata["deletionTimestamp"] = _later(now, period)
+        metadata["deletionGracePeriodSeconds"] = period
+        _count_generation(metadata)
+        return True
+    left = metadata.get("deletionGracePeriodSeconds") or 0
+    if left == 0:
+        return False
+    if asked is None or asked >= left:
+        # A grace period can be shortened only.
+        return None
+    ends = _later(metadata["deletionTimestamp"], asked - left)
+    if ends < now:
+        ends, asked = now, min(asked, 1)
+    metadata["deletionTimestamp"] = ends
+    metadata["deletionGracePeriodSeconds"] = asked
+    return True
+
+
+def _mark(marked: JsonObject, now: str) -> None:
+    metadata = marked["metadata"]
+    before = metadata.get("deletionTimestamp")
+    if not before:
+        _count_generation(metadata)
+    if not before or before > now:
+        metadata["deletionTimestamp"] = now
+    metadata["deletionGracePeriodSeconds"] = 0
+
+
+def _wanted_finalizers(stored: JsonObject, options: DeleteOptions) -> list[str]:
+    """Return the finalizers with which the garbage collector is told what to do first."""
+    finalizers = finalizers_of(stored)
+    others = [one for one in finalizers if one not in (ORPHAN_FINALIZER, FOREGROUND_FINALIZER)]
+    if options.orphan_dependents is not None:
+        return [*others, ORPHAN_FINALIZER] if options.orphan_dependents else others
+    if options.propagation_policy == Propagation.ORPHAN:
+        return [*others, ORPHAN_FINALIZER]
+    if options.propagation_policy == Propagation.FOREGROUND:
+        return [*others, FOREGROUND_FINALIZER]
+    if options.propagation_policy == Propagation.BACKGROUND:
+        return others
+    return finalizers
+
+
+def _set_finalizers(marked: JsonObject, finalizers: list[str]) -> None:
+    if finalizers:
+        marked["metadata"]["finalizers"] = finalizers
+    else:
+        marked["metadata"].pop("finalizers", None)
+
+
+def _decide_namespace(stored: JsonObject, options: DeleteOptions, now: str) -> Deletion:
+    metadata = stored["metadata"]
+    if not metadata.get("deletionTimestamp"):
+        marked = _copy(stored)
+        marked["metadata"]["deletionTimestamp"] = now
+        marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
+        _set_finalizers(marked, _wanted_finalizers(stored, options))
+        return Deletion(Step.REMOVE if is_finished(marked) else Step.MARK, marked)
+    return Deletion(Step.REMOVE if is_finished(stored) else Step.WAIT, stored)
+
+
+def _copy(stored: JsonObject) -> JsonObject:
+    # NB: many times as quick as copy.deepcopy.
+    copied: JsonObject = msgspec.json.decode(msgspec.json.encode(stored))
+    return copied
+
+
+def _count_generation(metadata: JsonObject) -> None:
+    # Whoever controls the object must see that it is to behave differently from now on.
+    if metadata.get("generation"):
+        metadata["generation"] += 1
+
+
+def _later(moment: str, seconds: int) -> str:
+    """Return the moment so many seconds later, by the arithmetic of a kube-apiserver.
+
+    NB: Go counts nanoseconds in 64 bits, which hold 292 years and start again below zero. So a
+    client may ask for any number of seconds, and the time is one that can be written.
+    """
+    read = dt.datetime.strptime(moment, _TIME_FORMAT).replace(tzinfo=dt.UTC)
+    wrapped = (seconds * _NANOSECONDS + _HALF_RANGE) % (2 * _HALF_RANGE) - _HALF_RANGE
+    return (read + dt.timedelta(seconds=wrapped // _NANOSECONDS)).strftime(_TIME_FORMAT)

@@ -1,0 +1,107 @@
+"""What becomes of the legacy Endpoints object when it is written.
+
+Protocols default to TCP. Addresses are checked like those of slices; unlike there, ports are too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.strategies.plain import PlainStrategy, same
+from keepclose.apiserver.strategies.typed import read_as
+from keepclose.model.addresses import endpoint_ip_causes, ip_warnings, legacy_ip_causes
+from keepclose.model.endpointslice.types import EndpointAddress, Endpoints, EndpointsPort
+from keepclose.model.endpointslice.validation import PROTOCOLS
+from keepclose.model.field_errors import Cause, invalid, not_supported, required
+from keepclose.model.gates import Gate
+from keepclose.model.metadata_validation import (
+    dns1123_label,
+    dns1123_subdomain,
+    port_number,
+    qualified_name,
+)
+
+DEPRECATED: Final = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
+_MANAGED_BY: Final = ("endpoints.kubernetes.io/managed-by", "endpoint-controller")
+
+
+class EndpointsStrategy(PlainStrategy):
+    """Addresses of a Service, the old way."""
+
+    allows_create_on_update = True
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set the protocol of every port."""
+        for subset in new.get("subsets") or ():
+            for port in subset.get("ports") or ():
+                port["protocol"] = port.get("protocol") or "TCP"
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the addresses and ports; unchanged ones are left alone."""
+        if old is not None and same(new.get("subsets"), old.get("subsets")):
+            return []
+        strict = context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
+        causes: list[Cause] = []
+        for place, subset in enumerate(read_as(Endpoints, new).subsets):
+            field = f"subsets[{place}]"
+            if not subset.addresses and not subset.not_ready_addresses:
+                causes.append(required(field, "must specify `addresses` or `notReadyAddresses`"))
+            for name, addresses in (
+                ("addresses", subset.addresses),
+                ("notReadyAddresses", subset.not_ready_addresses),
+            ):
+                for index, address in enumerate(addresses):
+                    causes += _address_causes(f"{field}.{name}[{index}]", address, strict=strict)
+            for index, port in enumerate(subset.ports):
+                causes += _port_causes(f"{field}.ports[{index}]", port, named=len(subset.ports) > 1)
+        return causes
+
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+        """Return which addresses are badly spelt; the controller knows its own."""
+        del old, context
+        label, controller = _MANAGED_BY
+        if (new["metadata"].get("labels") or {}).get(label) == controller:
+            return []
+        return [
+            warning
+            for place, subset in enumerate(read_as(Endpoints, new).subsets)
+            for name, addresses in (
+                ("addresses", subset.addresses),
+                ("notReadyAddresses", subset.not_ready_addresses),
+            )
+            for index, address in enumerate(addresses)
+            for warning in ip_warnings(f"subsets[{place}].{name}[{index}].ip", address.ip)
+        ]
+
+
+def _address_causes(field: str, address: EndpointAddress, *, strict: bool) -> list[Cause]:
+    causes = legacy_ip_causes(f"{field}.ip", address.ip, strict=strict)
+    if address.hostname:
+        causes += [
+            invalid(f"{field}.hostname", address.hostname, text)
+            for text in dns1123_label(address.hostname)
+        ]
+    if address.node_name is not None:
+        causes += [
+            invalid(f"{field}.nodeName", address.node_name, text)
+            for text in dns1123_subdomain(address.node_name)
+        ]
+    return causes + endpoint_ip_causes(f"{field}.ip", address.ip)
+
+
+def _port_causes(field: str, port: EndpointsPort, *, named: bool) -> list[Cause]:
+    causes: list[Cause] = []
+    if port.name:
+        causes += [invalid(f"{field}.name", port.name, text) for text in dns1123_label(port.name)]
+    elif named:
+        causes.append(required(f"{field}.name"))
+    causes += [invalid(f"{field}.port", port.port, text) for text in port_number(port.port)]
+    if port.protocol not in PROTOCOLS:
+        causes.append(not_supported(f"{field}.protocol", port.protocol, PROTOCOLS))
+    if port.app_protocol is not None:
+        causes += [
+            invalid(f"{field}.appProtocol", port.app_protocol, text)
+            for text in qualified_name(port.app_protocol)
+        ]
+    return causes

@@ -1,0 +1,136 @@
+"""What becomes of an Event when it is written. It is stored as core/v1 has it.
+
+An event with an eventTime was made by a client of the newer API, which must say more. Clients of
+events.k8s.io/v1 themselves are held to stricter rules, which `newer_event_causes` adds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.strategies.plain import PlainStrategy, same
+from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.metadata import IMMUTABLE
+from keepclose.model.metadata_validation import qualified_name
+
+_NOT_OURS: Final = "does not match event.namespace"
+_LIMIT: Final = 128
+_NOTE_LIMIT: Final = 1024
+_FIXED: Final = (
+    "involvedObject",
+    "reason",
+    "message",
+    "source",
+    "firstTimestamp",
+    "lastTimestamp",
+    "count",
+    "type",
+    "eventTime",
+    "action",
+    "related",
+    "reportingComponent",
+    "reportingInstance",
+)
+
+
+class EventStrategy(PlainStrategy):
+    """Things worth telling about an object."""
+
+    allows_create_on_update = True
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Write what clients look for even when it is empty."""
+        for key in ("involvedObject", "source"):
+            if new.get(key) is None:
+                new[key] = {}
+        for key in ("firstTimestamp", "lastTimestamp", "eventTime"):
+            new.setdefault(key, None)
+        for key in ("reportingComponent", "reportingInstance"):
+            new[key] = new.get(key) or ""
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the event."""
+        del old, context
+        namespace = new["metadata"].get("namespace", "")
+        about = new["involvedObject"].get("namespace", "")
+        place = "involvedObject.namespace"
+        if not new.get("eventTime"):
+            if about == namespace or (not about and namespace == "default"):
+                return []
+            return [invalid(place, about, _NOT_OURS)]
+        causes: list[Cause] = []
+        if not about and namespace not in ("default", "kube-system"):
+            causes.append(invalid(place, about, _NOT_OURS))
+        return causes + _text_causes(new)
+
+
+def newer_event_causes(causes: list[Cause], new: JsonObject, old: JsonObject | None) -> list[Cause]:
+    """Return the causes of an event that came by way of events.k8s.io/v1, in that group's names."""
+    renamed = [
+        Cause(cause.type, "reportingController", cause.detail, cause.value)
+        if cause.field == "reportingComponent"
+        else cause
+        for cause in causes
+    ]
+    return renamed + strict_event_causes(new, old)
+
+
+def strict_event_causes(new: JsonObject, old: JsonObject | None) -> list[Cause]:
+    """Return what else is wrong with an event that came by way of events.k8s.io/v1.
+
+    The event is in the form in which it is stored.
+    """
+    if old is None:
+        causes = _series_causes(new)
+        if not new.get("eventTime"):
+            causes.append(required("eventTime"))
+        kind = new.get("type", "")
+        if kind not in ("Normal", "Warning"):
+            causes.append(invalid("type", "", f"has invalid value: {kind}"))
+        causes += [
+            invalid(key, "", "needs to be unset")
+            for key in ("firstTimestamp", "lastTimestamp", "count", "source")
+            if new.get(key)
+        ]
+        return causes
+    causes = [] if same(new.get("series"), old.get("series")) else _series_causes(new)
+    for key in _FIXED:
+        if not same(new.get(key), old.get(key)):
+            shown = "reportingController" if key == "reportingComponent" else key
+            causes.append(invalid(shown, new.get(key), IMMUTABLE))
+    return causes
+
+
+def _series_causes(new: JsonObject) -> list[Cause]:
+    series = new.get("series")
+    if series is None:
+        return []
+    causes: list[Cause] = []
+    if series.get("count", 0) < 2:
+        causes.append(invalid("series.count", "", "should be at least 2"))
+    if not series.get("lastObservedTime"):
+        causes.append(required("series.lastObservedTime"))
+    return causes
+
+
+def _text_causes(new: JsonObject) -> list[Cause]:
+    controller = new.get("reportingComponent") or ""
+    causes: list[Cause] = []
+    if not controller:
+        causes.append(required("reportingComponent"))
+    causes += [
+        invalid("reportingComponent", controller, text) for text in qualified_name(controller)
+    ]
+    for key, limit, needed in (
+        ("reportingInstance", _LIMIT, True),
+        ("action", _LIMIT, True),
+        ("reason", _LIMIT, True),
+        ("message", _NOTE_LIMIT, False),
+    ):
+        text = new.get(key) or ""
+        if needed and not text:
+            causes.append(required(key))
+        if len(text.encode()) > limit:
+            causes.append(invalid(key, "", f"can have at most {limit} characters"))
+    return causes

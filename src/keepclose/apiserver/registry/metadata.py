@@ -1,0 +1,193 @@
+"""Rules for metadata, for every kind: names, labels, owners, finalizers, and what must stay.
+
+One function answers for all kinds; the kinds differ in how they may be called. The write path asks
+it beside the strategy of the kind, which leaves metadata alone. The rules themselves are those of
+the model, to which finalizers are added here, because nothing but a server looks at them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.status_errors import bad_request
+from keepclose.model.field_errors import Cause, forbidden, invalid, too_long, too_many
+from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
+from keepclose.model.meta import ObjectMeta
+from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
+from keepclose.model.metadata_validation import (
+    dns1035_label,
+    dns1123_label,
+    dns1123_subdomain,
+    path_segment,
+    qualified_name,
+)
+
+JsonObject = dict[str, Any]
+
+FOREGROUND_FINALIZER: Final = "foregroundDeletion"
+ORPHAN_FINALIZER: Final = "orphan"
+STANDARD_FINALIZERS: Final = frozenset({"kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER})
+FIELD_MANAGER_MAX: Final = 128
+OWNERS_MAX: Final = 1000
+"""References to owners; the garbage collector reads all of them when one of the owners goes."""
+NOT_STANDARD: Final = "name is neither a standard finalizer name nor is it fully qualified"
+
+_FINALIZERS = "metadata.finalizers"
+# Everything else may have dots in its name.
+_LABEL_NAMES: Final = frozenset({"Service", "Namespace"})
+# These may be called anything that can stand in a path.
+_PATH_NAMES: Final = frozenset({"Event"})
+# These take any finalizer that looks like a label.
+_ANY_FINALIZERS: Final = frozenset({"Event", "Lease"})
+
+
+def name_check(resource: Resource, gates: FeatureGates = DEFAULT_GATES) -> NameCheck:
+    """Return the check on names of the kind."""
+    if resource.kind == "Service" and not gates.on(Gate.RELAXED_SERVICE_NAME_VALIDATION):
+        return dns1035_label
+    if resource.kind in _PATH_NAMES:
+        return path_segment
+    return dns1123_label if resource.kind in _LABEL_NAMES else dns1123_subdomain
+
+
+def metadata_causes(
+    resource: Resource,
+    new: JsonObject,
+    old: JsonObject | None,
+    *,
+    gates: FeatureGates = DEFAULT_GATES,
+) -> list[Cause]:
+    """Return what is wrong with the metadata of an object that is to be written.
+
+    `old` is the stored object when it is an update. A name is judged only once, on create.
+    """
+    meta = read_metadata(new)
+    before = None if old is None else read_metadata(old)
+    causes = validate_metadata(
+        meta,
+        namespaced=resource.namespaced,
+        name_check=name_check(resource, gates) if before is None else _accept_stored_name,
+    )
+    if before is not None:
+        causes += validate_metadata_update(meta, before)
+    owners = len(meta.owner_references)
+    # NB: what is stored with more may lose some, one by one.
+    if owners > OWNERS_MAX and (before is None or owners > len(before.owner_references)):
+        causes.append(too_many("metadata.ownerReferences", owners, OWNERS_MAX))
+    causes += finalizer_causes(new, old, known_only=resource.kind not in _ANY_FINALIZERS)
+    for place, entry in enumerate(new["metadata"].get("managedFields") or ()):
+        field = f"metadata.managedFields[{place}].manager"
+        causes += manager_causes(field, entry.get("manager") or "")
+    return causes
+
+
+def manager_causes(field: str, manager: str) -> list[Cause]:
+    """Return what is wrong with the name of a field manager, which logs and events show."""
+    if len(manager) > FIELD_MANAGER_MAX or len(manager.encode()) > FIELD_MANAGER_MAX:
+        # NB: no word of its letters: each cause repeats the name, which may be as long as a body.
+        return [too_long(field, FIELD_MANAGER_MAX)]
+    return [
+        invalid(
+            field,
+            manager,
+            f"invalid character U+{ord(letter):04X} (at position {len(manager[:place].encode())})",
+        )
+        for place, letter in enumerate(manager)
+        if not letter.isprintable()
+    ]
+
+
+def finalizer_causes(new: JsonObject, old: JsonObject | None, *, known_only: bool) -> list[Cause]:
+    """Return what is wrong with the finalizers of an object that is to be written.
+
+    With `known_only` a finalizer without a domain must be one of Kubernetes' own.
+    """
+    finalizers = finalizers_of(new)
+    causes: list[Cause] = []
+    for finalizer in finalizers:
+        causes += [invalid(_FINALIZERS, finalizer, text) for text in qualified_name(finalizer)]
+    if FOREGROUND_FINALIZER in finalizers and ORPHAN_FINALIZER in finalizers:
+        detail = f"finalizer {ORPHAN_FINALIZER} and {FOREGROUND_FINALIZER} cannot be both set"
+        causes.append(invalid(_FINALIZERS, finalizers, detail))
+    if old is not None and old["metadata"].get("deletionTimestamp"):
+        extra = sorted(set(finalizers) - set(finalizers_of(old)))
+        if extra:
+            listed = ", ".join(f'"{name}"' for name in extra)
+            causes.append(
+                forbidden(
+                    _FINALIZERS,
+                    "no new finalizers can be added if the object is being deleted, "
+                    f"found new finalizers []string{{{listed}}}",
+                )
+            )
+    if known_only:
+        causes += [
+            invalid(f"{_FINALIZERS}[{place}]", finalizer, NOT_STANDARD)
+            for place, finalizer in enumerate(finalizers)
+            if not is_known_finalizer(finalizer)
+        ]
+    return causes
+
+
+def is_known_finalizer(finalizer: str) -> bool:
+    """Return whether a finalizer has a domain or is one of Kubernetes' own."""
+    return "/" in finalizer or finalizer in STANDARD_FINALIZERS
+
+
+def beyond_metadata(causes: list[Cause]) -> list[Cause]:
+    """Return the causes of a typed object without those that `metadata_causes` gives too."""
+    return [
+        cause
+        for cause in causes
+        if not cause.field.startswith("metadata.")
+        or cause.field.startswith("metadata.annotations[")
+    ]
+
+
+def carry_system_metadata(new: JsonObject, old: JsonObject) -> None:
+    """Give an update the metadata of the stored object that a client cannot change.
+
+    Call it before the strategy sees the update. A uid or a deletion timestamp that the client made
+    up stays, so that the rules tell.
+    """
+    meta, before = new["metadata"], old["metadata"]
+    _copy(meta, before, "generation")
+    if not meta.get("uid"):
+        _copy(meta, before, "uid")
+    if before.get("creationTimestamp"):
+        meta["creationTimestamp"] = before["creationTimestamp"]
+    if before.get("deletionTimestamp"):
+        meta["deletionTimestamp"] = before["deletionTimestamp"]
+        if meta.get("deletionGracePeriodSeconds") is None:
+            _copy(meta, before, "deletionGracePeriodSeconds")
+
+
+def read_metadata(raw: JsonObject) -> ObjectMeta:
+    """Return the metadata of a raw object as a struct."""
+    members = {
+        key: value for key, value in (raw.get("metadata") or {}).items() if value is not None
+    }
+    try:
+        return msgspec.convert(members, ObjectMeta)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"metadata: {error}") from error
+
+
+def finalizers_of(raw: JsonObject) -> list[str]:
+    """Return the finalizers of an object."""
+    finalizers: list[str] | None = raw["metadata"].get("finalizers")
+    return finalizers or []
+
+
+def _copy(meta: JsonObject, before: JsonObject, key: str) -> None:
+    if key in before:
+        meta[key] = before[key]
+    else:
+        meta.pop(key, None)
+
+
+def _accept_stored_name(_name: str) -> list[str]:
+    return []

@@ -1,0 +1,252 @@
+"""What becomes of a Pod when it is written or deleted.
+
+A pod's spec hardly changes: images, a shorter deadline, more tolerations. A pod on a node is given
+time to end; one that is nowhere, or has ended, goes at once.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from difflib import unified_diff
+from typing import Final
+
+import msgspec
+
+from keepclose.apiserver.registry.metadata import beyond_metadata
+from keepclose.apiserver.registry.pod_templates import (
+    admit_pod,
+    containers_of,
+    default_pod,
+    default_pod_spec,
+    quality_of_service,
+)
+from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.strategies.plain import PlainStrategy, same
+from keepclose.apiserver.strategies.pod_rules import hostname_warnings, pod_causes
+from keepclose.apiserver.strategies.typed import read_as
+from keepclose.model.field_errors import Cause, forbidden, invalid, required
+from keepclose.model.metadata import IMMUTABLE
+from keepclose.model.workload import Pod
+from keepclose.model.workload_rules import validate_pod
+
+FIXED_SPEC: Final = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+    "`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+_ENDED: Final = ("Succeeded", "Failed")
+_GATED: Final = {
+    "type": "PodScheduled",
+    "status": "False",
+    "lastProbeTime": None,
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
+
+
+class PodStrategy(PlainStrategy):
+    """Pods."""
+
+    counts_generations = True
+    has_status = True
+    returns_deleted = True
+    kept_by_status_updates = ("ownerReferences",)
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set what a pod gets where its writer said nothing."""
+        spec = new["spec"] = new.get("spec") or {}
+        default_pod_spec(spec)
+        default_pod(spec)
+        status = new.get("status") or {}
+        _settle_single_address(status)
+        for condition in status.get("conditions") or ():
+            # A time that was not given is written as none, and has an owner.
+            condition.setdefault("lastProbeTime", None)
+            condition.setdefault("lastTransitionTime", None)
+
+    def prepare_create(self, new: JsonObject, context: Context) -> None:
+        """Set defaults; a new pod waits for a node."""
+        super().prepare_create(new, context)
+        admit_pod(new["spec"])
+        new["status"] = {"phase": "Pending", "qosClass": quality_of_service(new["spec"])}
+        if new["spec"].get("schedulingGates"):
+            new["status"]["conditions"] = [{**_GATED, "lastTransitionTime": context.now}]
+
+    def prepare_update(
+        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+    ) -> None:
+        """Keep the status, or with a status update everything else."""
+        if not subresource:
+            # NB: admission comes first; what it adds again is no change that a generation counts.
+            admit_pod(new["spec"])
+        super().prepare_update(new, old, context, subresource=subresource)
+        if subresource == "status":
+            status, before = new.setdefault("status", {}), old.get("status") or {}
+            _settle_addresses(status, before)
+            _keep_set_once(status, before)
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the pod, or with what an update changed."""
+        del context
+        if old is None:
+            return pod_causes(new)
+        return _change_causes(new["spec"], old["spec"])
+
+    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+        """Return what is wrong with what was reported of the pod."""
+        del context
+        found = beyond_metadata(validate_pod(read_as(Pod, new)))
+        # The single address stands in the list too, where it is judged.
+        causes = [cause for cause in found if cause.field.startswith("status.podIPs")]
+        return _reported_causes(new.get("status") or {}, old.get("status") or {}) + causes
+
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+        """Return that the name of a new pod is no good host name."""
+        del context
+        return [] if old is not None else hostname_warnings(new, "the Pod's hostname")
+
+    def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:
+        """Return how long the pod may take to end; 0 when nothing of it runs."""
+        spec = stored.get("spec") or {}
+        period = spec.get("terminationGracePeriodSeconds") or 0 if asked is None else asked
+        if not spec.get("nodeName") or (stored.get("status") or {}).get("phase") in _ENDED:
+            return 0
+        return period if period >= 0 else 1
+
+
+def _reported_causes(status: JsonObject, before: JsonObject) -> list[Cause]:
+    reported = {
+        f"status.conditions[{place}].observedGeneration": condition
+        for place, condition in enumerate(status.get("conditions") or ())
+    }
+    reported["status.observedGeneration"] = status
+    causes = [
+        invalid(field, value["observedGeneration"], "must be a non-negative integer")
+        for field, value in reported.items()
+        if (value.get("observedGeneration") or 0) < 0
+    ]
+    if before.get("qosClass") and status.get("qosClass") != before["qosClass"]:
+        causes.append(invalid("status.qosClass", status.get("qosClass"), IMMUTABLE))
+    return causes
+
+
+def _settle_single_address(status: JsonObject) -> None:
+    """Fill whichever of the two fields for addresses is empty from the other."""
+    first, addresses = status.get("podIP") or "", status.get("podIPs") or []
+    if addresses and not first:
+        status["podIP"] = addresses[0].get("ip", "")
+    elif first and not addresses:
+        status["podIPs"] = [{"ip": first}]
+
+
+def _settle_addresses(status: JsonObject, before: JsonObject) -> None:
+    """Make the two fields for addresses agree; the single one wins over a list left as it was."""
+    first, addresses = status.get("podIP") or "", status.get("podIPs") or []
+    if first and (not addresses or addresses[0].get("ip") != first):
+        if first == before.get("podIP") and addresses:
+            status["podIP"] = addresses[0].get("ip", "")
+        else:
+            status["podIPs"] = [{"ip": first}]
+    elif addresses and not first:
+        status["podIP"] = addresses[0].get("ip", "")
+
+
+def _keep_set_once(status: JsonObject, before: JsonObject) -> None:
+    """Keep what an update of the status cannot take away: the QoS class, observed generations."""
+    if not status.get("qosClass") and before.get("qosClass"):
+        status["qosClass"] = before["qosClass"]
+    _keep_observed_generation(status, before)
+    # Conditions of one type may be several; the first of them then stands for the first.
+    stored: dict[str, list[JsonObject]] = {}
+    for condition in before.get("conditions") or ():
+        stored.setdefault(condition.get("type", ""), []).append(condition)
+    for condition in status.get("conditions") or ():
+        same_type = stored.get(condition.get("type", ""))
+        if same_type:
+            _keep_observed_generation(condition, same_type.pop(0))
+
+
+def _keep_observed_generation(new: JsonObject, old: JsonObject) -> None:
+    if not new.get("observedGeneration") and old.get("observedGeneration"):
+        new["observedGeneration"] = old["observedGeneration"]
+
+
+def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
+    for key in ("containers", "initContainers"):
+        if len(spec.get(key) or ()) != len(before.get(key) or ()):
+            return [forbidden(f"spec.{key}", "pod updates may not add or remove containers")]
+    causes: list[Cause] = []
+    for key in ("containers", "initContainers"):
+        causes += [
+            required(f"spec.{key}[{place}].image")
+            for place, container in enumerate(spec.get(key) or ())
+            if not container.get("image")
+        ]
+    causes += _deadline_causes(spec, before)
+    causes += _toleration_causes(spec.get("tolerations") or [], before.get("tolerations") or [])
+    causes += _gate_causes(spec.get("schedulingGates") or [], before.get("schedulingGates") or [])
+    changed, fixed = _fixed_part(spec), _fixed_part(before)
+    for container, other in zip(containers_of(changed), containers_of(fixed), strict=True):
+        container["image"] = other.get("image", "")
+    if (before.get("terminationGracePeriodSeconds") or 0) < 0:
+        changed["terminationGracePeriodSeconds"] = before["terminationGracePeriodSeconds"]
+    if not same(changed, fixed):
+        causes.append(forbidden("spec", f"{FIXED_SPEC}\n{_difference(fixed, changed)}"))
+    return causes
+
+
+def _fixed_part(spec: JsonObject) -> JsonObject:
+    copy = deepcopy(spec)
+    for key in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
+        copy.pop(key, None)
+    return copy
+
+
+def _toleration_causes(now: list[JsonObject], before: list[JsonObject]) -> list[Cause]:
+    given = list(map(_without_seconds, now))
+    if all(_without_seconds(one) in given for one in before):
+        return []
+    detail = "existing toleration can not be modified except its tolerationSeconds"
+    return [forbidden("spec.tolerations", detail)]
+
+
+def _gate_causes(now: list[JsonObject], before: list[JsonObject]) -> list[Cause]:
+    known = [one.get("name") for one in before]
+    return [
+        forbidden(
+            f"spec.schedulingGates[{place}].name",
+            f"only deletion is allowed, but found new scheduling gate '{one.get('name', '')}'",
+        )
+        for place, one in enumerate(now)
+        if one.get("name") not in known
+    ]
+
+
+def _deadline_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
+    field, was = "spec.activeDeadlineSeconds", before.get("activeDeadlineSeconds")
+    now = spec.get("activeDeadlineSeconds")
+    if now is None:
+        if was is None:
+            return []
+        return [invalid(field, None, "must not update from a positive integer to nil value")]
+    if not 1 <= now < 2**31:
+        return [invalid(field, now, f"must be between 1 and {2**31 - 1}, inclusive")]
+    if was is not None and was < now:
+        return [invalid(field, now, "must be less than or equal to previous value")]
+    return []
+
+
+def _without_seconds(toleration: JsonObject) -> JsonObject:
+    return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+
+
+def _difference(before: JsonObject, after: JsonObject) -> str:
+    """Return the lines that differ, with three around each, as upstream shows them."""
+    old, new = (
+        msgspec.json.format(msgspec.json.encode(one, order="sorted"), indent=1)
+        .decode()
+        .splitlines()
+        for one in (before, after)
+    )
+    return "".join(f"{line}\n" for line in list(unified_diff(old, new, lineterm=""))[2:])

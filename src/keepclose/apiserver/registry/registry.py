@@ -1,0 +1,89 @@
+"""The strategy of every kind that the server serves, made once at start.
+
+A kind that is served in two groups has one strategy, because it has one store.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+import msgspec
+
+from keepclose.apiserver.registry.allocation_ranges import AddressRange, NodePorts, RangeError
+from keepclose.apiserver.registry.core_kinds import NamespaceStrategy
+from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
+from keepclose.apiserver.registry.events import EventStrategy
+from keepclose.apiserver.registry.pods import PodStrategy
+from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
+from keepclose.apiserver.registry.services import ServiceStrategy
+from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.registry.workloads import (
+    DaemonSetStrategy,
+    DeploymentStrategy,
+    ReplicaSetStrategy,
+)
+from keepclose.apiserver.strategies.allocation.reservations import Ranges
+from keepclose.apiserver.strategies.configmaps import ConfigMapStrategy
+from keepclose.apiserver.strategies.endpointslices import EndpointSliceStrategy
+from keepclose.apiserver.strategies.leases import LeaseStrategy
+from keepclose.apiserver.strategies.nodes import NodeStrategy
+from keepclose.apiserver.strategies.plain import PlainStrategy
+from keepclose.apiserver.strategies.serviceaccounts import ServiceAccountStrategy
+from keepclose.apiserver.strategies.servicecidrs import ServiceCIDRStrategy
+
+_PLAIN_KINDS: Final[dict[str, type[PlainStrategy]]] = {
+    "Namespace": NamespaceStrategy,
+    "Node": NodeStrategy,
+    "Pod": PodStrategy,
+    "Endpoints": EndpointsStrategy,
+    "Event": EventStrategy,
+    "ConfigMap": ConfigMapStrategy,
+    "ServiceAccount": ServiceAccountStrategy,
+    "Deployment": DeploymentStrategy,
+    "ReplicaSet": ReplicaSetStrategy,
+    "DaemonSet": DaemonSetStrategy,
+    "Lease": LeaseStrategy,
+    "EndpointSlice": EndpointSliceStrategy,
+    "ServiceCIDR": ServiceCIDRStrategy,
+}
+
+
+class AllocationSettings(msgspec.Struct, frozen=True):
+    """What the cluster hands out to Services."""
+
+    # One or two, of different families; the first one is that of the primary family.
+    service_cidrs: tuple[str, ...] = ("10.96.0.0/16",)
+    first_node_port: int = 30000
+    last_node_port: int = 32767
+    # None draws from the system's randomness.
+    seed: int | None = None
+
+
+def make_ranges(settings: AllocationSettings) -> Ranges:
+    """Return the ranges with everything free; raises RangeError for settings that contradict."""
+    random = None if settings.seed is None else Random(settings.seed)  # noqa: S311 (for tests)
+    addresses = tuple(AddressRange(cidr, random=random) for cidr in settings.service_cidrs)
+    if not 1 <= len(addresses) <= 2 or len({one.family for one in addresses}) < len(addresses):
+        raise RangeError("there must be one range of cluster IPs, or one of each family")
+    ports = NodePorts(settings.first_node_port, settings.last_node_port, random=random)
+    return Ranges(addresses, ports)
+
+
+def strategies(
+    settings: AllocationSettings | None = None, *, ranges: Ranges | None = None
+) -> dict[str, Strategy]:
+    """Return the strategy of every store, by its name; see `Resource.store`.
+
+    Services are given from the ranges, which are made from the settings where none are given.
+    """
+    found: dict[str, Strategy] = {
+        one.store: _PLAIN_KINDS[one.kind](one)
+        for one in RESOURCES
+        if not one.stored_as and one.kind in _PLAIN_KINDS
+    }
+    services = BY_KIND["v1", "Service"]
+    found[services.store] = ServiceStrategy(
+        services, ranges or make_ranges(settings or AllocationSettings())
+    )
+    return found

@@ -1,0 +1,166 @@
+"""What becomes of a Service when it is written: the one kind that is given something to keep.
+
+The order is that of kube-apiserver: defaults; on update the values allocated before; cluster IPs
+made whole; families; allocation; fields dropped that no longer apply or have no gate; rules;
+warnings; and last the reservation is kept or given back. Every step is a rule of the model, worked
+on structs and carried over to the raw object.
+"""
+
+from __future__ import annotations
+
+from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.registry.service_allocation import (
+    allocate_for_create,
+    allocate_for_update,
+    held_addresses,
+    held_ports,
+)
+from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.status_errors import invalid
+from keepclose.apiserver.strategies.allocation.reservations import Ranges, Reservation
+from keepclose.apiserver.strategies.overlay import carry
+from keepclose.apiserver.strategies.plain import PlainStrategy, keep, keep_all_but_status
+from keepclose.apiserver.strategies.typed import read_as
+from keepclose.model.field_errors import Cause
+from keepclose.model.gates import Gate
+from keepclose.model.service.defaults import default_families, default_service, hide_on_read
+from keepclose.model.service.strategy import (
+    normalize_cluster_ips,
+    patch_allocated_values,
+    prepare_for_create,
+    prepare_for_update,
+    warnings_for,
+)
+from keepclose.model.service.types import Service
+from keepclose.model.service.validation import validate_service
+from keepclose.model.service_update_rules import (
+    validate_service_status_update,
+    validate_service_update,
+)
+from keepclose.model.service_warnings import status_warnings_for
+
+
+class ServiceStrategy(PlainStrategy):
+    """Services, and the ranges that they share."""
+
+    allows_create_on_update = True
+    has_status = True
+    restores = True
+    returns_deleted = True
+
+    def __init__(self, resource: Resource, ranges: Ranges) -> None:
+        """Serve Services from the given ranges."""
+        super().__init__(resource)
+        self.ranges = ranges
+        # NB: a write is known by the object that was prepared, which is held here so that no other
+        # one can come to have its id.
+        self._open: dict[int, tuple[JsonObject, Reservation]] = {}
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set what a client may leave out."""
+        before = read_as(Service, new)
+        carry(new, before, default_service(before))
+
+    def prepare_create(self, new: JsonObject, context: Context) -> None:
+        """Set defaults and allocate; raises a Failure when a range refuses."""
+        new["status"] = {"loadBalancer": {}}
+        before = read_as(Service, new)
+        service = normalize_cluster_ips(default_service(before))
+        service = self._with_families(service, None, context)
+        reservation = Reservation(self.ranges, dry_run=context.dry_run)
+        service = allocate_for_create(service, reservation)
+        self._open[id(new)] = (new, reservation)
+        carry(new, before, prepare_for_create(service, gates=context.gates))
+
+    def prepare_update(
+        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+    ) -> None:
+        """Set defaults, keep what was allocated, allocate what is new; or change the status."""
+        carry_system_metadata(new, old)
+        if subresource == "status":
+            new.setdefault("status", {}).setdefault("loadBalancer", {})
+            # NB: defaults follow the type that the client sent, although it is not kept.
+            before = read_as(Service, new)
+            carry(new, before, default_service(before))
+            keep_all_but_status(new, old)
+            return
+        keep(new, old, "status")
+        before, stored = read_as(Service, new), self._stored(old)
+        service = patch_allocated_values(default_service(before), stored)
+        service = self._with_families(normalize_cluster_ips(service, stored), stored, context)
+        reservation = Reservation(self.ranges, dry_run=context.dry_run)
+        service = allocate_for_update(service, stored, reservation)
+        self._open[id(new)] = (new, reservation)
+        carry(new, before, prepare_for_update(service, stored, gates=context.gates))
+        new.setdefault("status", {}).setdefault("loadBalancer", {})
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the Service."""
+        service = read_as(Service, new)
+        if old is None:
+            causes = validate_service(service, gates=context.gates)
+        else:
+            causes = validate_service_update(service, self._stored(old), gates=context.gates)
+        return beyond_metadata(causes)
+
+    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+        """Return what is wrong with the addresses of a load balancer."""
+        service, stored = read_as(Service, new), read_as(Service, old)
+        return beyond_metadata(validate_service_status_update(service, stored, gates=context.gates))
+
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+        """Return what to tell the client although the write is followed."""
+        del old, context
+        return warnings_for(read_as(Service, new))
+
+    def status_warnings(self, new: JsonObject) -> list[str]:
+        """Return what to tell the reporter of a load balancer."""
+        return status_warnings_for(read_as(Service, new))
+
+    def settle(self, new: JsonObject, old: JsonObject | None, *, stored: bool) -> None:
+        """Keep what was allocated for this very object, or give it back."""
+        del old
+        _, reservation = self._open.pop(id(new), (None, None))
+        if reservation is not None:
+            reservation.settle(stored=stored)
+
+    def restore(self, stored: JsonObject) -> None:
+        """Hold what a stored Service has; what lies outside the ranges is left alone."""
+        service = read_as(Service, stored)
+        reservation = Reservation(self.ranges)
+        for address in held_addresses(service):
+            for one in self.ranges.addresses:
+                one.take(address)
+        for port in held_ports(service):
+            reservation.take_port(port)
+
+    def remove(self, old: JsonObject) -> None:
+        """Give back what a deleted Service had."""
+        service = read_as(Service, old)
+        for address in held_addresses(service):
+            self.ranges.give_address(address)
+        for port in held_ports(service):
+            self.ranges.ports.give(port)
+
+    def on_read(self, stored: JsonObject) -> None:
+        """Hide the internal traffic policy of an ExternalName Service: it has no such traffic.
+
+        Its clusterIP is shown in the list too, where a change of type has left one behind.
+        """
+        service = read_as(Service, stored)
+        carry(stored, service, hide_on_read(normalize_cluster_ips(service)))
+
+    def _stored(self, old: JsonObject) -> Service:
+        return hide_on_read(normalize_cluster_ips(read_as(Service, old)))
+
+    def _with_families(self, service: Service, old: Service | None, context: Context) -> Service:
+        settled = default_families(
+            service,
+            cluster_families=self.ranges.families,
+            strict=context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION),
+            old=old,
+        )
+        if isinstance(settled, list):
+            raise invalid("Service", "", service.metadata.name, settled)
+        return settled

@@ -1,0 +1,308 @@
+"""What becomes of Deployments, ReplicaSets and DaemonSets when they are written.
+
+Each has a template for pods and a selector that must match it and never changes. The generation
+counts changes of the spec; that of a Deployment counts annotations too, because its ReplicaSets
+get them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keepclose.apiserver.registry.pod_templates import default_pod_spec
+from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.strategies.label_selectors import is_empty, matches, selector_causes
+from keepclose.apiserver.strategies.plain import PlainStrategy, same
+from keepclose.apiserver.strategies.pod_rules import hostname_warnings, template_causes
+from keepclose.apiserver.strategies.rollouts import rolling_causes
+from keepclose.model.field_errors import Cause, forbidden, invalid, not_supported, required
+from keepclose.model.metadata import IMMUTABLE
+from keepclose.model.numbers import parse_natural
+from keepclose.model.workload_rules import NOT_NEGATIVE
+
+TEMPLATE_GENERATION: Final = "deprecated.daemonset.template.generation"
+_TEMPLATE: Final = "spec.template"
+
+
+class WorkloadStrategy(PlainStrategy):
+    """What all workloads have in common."""
+
+    counts_generations = True
+    has_status = True
+    # Numbers of the spec and of the status that may not be negative.
+    amounts: tuple[str, ...] = ()
+    status_amounts: tuple[str, ...] = ()
+    # Whether the writer of a new object hears that its name makes no good host names.
+    warns_of_names = True
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set what the template and the spec get where their writer said nothing."""
+        spec = new["spec"] = new.get("spec") or {}
+        template = spec["template"] = spec.get("template") or {}
+        template["metadata"] = template.get("metadata") or {}
+        template["spec"] = template.get("spec") or {}
+        default_pod_spec(template["spec"])
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the spec, and whether the selector was changed."""
+        del context
+        spec = new["spec"]
+        causes = _negative_causes(spec, "spec", self.amounts) + self.selector_and_template(spec)
+        causes += self.strategy_causes(spec)
+        if old is not None and not same(spec.get("selector"), old["spec"].get("selector")):
+            causes.append(invalid("spec.selector", spec.get("selector"), IMMUTABLE))
+        return causes
+
+    def selector_and_template(self, spec: JsonObject) -> list[Cause]:
+        """Return what is wrong with the selector, the template, or both together."""
+        selector, causes = spec.get("selector"), []
+        if selector is None:
+            causes.append(required("spec.selector"))
+        else:
+            found = selector_causes(selector, "spec.selector")
+            causes += found
+            if is_empty(selector):
+                detail = "empty selector is invalid for deployment"
+                causes.append(invalid("spec.selector", selector, detail))
+            elif found:
+                causes.append(invalid("spec.selector", selector, "invalid label selector"))
+                return causes
+        return causes + self.template_and_policy(spec)
+
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+        """Return that the name of a new workload makes no good host names."""
+        del context
+        if old is not None or not self.warns_of_names:
+            return []
+        return hostname_warnings(new, "Pod names and hostnames")
+
+    def template_and_policy(self, spec: JsonObject) -> list[Cause]:
+        """Return what is wrong with the template, given a selector that can be read."""
+        selector, template = spec.get("selector"), spec["template"]
+        labels = template["metadata"].get("labels")
+        causes: list[Cause] = []
+        if not matches(selector, labels or {}):
+            detail = "`selector` does not match template `labels`"
+            causes.append(invalid(f"{_TEMPLATE}.metadata.labels", labels, detail))
+        causes += template_causes(template, _TEMPLATE)
+        policy = template["spec"].get("restartPolicy")
+        if policy != "Always":
+            causes.append(not_supported(f"{_TEMPLATE}.spec.restartPolicy", policy, ("Always",)))
+        if template["spec"].get("activeDeadlineSeconds") is not None:
+            kind = "DaemonSet" if self.resource.kind == "DaemonSet" else "ReplicaSet"
+            detail = f"activeDeadlineSeconds in {kind} is not Supported"
+            causes.append(forbidden(f"{_TEMPLATE}.spec.activeDeadlineSeconds", detail))
+        return causes
+
+    def strategy_causes(self, spec: JsonObject) -> list[Cause]:
+        """Return what is wrong with how the workload is brought up to date."""
+        del spec
+        return []
+
+    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+        """Return which numbers of the status cannot be."""
+        del context
+        status, before = new.get("status") or {}, old.get("status") or {}
+        causes = _negative_causes(status, "status", self.status_amounts)
+        total, ready = status.get("replicas", 0), status.get("readyReplicas", 0)
+        if "replicas" in self.status_amounts:
+            for key in (
+                "fullyLabeledReplicas",
+                "updatedReplicas",
+                "readyReplicas",
+                "availableReplicas",
+            ):
+                if key in self.status_amounts and status.get(key, 0) > total:
+                    detail = "cannot be greater than status.replicas"
+                    causes.append(invalid(f"status.{key}", status[key], detail))
+            available = status.get("availableReplicas", 0)
+            if available > ready:
+                detail = "cannot be greater than readyReplicas"
+                causes.append(invalid("status.availableReplicas", available, detail))
+        if "collisionCount" in self.status_amounts and before.get("collisionCount") is not None:
+            count = status.get("collisionCount") or 0
+            if count < before["collisionCount"]:
+                causes.append(invalid("status.collisionCount", count, "cannot be decremented"))
+        return causes
+
+
+class DeploymentStrategy(WorkloadStrategy):
+    """Deployments."""
+
+    kept_by_status_updates = ("labels",)
+    amounts = ("replicas",)
+    status_amounts = (
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
+    )
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set one replica, and updates by quarters."""
+        super().set_defaults(new)
+        spec = new["spec"]
+        strategy = spec["strategy"] = spec.get("strategy") or {}
+        strategy["type"] = strategy.get("type") or "RollingUpdate"
+        if strategy["type"] == "RollingUpdate":
+            rolling = strategy["rollingUpdate"] = strategy.get("rollingUpdate") or {}
+            _default(rolling, maxUnavailable="25%", maxSurge="25%")
+        _default(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
+
+    def is_new_generation(self, new: JsonObject, old: JsonObject) -> bool:
+        """Return whether the spec or an annotation changed."""
+        return super().is_new_generation(new, old) or not same(
+            new["metadata"].get("annotations"), old["metadata"].get("annotations")
+        )
+
+    def strategy_causes(self, spec: JsonObject) -> list[Cause]:
+        """Return what is wrong with the strategy and the deadlines."""
+        strategy = spec["strategy"]
+        rolling = strategy.get("rollingUpdate")
+        causes: list[Cause] = []
+        if strategy["type"] == "Recreate":
+            if rolling is not None:
+                detail = "may not be specified when strategy `type` is 'Recreate'"
+                causes.append(forbidden("spec.strategy.rollingUpdate", detail))
+        elif strategy["type"] == "RollingUpdate":
+            causes += rolling_causes(rolling or {}, "spec.strategy.rollingUpdate", daemon=False)
+        else:
+            shown = {"Type": strategy["type"], "RollingUpdate": _shown(rolling)}
+            causes.append(not_supported("spec.strategy", shown, ("Recreate", "RollingUpdate")))
+        for key in ("minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"):
+            causes += _negative_causes(spec, "spec", (key,))
+        deadline = spec["progressDeadlineSeconds"]
+        if deadline <= spec.get("minReadySeconds", 0):
+            detail = "must be greater than minReadySeconds"
+            causes.append(invalid("spec.progressDeadlineSeconds", deadline, detail))
+        return causes
+
+
+class ReplicaSetStrategy(WorkloadStrategy):
+    """ReplicaSets."""
+
+    amounts = ("replicas", "minReadySeconds")
+    status_amounts = (
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "terminatingReplicas",
+    )
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set one replica."""
+        super().set_defaults(new)
+        _default(new["spec"], replicas=1)
+
+    def first_status(self) -> JsonObject:
+        """Return that there are no replicas yet."""
+        return {"replicas": 0}
+
+
+class DaemonSetStrategy(WorkloadStrategy):
+    """DaemonSets."""
+
+    warns_of_names = False
+    status_amounts = (
+        "currentNumberScheduled",
+        "numberMisscheduled",
+        "desiredNumberScheduled",
+        "numberReady",
+        "observedGeneration",
+        "updatedNumberScheduled",
+        "numberAvailable",
+        "numberUnavailable",
+        "collisionCount",
+    )
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set updates of one pod after the other."""
+        super().set_defaults(new)
+        spec = new["spec"]
+        strategy = spec["updateStrategy"] = spec.get("updateStrategy") or {}
+        strategy["type"] = strategy.get("type") or "RollingUpdate"
+        if strategy["type"] == "RollingUpdate":
+            rolling = strategy["rollingUpdate"] = strategy.get("rollingUpdate") or {}
+            _default(rolling, maxUnavailable=1, maxSurge=0)
+        _default(spec, revisionHistoryLimit=10)
+        if TEMPLATE_GENERATION not in (new["metadata"].get("annotations") or {}):
+            _annotate(new, "0")
+
+    def first_status(self) -> JsonObject:
+        """Return that there are no pods yet."""
+        return dict.fromkeys(self.status_amounts[:4], 0)
+
+    def prepare_create(self, new: JsonObject, context: Context) -> None:
+        """Set defaults, and the first generation of the template."""
+        super().prepare_create(new, context)
+        _annotate(new, "1")
+
+    def prepare_update(
+        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+    ) -> None:
+        """Set defaults, and count the generations of the template."""
+        super().prepare_update(new, old, context, subresource=subresource)
+        known = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
+        changed = not same(new["spec"].get("template"), old["spec"].get("template"))
+        generation = parse_natural(known)
+        _annotate(new, str(generation + 1) if changed and generation is not None else known)
+
+    def selector_and_template(self, spec: JsonObject) -> list[Cause]:
+        """Return what is wrong with the selector, the template, or both together."""
+        selector, causes = spec.get("selector"), []
+        if selector is not None:
+            causes += selector_causes(selector, "spec.selector")
+        if causes:
+            return causes + template_causes(spec["template"], _TEMPLATE)
+        found = self.template_and_policy(spec)
+        if selector is not None and is_empty(selector):
+            detail = "empty selector is invalid for daemonset"
+            found.insert(0, invalid("spec.selector", selector, detail))
+        return found
+
+    def strategy_causes(self, spec: JsonObject) -> list[Cause]:
+        """Return what is wrong with the strategy."""
+        causes = _negative_causes(spec, "spec", ("minReadySeconds",))
+        strategy = spec["updateStrategy"]
+        rolling = strategy.get("rollingUpdate")
+        if strategy["type"] == "RollingUpdate":
+            field = "spec.updateStrategy.rollingUpdate"
+            causes += rolling_causes(rolling or {}, field, daemon=True)
+        elif strategy["type"] != "OnDelete":
+            shown = {"Type": strategy["type"], "RollingUpdate": _shown(rolling)}
+            supported = ("RollingUpdate", "OnDelete")
+            causes.append(not_supported("spec.updateStrategy", shown, supported))
+        return causes + _negative_causes(spec, "spec", ("revisionHistoryLimit",))
+
+
+def _default(values: JsonObject, **defaults: Any) -> None:
+    for key, value in defaults.items():
+        if values.get(key) is None:
+            values[key] = value
+
+
+def _shown(rolling: JsonObject | None) -> JsonObject | None:
+    # NB: causes show the names of Go's fields.
+    if rolling is None:
+        return None
+    members = (("MaxUnavailable", "maxUnavailable"), ("MaxSurge", "maxSurge"))
+    return {shown: rolling.get(key, 0) for shown, key in members}
+
+
+def _annotate(new: JsonObject, generation: str) -> None:
+    annotations = new["metadata"].get("annotations") or {}
+    new["metadata"]["annotations"] = {**annotations, TEMPLATE_GENERATION: generation}
+
+
+def _negative_causes(values: JsonObject, field: str, keys: tuple[str, ...]) -> list[Cause]:
+    return [
+        invalid(f"{field}.{key}", values[key], NOT_NEGATIVE)
+        for key in keys
+        if (values.get(key) or 0) < 0
+    ]
