@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.libnftables import Context
+from keepclose.proxy.nft.libnftables import Context
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select as select_endpoints
 from keepclose.routing.service_ports import RoutedPort

@@ -19,7 +19,7 @@ from keepclose.apiserver.serving.limits import ConnectionLimits
 from keepclose.apiserver.serving.metrics import Metrics as ServerMetrics
 from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import Metrics as ControllerMetrics
-from keepclose.proxy.metrics import Metrics as ProxyMetrics
+from keepclose.proxy.counters.metrics import Metrics as ProxyMetrics
 from keepclose.slices.settings import Settings
 from keepclose.webhook.metrics import WebhookMetrics
 

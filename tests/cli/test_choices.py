@@ -22,7 +22,7 @@ from keepclose.cli.labcalls import DEFAULT_DIR
 from keepclose.cluster.components import ROLES
 from keepclose.cluster.home import DEFAULT_HOME
 from keepclose.lab.traffictargets import Via
-from keepclose.proxy.choosing import WriterName
+from keepclose.proxy.nft.select_writer import WriterName
 from keepclose.proxy.settings import DetectLocalMode
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.subsets import Approach, SubsetOptions

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import msgspec
 from fuzzbounds import require
 
-from keepclose.proxy.listings import parse_listing
-from keepclose.proxy.writers import NftError
+from keepclose.proxy.nft.listings import parse_listing
+from keepclose.proxy.nft.writer import NftError
 from keepclose.ruleset.listing import listing_of
 
 MUTATES_JSON = True

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from fuzzbounds import require
 
-from keepclose.proxy import counterdump, ctnetlink, elementcounts
-from keepclose.proxy.elementmessages import (
+from keepclose.proxy import elementcounts
+from keepclose.proxy.conntrack import netlink as ctnetlink
+from keepclose.proxy.counters import kernel_counters
+from keepclose.proxy.nft.element_messages import (
     NoBinaryFormError,
     decode_key,
     encode_key,
@@ -78,7 +80,7 @@ def check(data: bytes) -> None:
     with contextlib.suppress(OSError):
         table.delete([flow])
     with contextlib.suppress(OSError):
-        counterdump._take(raw, {})
+        kernel_counters._take(raw, {})
     with contextlib.suppress(OSError):
         elementcounts._take(raw, {})
     for family in ("ip", "ip6"):

@@ -6,9 +6,10 @@ import struct
 
 import pytest
 
-from keepclose.proxy import counterdump, elementcounts
-from keepclose.proxy.ctnetlink import FlowTable
-from keepclose.proxy.listings import parse_listing
+from keepclose.proxy import elementcounts
+from keepclose.proxy.conntrack.netlink import FlowTable
+from keepclose.proxy.counters import kernel_counters
+from keepclose.proxy.nft.listings import parse_listing
 
 _ERROR = 2
 
@@ -41,7 +42,7 @@ def test_an_error_without_its_code_is_an_error(body: bytes) -> None:
     """An error message that ends before its code is told as OSError by every reader."""
     answer = _message(_ERROR, body, size=36)
     with pytest.raises(OSError, match="cut short"):
-        counterdump._take(answer, {})
+        kernel_counters._take(answer, {})
     with pytest.raises(OSError, match="cut short"):
         elementcounts._take(answer, {})
     with pytest.raises(OSError, match="cut short"):
@@ -60,7 +61,7 @@ def test_a_message_that_says_more_than_came_ends_where_the_bytes_end(size: int) 
     """Attributes are read up to the bytes that were received."""
     counter = _message(10 << 8 | 18, bytes(4) + struct.pack("=HH", 200, 2) + b"name\0", size=size)
     counts: dict[str, int] = {}
-    counterdump._take(counter, counts)
+    kernel_counters._take(counter, counts)
     assert set(counts) <= {"name", "n"}
     elementcounts._take(_message(10 << 8 | 12, bytes(4) + b"\x40\0\3", size=size), {})
 

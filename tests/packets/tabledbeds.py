@@ -21,8 +21,8 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import (
     Service,
 )
-from keepclose.proxy.libnftables import Context
-from keepclose.proxy.writers import NftError
+from keepclose.proxy.nft.libnftables import Context
+from keepclose.proxy.nft.writer import NftError
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports

@@ -18,7 +18,7 @@ from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.controller import Controller
 from keepclose.model.service.types import Service
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.libnftables import LibnftablesWriter
+from keepclose.proxy.nft.libnftables import LibnftablesWriter
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import World, world
 from keepclose.testing.netanswers import answering, calling

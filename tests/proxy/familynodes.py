@@ -20,13 +20,13 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.proxy.caches import ProxyCaches
+from keepclose.proxy.counters.metrics import Metrics
 from keepclose.proxy.family import FamilyProxy
-from keepclose.proxy.flaws import Flaws
-from keepclose.proxy.healthz import HealthState
-from keepclose.proxy.metrics import Metrics
-from keepclose.proxy.nodeview import OwnNode
+from keepclose.proxy.health import HealthState
+from keepclose.proxy.nft.writer import ElementsOf, Family, NftWriter
+from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.writers import ElementsOf, Family, NftWriter
+from keepclose.proxy.validation import Flaws
 from keepclose.testing.builders import node
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.proxies import FakeFlows

@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from keepclose.proxy.choosing import CannotProgramError, WriterSettings, choose_writer
-from keepclose.proxy.libnftables import LibnftablesWriter
-from keepclose.proxy.nftcommand import NftCommandWriter
-from keepclose.proxy.process import fit_settings
-from keepclose.proxy.recording import RecordingWriter
-from keepclose.proxy.requirements import (
+from keepclose.proxy.nft.libnftables import LibnftablesWriter
+from keepclose.proxy.nft.nft_command import NftCommandWriter
+from keepclose.proxy.nft.requirements import (
     FEATURES,
     POOLS,
     find_missing,
@@ -22,8 +19,11 @@ from keepclose.proxy.requirements import (
     may_change_network,
     transaction_of,
 )
+from keepclose.proxy.nft.select_writer import CannotProgramError, WriterSettings, choose_writer
+from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.process import fit_settings
+from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.writers import Failure, NftError
 from keepclose.testing.netns import namespaces_or_skip
 
 

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.proxy.conntrack import (
+from keepclose.proxy.conntrack.netlink import UDP, Flow, FlowListing, FlowTable, parse_flow
+from keepclose.proxy.conntrack.stale_flows import (
     CleanUp,
     Conntrack,
     ConntrackError,
     Frontends,
     select_stale,
 )
-from keepclose.proxy.ctnetlink import UDP, Flow, FlowListing, FlowTable, parse_flow
-from keepclose.proxy.writers import Family
+from keepclose.proxy.nft.writer import Family
 from keepclose.testing.netanswers import Caller, answering, calling
 from keepclose.testing.nettopology import Bed, NodePlan, topology_or_skip
 

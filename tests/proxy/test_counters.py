@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from keepclose.model.gates import FeatureGates
-from keepclose.proxy.counterdump import KernelCounters, dump_counters
-from keepclose.proxy.counters import ConnectionCounters
+from keepclose.proxy.counters.connections import ConnectionCounters
+from keepclose.proxy.counters.kernel_counters import KernelCounters, dump_counters
+from keepclose.proxy.counters.metrics import ConnectionCount
 from keepclose.proxy.elementcounts import ElementCount, read_counts, read_some_counts
-from keepclose.proxy.elementmessages import decode_key, encode_key
-from keepclose.proxy.metrics import ConnectionCount
+from keepclose.proxy.nft.element_messages import decode_key, encode_key
+from keepclose.proxy.nft.rules import Rules
+from keepclose.proxy.nft.writer import Family
 from keepclose.proxy.recording import RecordingWriter
-from keepclose.proxy.rules import Rules
-from keepclose.proxy.writers import Family
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.elementmessages import NoBinaryFormError, encode_batch
 from keepclose.proxy.elementsocket import ElementSocket
-from keepclose.proxy.libnftables import LibnftablesWriter
-from keepclose.proxy.rules import Rules
-from keepclose.proxy.writers import Failure, NftError
+from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
+from keepclose.proxy.nft.libnftables import LibnftablesWriter
+from keepclose.proxy.nft.rules import Rules
+from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import RoutedPort

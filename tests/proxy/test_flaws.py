@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.flaws import Flaws, service_flaw, slice_flaw, usable_endpoints
+from keepclose.proxy.validation import Flaws, service_flaw, slice_flaw, usable_endpoints
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 

@@ -12,7 +12,7 @@ import pytest
 
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.workload import Node, NodeSpec, Taint
-from keepclose.proxy.healthz import HealthServer, HealthState, format_time, is_eligible
+from keepclose.proxy.health import HealthServer, HealthState, format_time, is_eligible
 from keepclose.proxy.listening import listen_here
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.ports import reserved_port

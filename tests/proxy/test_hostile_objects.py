@@ -25,7 +25,7 @@ from keepclose.model.service.types import (
     SessionAffinityConfig,
 )
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
-from keepclose.proxy.nftcommand import NftCommandWriter
+from keepclose.proxy.nft.nft_command import NftCommandWriter
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import FAMILIES
 from keepclose.testing.builders import endpoint, endpoint_slice, service

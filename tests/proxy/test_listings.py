@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.proxy.libnftables import LibnftablesWriter
-from keepclose.proxy.listings import (
+from keepclose.proxy.nft.libnftables import LibnftablesWriter
+from keepclose.proxy.nft.listings import (
     ListedCounter,
     ListedElement,
     ListedSet,
@@ -14,8 +14,8 @@ from keepclose.proxy.listings import (
     read_elements,
     read_table,
 )
+from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.recording import RecordingWriter
-from keepclose.proxy.writers import Failure, NftError
 from keepclose.testing.netns import namespaces_or_skip
 
 TEXT = """add table ip6 t

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.proxy.libnftables import LibnftablesWriter
-from keepclose.proxy.nftcommand import NftCommandWriter
-from keepclose.proxy.writers import Failure, NftError
+from keepclose.proxy.nft.libnftables import LibnftablesWriter
+from keepclose.proxy.nft.nft_command import NftCommandWriter
+from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.testing.netns import namespaces_or_skip
 
 

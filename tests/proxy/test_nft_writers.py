@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from keepclose.proxy.libnftables import Context, LibnftablesWriter
-from keepclose.proxy.listings import read_table
-from keepclose.proxy.nftcommand import NftCommandWriter
-from keepclose.proxy.writers import Failure, Family, NftError, NftWriter, error_from
+from keepclose.proxy.nft.libnftables import Context, LibnftablesWriter
+from keepclose.proxy.nft.listings import read_table
+from keepclose.proxy.nft.nft_command import NftCommandWriter
+from keepclose.proxy.nft.writer import Failure, Family, NftError, NftWriter, error_from
 from keepclose.testing.netns import Namespace, namespaces_or_skip
 
 TABLE = """add table ip t

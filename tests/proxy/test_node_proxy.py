@@ -26,8 +26,8 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
 )
 from keepclose.proxy.assembly import NodeProxy
+from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.recording import RecordingWriter
-from keepclose.proxy.writers import Failure, NftError
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted, plain
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node, NodeAddress, NodeSpec, NodeStatus
-from keepclose.proxy.nodeview import NodeAddresses, OwnNode, find_addresses
+from keepclose.proxy.own_node import NodeAddresses, OwnNode, find_addresses
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.testing.builders import node
 

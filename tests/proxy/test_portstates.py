@@ -6,7 +6,7 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointPort, Endpoint
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServicePort
-from keepclose.proxy.portstates import PortStates
+from keepclose.proxy.port_selections import PortStates
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.selection import Selection

@@ -22,11 +22,11 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.workload import Node, NodeAddress, NodeStatus
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.healthz import HealthServer, format_time
-from keepclose.proxy.libnftables import LibnftablesWriter
+from keepclose.proxy.health import HealthServer, format_time
+from keepclose.proxy.nft.libnftables import LibnftablesWriter
+from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.writers import Failure, NftError
 from keepclose.testing.apiservers import serving
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.fakeclock import FakeClock

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from keepclose.proxy.metrics import Metrics
+from keepclose.proxy.counters.metrics import Metrics
 from keepclose.testing.apiservers import serving
 from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared
 from keepclose.testing.nettopology import NodePlan, topology_or_skip

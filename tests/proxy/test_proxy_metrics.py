@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.proxy.metrics import DOUBLING, PROGRAMMING, ConnectionCount, Metrics
+from keepclose.proxy.counters.metrics import DOUBLING, PROGRAMMING, ConnectionCount, Metrics
 
 FAMILY = {"ip_family": "IPv4"}
 

@@ -18,11 +18,11 @@ from keepclose.proxy import process
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.dryrun import DryRunWriter
 from keepclose.proxy.listening import listen_here
+from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.process import Address, Surroundings, find_families, serve, tune_conntrack
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.sysctls import ConntrackSettings
-from keepclose.proxy.writers import Failure, NftError
 from keepclose.testing.apiservers import PATIENCE, Served, serving
 from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import CLOCK, ProxyCluster, cluster_of, plain

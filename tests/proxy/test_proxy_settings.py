@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.proxy.layout import layout_of, local_traffic_of, node_port_ips
 from keepclose.proxy.nodeports import addresses_within, ranges_of, read_interface_addresses
-from keepclose.proxy.nodeview import NodeAddresses
+from keepclose.proxy.own_node import NodeAddresses
 from keepclose.proxy.settings import (
     DetectLocalMode,
     ProxySettings,

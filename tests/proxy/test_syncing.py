@@ -14,14 +14,14 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.proxy.caches import ProxyCaches
+from keepclose.proxy.counters.metrics import Metrics
 from keepclose.proxy.family import FamilyProxy
-from keepclose.proxy.flaws import Flaws
-from keepclose.proxy.healthz import HealthState
-from keepclose.proxy.metrics import Metrics
-from keepclose.proxy.nodeview import OwnNode
+from keepclose.proxy.health import HealthState
+from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.writers import Failure, NftError
+from keepclose.proxy.validation import Flaws
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.proxies import FakeFlows

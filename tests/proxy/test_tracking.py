@@ -15,8 +15,8 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
     TRIGGER_TIME_ANNOTATION,
 )
-from keepclose.proxy.flaws import Flaws
-from keepclose.proxy.tracking import ChangeTracker, parse_time
+from keepclose.proxy.change_tracker import ChangeTracker, parse_time
+from keepclose.proxy.validation import Flaws
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 WEB = NamespacedName("default", "web")

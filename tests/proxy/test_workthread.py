@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.proxy.workthread import StuckError, WorkThread
+from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.testing.netns import namespaces_or_skip
 
 

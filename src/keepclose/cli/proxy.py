@@ -16,7 +16,7 @@ from keepclose.cli.outputs import say
 from keepclose.cli.proxy_status import status
 
 if TYPE_CHECKING:
-    from keepclose.proxy.choosing import WriterName
+    from keepclose.proxy.nft.select_writer import WriterName
     from keepclose.proxy.process import Address
     from keepclose.proxy.settings import ProxySettings
 
@@ -234,10 +234,10 @@ def _run(
     )
     from keepclose.proxy import process
     from keepclose.proxy.assembly import NodeMissingError
-    from keepclose.proxy.choosing import CannotProgramError
+    from keepclose.proxy.nft.select_writer import CannotProgramError
+    from keepclose.proxy.nft.writer import NftError
     from keepclose.proxy.settings import settings_warnings
     from keepclose.proxy.sysctls import ConntrackSettings
-    from keepclose.proxy.writers import NftError
 
     name: WriterName = writer.value
     try:

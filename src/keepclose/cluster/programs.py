@@ -20,7 +20,7 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.errors import ConfigError
 from keepclose.model.gates import FeatureGates
 from keepclose.network.addresses import SERVICE_NETWORKS
-from keepclose.proxy.choosing import CannotProgramError
+from keepclose.proxy.nft.select_writer import CannotProgramError
 from keepclose.proxy.process import Address, Surroundings, find_families, run_proxy
 from keepclose.proxy.settings import ProxySettings
 from keepclose.reconcile.settings import ControllerSettings

@@ -24,19 +24,19 @@ from keepclose.model.meta import NamespacedName, ObjectReference, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version, retract
-from keepclose.proxy.aftermath import Flows
 from keepclose.proxy.caches import ProxyCaches, ServiceCidr
-from keepclose.proxy.counterdump import CounterReader, KernelCounters
-from keepclose.proxy.counters import ConnectionCounters
+from keepclose.proxy.counters.connections import ConnectionCounters
+from keepclose.proxy.counters.kernel_counters import CounterReader, KernelCounters
+from keepclose.proxy.counters.metrics import Metrics
 from keepclose.proxy.family import FamilyProxy
-from keepclose.proxy.flaws import Flaws
+from keepclose.proxy.health import HealthState
 from keepclose.proxy.healthchecks import FAILED_REASON
-from keepclose.proxy.healthz import HealthState
-from keepclose.proxy.metrics import Metrics
-from keepclose.proxy.nodeview import OwnNode
+from keepclose.proxy.nft.writer import NftWriter
+from keepclose.proxy.own_node import OwnNode
+from keepclose.proxy.post_sync import Flows
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
-from keepclose.proxy.writers import NftWriter
+from keepclose.proxy.validation import Flaws
 from keepclose.routing.honored_condition import HONORED
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.topology import followed_levels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from keepclose.proxy.writers import ElementsOf, Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import ElementsOf, Failure, Family, NftError, NftWriter
 
 
 class DryRunWriter:

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from keepclose.proxy.elementmessages import encode_listing, encode_question
-from keepclose.proxy.writers import Family
+from keepclose.proxy.nft.element_messages import encode_listing, encode_question
+from keepclose.proxy.nft.writer import Family
 from keepclose.ruleset.tables import ElementKey
 
 LIMIT_S: Final = 10.0

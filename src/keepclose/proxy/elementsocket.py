@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import Final
 
-from keepclose.proxy.elementmessages import NoBinaryFormError, encode_batch
+from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
 from keepclose.ruleset.commands import Transaction
 
 _NETLINK_NETFILTER: Final = 12

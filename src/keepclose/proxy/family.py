@@ -14,21 +14,21 @@ import structlog
 from keepclose.kube.clock import Clock
 from keepclose.model.addresses import IPV4
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.aftermath import Aftermath, Flows
 from keepclose.proxy.caches import ProxyCaches
-from keepclose.proxy.conntrack import Conntrack
-from keepclose.proxy.flaws import Flaws
+from keepclose.proxy.change_tracker import ChangeTracker
+from keepclose.proxy.conntrack.stale_flows import Conntrack
+from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.family_sync import FamilySync
+from keepclose.proxy.health import HealthState
 from keepclose.proxy.healthchecks import HealthChecks
-from keepclose.proxy.healthz import HealthState
 from keepclose.proxy.layout import layout_of, node_port_ips
-from keepclose.proxy.metrics import Metrics
-from keepclose.proxy.nodeview import OwnNode
-from keepclose.proxy.portstates import PortStates
-from keepclose.proxy.rules import Rules
+from keepclose.proxy.nft.rules import Rules
+from keepclose.proxy.nft.writer import NftWriter
+from keepclose.proxy.own_node import OwnNode
+from keepclose.proxy.port_selections import PortStates
+from keepclose.proxy.post_sync import Aftermath, Flows
 from keepclose.proxy.settings import ProxySettings, family_of_range
-from keepclose.proxy.syncing import FamilySync
-from keepclose.proxy.tracking import ChangeTracker
-from keepclose.proxy.writers import NftWriter
+from keepclose.proxy.validation import Flaws
 from keepclose.ruleset.settings import RulesetSettings
 
 EVERY_ADDRESS: Final = {"IPv4": "0.0.0.0", "IPv6": "::"}  # noqa: S104 - as kube-proxy does

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.healthz import HEADERS
+from keepclose.proxy.health import HEADERS
 from keepclose.proxy.listening import Listen, listen_here
 
 FAILED_REASON: Final = "FailedToStartServiceHealthcheck"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keepclose.model.gates import Gate
 from keepclose.proxy.nodeports import addresses_within, ranges_of, read_interface_addresses
-from keepclose.proxy.nodeview import NodeAddresses
+from keepclose.proxy.own_node import NodeAddresses
 from keepclose.proxy.settings import DetectLocalMode, ProxySettings, family_of_range
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, RulesetSettings
 

@@ -15,7 +15,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.proxy.nodeview import NodeAddresses
+from keepclose.proxy.own_node import NodeAddresses
 from keepclose.proxy.settings import NODE_PORT_KEYWORDS, family_of_range
 
 _RTM_GETADDR: Final = 22

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from keepclose.proxy.writers import ElementsOf, Failure, Family, NftError, encode_transaction
+from keepclose.proxy.nft.writer import ElementsOf, Failure, Family, NftError, encode_transaction
 
 _EMPTY: Final = b'{"nftables": [{"metainfo": {"json_schema_version": 1}}]}'
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.metrics import ConnectionCount, UnservedCount, mode_label
-from keepclose.proxy.portstates import PortState, ServiceState
+from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount, mode_label
+from keepclose.proxy.port_selections import PortState, ServiceState
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
 

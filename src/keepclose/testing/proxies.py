@@ -29,12 +29,12 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.conntrack import CleanUp, ConntrackError, Frontends
-from keepclose.proxy.counterdump import CounterReader
+from keepclose.proxy.conntrack.stale_flows import CleanUp, ConntrackError, Frontends
+from keepclose.proxy.counters.kernel_counters import CounterReader
 from keepclose.proxy.elementcounts import Counts, ElementCount
-from keepclose.proxy.elementmessages import encode_key
+from keepclose.proxy.nft.element_messages import encode_key
+from keepclose.proxy.nft.writer import Family, NftWriter
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.writers import Family, NftWriter
 from keepclose.ruleset.tables import ElementKey
 from keepclose.testing.apiservers import PATIENCE, Served
 

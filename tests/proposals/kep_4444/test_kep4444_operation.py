@@ -22,8 +22,8 @@ from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName
+from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.recording import RecordingWriter
-from keepclose.proxy.writers import Failure, NftError
 from keepclose.routing.reasons import ReasonCode
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.controllers import QUICK, World

@@ -21,14 +21,14 @@ import structlog
 from keepclose.kube.clock import Clock
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.caches import ProxyCaches
-from keepclose.proxy.flaws import Flaws
-from keepclose.proxy.healthz import HealthState
-from keepclose.proxy.metrics import Metrics
-from keepclose.proxy.portstates import PortStates
-from keepclose.proxy.rules import Rules
+from keepclose.proxy.change_tracker import ChangeTracker
+from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.health import HealthState
+from keepclose.proxy.nft.rules import Rules
+from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.port_selections import PortStates
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.tracking import ChangeTracker
-from keepclose.proxy.writers import Failure, NftError
+from keepclose.proxy.validation import Flaws
 
 FIRST_RETRY_S: Final = 0.5
 # So many Services are looked at before others get their turn.

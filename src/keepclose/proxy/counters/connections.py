@@ -21,12 +21,12 @@ import structlog
 
 from keepclose.kube.clock import Clock
 from keepclose.model.addresses import IPV4
-from keepclose.proxy.counterdump import CounterReader
+from keepclose.proxy.counters.kernel_counters import CounterReader
+from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount
 from keepclose.proxy.elementcounts import Counts
-from keepclose.proxy.elementmessages import NoBinaryFormError, decode_key, encode_key
-from keepclose.proxy.metrics import ConnectionCount, UnservedCount
-from keepclose.proxy.rules import Rules
-from keepclose.proxy.writers import Family
+from keepclose.proxy.nft.element_messages import NoBinaryFormError, decode_key, encode_key
+from keepclose.proxy.nft.rules import Rules
+from keepclose.proxy.nft.writer import Family
 from keepclose.ruleset.tables import Counted, Slot, Unserved
 
 FRESH_S: Final = 1.0

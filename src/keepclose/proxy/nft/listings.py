@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from keepclose.proxy.writers import ElementsOf, Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import ElementsOf, Failure, Family, NftError, NftWriter
 
 JsonObject = dict[str, Any]
 # What comes up while an entry of another shape is read.

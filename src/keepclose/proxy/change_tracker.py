@@ -24,7 +24,7 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
     TRIGGER_TIME_ANNOTATION,
 )
-from keepclose.proxy.flaws import Flaws, port_flaw, service_flaw, slice_flaw
+from keepclose.proxy.validation import Flaws, port_flaw, service_flaw, slice_flaw
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 
 Ports = tuple[RoutedPort, ...]

@@ -17,7 +17,7 @@ from keepclose.routing.topology import RoutingMode
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from keepclose.proxy.metricseries import MetricSeries
+    from keepclose.proxy.counters.metric_series import MetricSeries
 
 DOUBLING: Final = tuple(0.001 * 2**power for power in range(15))
 PROGRAMMING: Final = (
@@ -162,7 +162,7 @@ class Metrics:
 
     def _series(self) -> MetricSeries:
         if self._made is None:
-            from keepclose.proxy.metricseries import MetricSeries  # noqa: PLC0415 - takes long
+            from keepclose.proxy.counters.metric_series import MetricSeries  # noqa: PLC0415 - takes long
 
             self._made = MetricSeries()
             for note in self._notes:

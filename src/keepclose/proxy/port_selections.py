@@ -17,8 +17,8 @@ import msgspec
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.flaws import usable_endpoints
-from keepclose.proxy.tracking import Ports
+from keepclose.proxy.change_tracker import Ports
+from keepclose.proxy.validation import usable_endpoints
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.selection import PacketVerdict, Selection, select

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from keepclose.proxy.writers import Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import Failure, Family, NftError, NftWriter
 
 OLDEST_KERNEL: Final = (5, 13)
 OLDEST_NFT: Final = (1, 0, 1)

@@ -23,8 +23,7 @@ from typing import Final, TypeVar
 
 from keepclose.kube.clock import Clock
 from keepclose.proxy.elementsocket import ElementSocket
-from keepclose.proxy.workthread import StuckError, WorkThread
-from keepclose.proxy.writers import (
+from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
     ElementsOf,
     Failure,
@@ -35,6 +34,7 @@ from keepclose.proxy.writers import (
     list_elements_command,
     list_table_command,
 )
+from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.commands import Transaction
 
 T = TypeVar("T")

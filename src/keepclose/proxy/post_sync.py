@@ -13,10 +13,10 @@ import structlog
 
 from keepclose.model.addresses import canonical
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.conntrack import AddressPort, CleanUp, ConntrackError, Frontends
+from keepclose.proxy.conntrack.stale_flows import AddressPort, CleanUp, ConntrackError, Frontends
+from keepclose.proxy.counters.metrics import Metrics
 from keepclose.proxy.healthchecks import HealthChecks
-from keepclose.proxy.metrics import Metrics
-from keepclose.proxy.portstates import PortState, PortStates
+from keepclose.proxy.port_selections import PortState, PortStates
 
 _log = structlog.get_logger(__name__)
 

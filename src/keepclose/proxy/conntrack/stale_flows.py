@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 import structlog
 
 from keepclose.kube.clock import Clock, SystemClock
-from keepclose.proxy.ctnetlink import UDP, Flow, FlowListing, FlowTable
-from keepclose.proxy.workthread import StuckError, WorkThread
-from keepclose.proxy.writers import Family
+from keepclose.proxy.conntrack.netlink import UDP, Flow, FlowListing, FlowTable
+from keepclose.proxy.nft.writer import Family
+from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
 AddressPort = tuple[str, int]
 DEFAULT_LIMIT: Final = 30.0

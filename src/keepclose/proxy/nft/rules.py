@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.proxy.writers import ElementWriter, Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import ElementWriter, Failure, Family, NftError, NftWriter
 from keepclose.routing.selection import Selection
 from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.commands import Transaction, Update

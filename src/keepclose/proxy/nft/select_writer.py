@@ -15,10 +15,10 @@ from typing import Final, Literal, NamedTuple
 import structlog
 
 from keepclose.kube.clock import Clock
-from keepclose.proxy.libnftables import LIBRARY, LibnftablesWriter
-from keepclose.proxy.nftcommand import PROGRAM, NftCommandWriter
-from keepclose.proxy.requirements import find_missing, find_obstacles, judge_nft
-from keepclose.proxy.writers import DEFAULT_LIMIT, Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.libnftables import LIBRARY, LibnftablesWriter
+from keepclose.proxy.nft.nft_command import PROGRAM, NftCommandWriter
+from keepclose.proxy.nft.requirements import find_missing, find_obstacles, judge_nft
+from keepclose.proxy.nft.writer import DEFAULT_LIMIT, Failure, Family, NftError, NftWriter
 
 WriterName = Literal["auto", "libnftables", "nft"]
 SKIP_KERNEL_VERSION: Final = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 
 from keepclose.kube.clock import Clock
 from keepclose.proxy.elementcounts import Counts, read_counts, read_error, read_some_counts
-from keepclose.proxy.workthread import StuckError, WorkThread
-from keepclose.proxy.writers import Family
+from keepclose.proxy.nft.writer import Family
+from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.tables import ElementKey
 
 LIMIT_S: Final = 10.0

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from keepclose.kube.clock import Clock
-from keepclose.proxy.workthread import StuckError, WorkThread
-from keepclose.proxy.writers import (
+from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
     ElementsOf,
     Failure,
@@ -28,6 +27,7 @@ from keepclose.proxy.writers import (
     list_elements_command,
     list_table_command,
 )
+from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
 T = TypeVar("T")
 PROGRAM: Final = "nft"

@@ -1,0 +1,1 @@
+"""conntrack: to be described."""

@@ -1,0 +1,1 @@
+"""counters: to be described."""

@@ -1,0 +1,1 @@
+"""nft: to be described."""
