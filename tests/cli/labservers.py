@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from keepclose.cluster.control import ControlServer, Handler, JsonObject, Tell
+from keepclose.lab.cluster.control import ControlServer, Handler, JsonObject, Tell
 from keepclose.lab.refusals import LabRefusal
 
 Reply = JsonObject | LabRefusal

@@ -20,8 +20,8 @@ from keepclose.cli.choices import (
 )
 from keepclose.cli.labcalls import DEFAULT_DIR
 from keepclose.cluster.components import ROLES
-from keepclose.cluster.home import DEFAULT_HOME
-from keepclose.lab.traffictargets import Via
+from keepclose.lab.cluster.data_dir import DEFAULT_HOME
+from keepclose.lab.traffic.targets import Via
 from keepclose.proxy.nft.select_writer import WriterName
 from keepclose.proxy.settings import DetectLocalMode
 from keepclose.routing.node_level import NodeLevelMode

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from keepclose.cli.demo_screen import print_sight
 from keepclose.cli.main import app
 from keepclose.cli.screens import Screen
-from keepclose.cluster.tour import Forecast, Sight
-from keepclose.cluster.toursteps import STEPS, HintedEndpoint
+from keepclose.lab.cluster.tour import Forecast, Sight
+from keepclose.lab.cluster.tour_steps import STEPS, HintedEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.testing.builders import service
 

@@ -18,9 +18,9 @@ from test_traffic_table import REPORT
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.traffic import traffic
-from keepclose.cluster.control import ControlServer, JsonObject, Tell
+from keepclose.lab.cluster.control import ControlServer, JsonObject, Tell
 from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.trafficreport import TrafficReport
+from keepclose.lab.traffic.report import TrafficReport
 
 APP = typer.Typer()
 APP.command()(traffic)

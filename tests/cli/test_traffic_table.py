@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from keepclose.cli.screens import Screen
 from keepclose.cli.traffic_table import print_traffic
-from keepclose.lab.trafficreport import Busiest, Row, SourceRow, ToldReason, TrafficReport
+from keepclose.lab.traffic.report import Busiest, Row, SourceRow, ToldReason, TrafficReport
 
 FALLBACK = ToldReason(
     "ZoneNotHinted",

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from keepclose.cluster.calling import CallError, call
-from keepclose.cluster.control import ControlServer, Handler, Tell
 from keepclose.kube.errors import (
     Conflict,
     ConnectionRefused,
@@ -17,6 +16,7 @@ from keepclose.kube.errors import (
     ServerError,
     TimedOut,
 )
+from keepclose.lab.cluster.control import ControlServer, Handler, Tell
 from keepclose.lab.refusals import LabRefusal
 
 JsonObject = dict[str, Any]

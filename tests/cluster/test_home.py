@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.cluster.holders import identify_self, parse_holder
-from keepclose.cluster.home import (
+from keepclose.lab.cluster.data_dir import (
     BusyError,
     ClusterState,
     Home,
@@ -96,7 +96,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from keepclose.cluster.home import Home, claim_home\n"
+        "from keepclose.lab.cluster.data_dir import Home, claim_home\n"
         "home = Home(Path(sys.argv[1])); claim = claim_home(home)\n"
         "(home.directory / 'left').touch(); print('ready', flush=True); time.sleep(600)"
     )

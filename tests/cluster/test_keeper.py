@@ -19,9 +19,9 @@ _SCRIPT = """
 import asyncio, json, os, sys
 from pathlib import Path
 from keepclose.cli.logs import log_to_standard_error
-from keepclose.cluster.keeper import Keeper
-from keepclose.cluster.nursery import Nursery
-from keepclose.cluster.programs import ApiServerProgram, ControllerProgram, ProgramError
+from keepclose.lab.cluster.process_keeper import Keeper
+from keepclose.lab.cluster.fork_server import Nursery
+from keepclose.lab.cluster.programs import ApiServerProgram, ControllerProgram, ProgramError
 from keepclose.cluster.layout import LAB_GATES
 
 directory, port = Path(sys.argv[1]), int(sys.argv[2])

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from keepclose.cluster.readiness import Workloads, until_connected
-from keepclose.lab.workloads import DEPLOYMENTS
+from keepclose.lab.cluster.readiness import Workloads, until_connected
+from keepclose.lab.workloads.types import DEPLOYMENTS
 from keepclose.system.namespaces import Namespace, make_namespace
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.labs import workloads

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.cluster.control import ControlServer, Tell
 from keepclose.cluster.layout import LAB_GATES
-from keepclose.cluster.tour import Forecast, Sight, Tour, TourError, forecast
-from keepclose.cluster.toursteps import STEPS, Change, Promise, Request, Step, distribute
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.kinds import SERVICES
-from keepclose.lab.trafficreport import Busiest, Row, TrafficReport
+from keepclose.lab.cluster.control import ControlServer, Tell
+from keepclose.lab.cluster.tour import Forecast, Sight, Tour, TourError, forecast
+from keepclose.lab.cluster.tour_steps import STEPS, Change, Promise, Request, Step, distribute
+from keepclose.lab.traffic.report import Busiest, Row, TrafficReport
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.cluster.toursteps import (
+from keepclose.kube.kinds import SERVICES
+from keepclose.lab.cluster.tour_steps import (
     STEPS,
     HintedEndpoint,
     ObjectPatch,
@@ -12,7 +13,6 @@ from keepclose.cluster.toursteps import (
     distribute,
     hinted_endpoints,
 )
-from keepclose.kube.kinds import SERVICES
 from keepclose.testing.builders import endpoint, endpoint_slice
 
 

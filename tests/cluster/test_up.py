@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from upcommands import SMALL, Ground, ground_for, skip_without_packets, until, watching
 
-from keepclose.cluster.home import Home, holder_of
+from keepclose.lab.cluster.data_dir import Home, holder_of
 
 WRONG_PORT = """
 apiVersion: v1

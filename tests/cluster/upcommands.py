@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from keepclose.cluster.calling import call
-from keepclose.network.privilege import why_no_packets
+from keepclose.lab.network.privilege import why_no_packets
 from keepclose.system.namespaces import make_namespace
 
 SECONDS = 240

@@ -17,7 +17,7 @@ from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.credentials import Tokens
 from keepclose.apiserver.security.files import read_private, write_private
 from keepclose.cluster.calling import CallError, call
-from keepclose.cluster.home import ClusterState, Home, HomeError, claim_home, is_held
+from keepclose.lab.cluster.data_dir import ClusterState, Home, HomeError, claim_home, is_held
 from keepclose.system.private_files import (
     BrokenFileError,
     ForeignDirectoryError,

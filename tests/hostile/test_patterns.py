@@ -146,7 +146,7 @@ def test_the_patterns_of_the_package_are_found() -> None:
     """The search for patterns finds kept ones, bound methods, those in tables and in calls."""
     places = {use.place.rpartition(".")[2] for use in all_uses()}
     assert {"_CONTROLS", "_is_label", "_quantity", "_TIME_PARTS"} <= places
-    assert any(use.place.startswith("keepclose.network.links:") for use in all_uses())
+    assert any(use.place.startswith("keepclose.lab.network.links:") for use in all_uses())
     assert len(all_uses()) >= 60
 
 

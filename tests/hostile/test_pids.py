@@ -20,7 +20,7 @@ from keepclose.cluster.holders import (
     parse_holder,
     send_signal,
 )
-from keepclose.cluster.home import Home, claim_home, holder_of
+from keepclose.lab.cluster.data_dir import Home, claim_home, holder_of
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_holder_itself_is_signalled(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     code = (
         "import signal, sys; from pathlib import Path\n"
-        "from keepclose.cluster.home import Home, claim_home\n"
+        "from keepclose.lab.cluster.data_dir import Home, claim_home\n"
         "claim = claim_home(Home(Path(sys.argv[1]))); print('ready', flush=True); signal.pause()"
     )
     with subprocess.Popen(

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from keepclose.lab.podmodes import ports_of, pre_stop_seconds, seconds_until_ready
-from keepclose.lab.podspecs import Command, ContainerSpec, Hook, Lifecycle
+from keepclose.lab.kubelet.container_modes import ports_of, pre_stop_seconds, seconds_until_ready
+from keepclose.lab.kubelet.pod_specs import Command, ContainerSpec, Hook, Lifecycle
 
 
 @pytest.mark.parametrize("digits", [6, 400, 5000])

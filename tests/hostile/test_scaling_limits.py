@@ -9,12 +9,17 @@ import pytest
 
 from keepclose.cluster.layout import Layout
 from keepclose.kube.kinds import NODES
-from keepclose.lab import replicasetsync
-from keepclose.lab.daemonsets import BURST_PODS, plan_daemon_set
-from keepclose.lab.pods import PodStatus, WorkloadPod
 from keepclose.lab.replicasets import BURST_REPLICAS, plan_replica_set
-from keepclose.lab.rollouts import MOST_REPLICAS, deployment_bounds, resolve_share, share_out
-from keepclose.lab.workloads import (
+from keepclose.lab.workloads import replicasets
+from keepclose.lab.workloads.daemonsets import BURST_PODS, plan_daemon_set
+from keepclose.lab.workloads.pods import PodStatus, WorkloadPod
+from keepclose.lab.workloads.rolling_update import (
+    MOST_REPLICAS,
+    deployment_bounds,
+    resolve_share,
+    share_out,
+)
+from keepclose.lab.workloads.types import (
     DEPLOYMENTS,
     REPLICA_SETS,
     DaemonSet,
@@ -60,8 +65,8 @@ def body(replicas: int, **pod: object) -> JsonObject:
 @pytest.fixture
 async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
     """Tend two nodes with little room, in a cluster where few pods may be Pending."""
-    monkeypatch.setattr(replicasetsync, "MOST_PENDING", PENDING)
-    monkeypatch.setattr(replicasetsync, "CROWDED_RECHECK_S", 0.05)
+    monkeypatch.setattr(replicasets, "MOST_PENDING", PENDING)
+    monkeypatch.setattr(replicasets, "CROWDED_RECHECK_S", 0.05)
     async with serving(tmp_path / "data") as api, workloads(api) as found:
         for name, zone in ZONES.items():
             await found.cluster.add_node(name, zone)

@@ -14,9 +14,9 @@ from keepclose.kube.connection import make_credentials
 from keepclose.kube.kinds import EVENTS
 from keepclose.kube.transport.aiohttp_transport import AioTransport
 from keepclose.kube.transport.retries import Retries
-from keepclose.lab.kubelets import Kubelets
-from keepclose.lab.podnetworks import AddressesOnly, PodNetwork
-from keepclose.lab.podspecs import KUBELET_PODS, KubeletPod
+from keepclose.lab.kubelet.kubelets import Kubelets
+from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodNetwork
+from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.apiservers import PATIENCE, Served
 from keepclose.testing.controllers import CLOCK, World, world

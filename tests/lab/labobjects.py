@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from keepclose.kube.event_recorder import format_time
-from keepclose.lab.pods import WorkloadPod
-from keepclose.lab.workloads import DaemonSet, Deployment, ReplicaSet
+from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.lab.workloads.types import DaemonSet, Deployment, ReplicaSet
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Node
 

@@ -9,7 +9,12 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from keepclose.lab.answerers import MOST_HEADER_BYTES, Answers, DatagramAnswerer, HttpAnswerer
+from keepclose.lab.kubelet.pod_servers import (
+    MOST_HEADER_BYTES,
+    Answers,
+    DatagramAnswerer,
+    HttpAnswerer,
+)
 from keepclose.testing.apiservers import PATIENCE
 
 ZONES = ["zone-a"]

@@ -10,9 +10,9 @@ import pytest
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import NODES
 from keepclose.lab.binding import Binder
-from keepclose.lab.expectations import Expectations
-from keepclose.lab.pods import PODS, WorkloadPod
-from keepclose.lab.workloadcaches import WorkloadCaches
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.expectations import Expectations
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.apiservers import serving
 from keepclose.testing.controllers import World, opened

@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 from trafficbeds import PORT, Listeners, http_answer
 
-from keepclose.lab.connecting import AT_ONCE, BATCH, Caller, connect_all
-from keepclose.lab.trafficanswers import Answer, Failure
-from keepclose.network.underlay import Place, Underlay
+from keepclose.lab.network.underlay import Place, Underlay
+from keepclose.lab.traffic.answers import Answer, Failure
+from keepclose.lab.traffic.connections import AT_ONCE, BATCH, Caller, connect_all
 from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
 from keepclose.testing.apiservers import PATIENCE
 from keepclose.testing.underlays import underlay_or_skip

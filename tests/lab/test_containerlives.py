@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from keepclose.lab.containerlives import ContainerLife, Moment
-from keepclose.lab.podspecs import (
+from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
+from keepclose.lab.kubelet.pod_specs import (
     ContainerSpec,
     ContainerState,
     ContainerStatus,

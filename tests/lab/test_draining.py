@@ -6,7 +6,7 @@ import msgspec
 from labobjects import a_pod
 
 from keepclose.lab.draining import sort_pods
-from keepclose.lab.pods import WorkloadPod
+from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.model.meta import OwnerReference
 
 

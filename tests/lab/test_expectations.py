@@ -6,9 +6,9 @@ from labobjects import a_pod, a_replica_set
 from msgspec.structs import replace
 
 from keepclose.kube.cache import Cache
-from keepclose.lab.expectations import DOUBT_S, PATIENCE_S, Expectations, Watermarks
-from keepclose.lab.pods import WorkloadPod
-from keepclose.lab.workloads import ReplicaSet
+from keepclose.lab.workloads.expectations import DOUBT_S, PATIENCE_S, Expectations, Watermarks
+from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.lab.workloads.types import ReplicaSet
 from keepclose.testing.fakeclock import FakeClock
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.lab.expectedshares import Goal, PortGoals, expect, find_goals
-from keepclose.lab.trafficanswers import Failure
+from keepclose.lab.traffic.answers import Failure
+from keepclose.lab.traffic.expected_shares import Goal, PortGoals, expect, find_goals
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service, ServicePort

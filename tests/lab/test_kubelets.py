@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from keepclose.kube.kinds import EVENTS, NODES
 from keepclose.kube.requests import PatchType
-from keepclose.lab.podnetworks import AddressesOnly, PodPlace
-from keepclose.lab.podspecs import KUBELET_PODS, KubeletPod, ReadinessGate
+from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace
+from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod, ReadinessGate
 from keepclose.model.meta import NamespacedName
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.apiservers import Served, serving

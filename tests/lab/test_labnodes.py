@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from keepclose.kube.kinds import Kind
-from keepclose.lab.labnodes import LabNode, register_nodes
-from keepclose.lab.pods import PODS
-from keepclose.network.addresses import node_addresses
+from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
+from keepclose.lab.network.addresses import node_addresses
+from keepclose.lab.workloads.pods import PODS
 from keepclose.testing.apiservers import Served, serving
 from keepclose.testing.controllers import World, opened, world
 from keepclose.testing.fakeclock import FakeClock

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 import pytest
 from kubeletbed import KubeletBed, is_ready, kubelets_of
 
-from keepclose.lab.answerers import Answers
-from keepclose.lab.kubelets import PodPlace
+from keepclose.lab.kubelet.container_modes import DEFAULT_PORTS, PodPorts, Port
+from keepclose.lab.kubelet.kubelets import PodPlace
+from keepclose.lab.kubelet.pod_networks import UnderlayNetwork
+from keepclose.lab.kubelet.pod_servers import Answers
 from keepclose.lab.listeners import Listener, open_listener
-from keepclose.lab.podmodes import DEFAULT_PORTS, PodPorts, Port
-from keepclose.lab.podnetworks import UnderlayNetwork
+from keepclose.lab.network.privilege import why_no_packets
+from keepclose.lab.network.underlay import Underlay
 from keepclose.model.meta import NamespacedName
-from keepclose.network.privilege import why_no_packets
-from keepclose.network.underlay import Underlay
 from keepclose.system.namespaces import Namespace, make_namespace
 from keepclose.testing.apiservers import PATIENCE, serving
 from keepclose.testing.fakeclock import FakeClock

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.lab.nodemarks import (
+from keepclose.lab.faults.node_status import (
     CORDON_ANNOTATION,
     UNREACHABLE,
     ZONE_ANNOTATION,

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.podgc import QUARANTINE_S, PodCollector
-from keepclose.lab.pods import PODS, PodStatus
-from keepclose.lab.workloadcaches import WorkloadCaches
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.pods import PODS, PodStatus
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fakeclock import FakeClock
 from keepclose.testing.fakecluster import FakeCluster

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.lab.podmodes import (
+from keepclose.lab.kubelet.container_modes import (
     DEFAULT_PORTS,
     Mode,
     PodPorts,
@@ -17,7 +17,7 @@ from keepclose.lab.podmodes import (
     pre_stop_seconds,
     seconds_until_ready,
 )
-from keepclose.lab.podspecs import ContainerSpec
+from keepclose.lab.kubelet.pod_specs import ContainerSpec
 
 
 def container(**parts: Any) -> ContainerSpec:

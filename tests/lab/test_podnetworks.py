@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from keepclose.lab.podnetworks import AddressesOnly, PodPlace, UnderlayNetwork
-from keepclose.network.addresses import node_addresses
-from keepclose.network.underlay import NodePlace, Place
+from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace, UnderlayNetwork
+from keepclose.lab.network.addresses import node_addresses
+from keepclose.lab.network.underlay import NodePlace, Place
 from keepclose.system.namespaces import Namespace, NetworkError
 
 NOWHERE = Namespace("nowhere", -1)

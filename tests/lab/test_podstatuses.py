@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.lab.containerlives import ContainerLife, Moment
-from keepclose.lab.podnetworks import PodPlace
-from keepclose.lab.podspecs import KubeletPod, KubeletStatus, PodCondition
-from keepclose.lab.podstatuses import report_status, status_patch
+from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
+from keepclose.lab.kubelet.pod_networks import PodPlace
+from keepclose.lab.kubelet.pod_specs import KubeletPod, KubeletStatus, PodCondition
+from keepclose.lab.kubelet.pod_status import report_status, status_patch
 from keepclose.model.workload import PodIP
 
 PLACE = PodPlace(("10.244.1.3", "fd00:244:1::3"), None, ("172.18.0.1", "fd00:172::1"))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from labobjects import NOW, a_deployment, a_replica_set, stamp
 
-from keepclose.lab.deployments import plan_deployment
-from keepclose.lab.progress import condition_of
-from keepclose.lab.workloads import DeploymentStatus, ReplicaSet
+from keepclose.lab.workloads.deployment_status import condition_of
+from keepclose.lab.workloads.deployments import plan_deployment
+from keepclose.lab.workloads.types import DeploymentStatus, ReplicaSet
 
 
 def progressing(reason: str, *, ago_s: float, status: str = "True") -> dict[str, Any]:

@@ -6,9 +6,9 @@ import pytest
 from labobjects import NOW, a_pod, a_replica_set, stamp
 from msgspec.structs import replace
 
-from keepclose.lab.pods import DELETION_COST, WorkloadPod, rank_for_deletion
 from keepclose.lab.replicasets import failure_to_create, plan_replica_set
-from keepclose.lab.workloads import ReplicaSetStatus
+from keepclose.lab.workloads.pods import DELETION_COST, WorkloadPod, rank_for_deletion
+from keepclose.lab.workloads.types import ReplicaSetStatus
 
 
 def test_counts_and_gaps() -> None:

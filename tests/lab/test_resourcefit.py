@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labobjects import a_node, a_pod
 
-from keepclose.lab.pods import WorkloadPod
 from keepclose.lab.resourcefit import pod_requests
-from keepclose.lab.scheduling import Placement, place_pods
+from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.lab.workloads.scheduler import Placement, place_pods
 from keepclose.model.workload import Node
 
 FOUR = {"cpu": "4", "memory": "16Gi", "pods": "250"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from labobjects import a_daemon_set, a_deployment, a_replica_set
 
-from keepclose.lab.rollouts import (
+from keepclose.lab.workloads.rolling_update import (
     Bounds,
     daemon_bounds,
     deployment_bounds,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from labobjects import a_node, a_pod
 
-from keepclose.lab.pods import WorkloadPod
-from keepclose.lab.scheduling import Placement, place_pods
+from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.lab.workloads.scheduler import Placement, place_pods
 from keepclose.model.workload import Node
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from keepclose.lab.nodemarks import UNREACHABLE, MarkedNode
+from keepclose.lab.faults.node_status import UNREACHABLE, MarkedNode
+from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.slo import Moment, SloRequest, choose_nodes, handle_slo, plan_trouble
+from keepclose.lab.slo.measurement import Moment, SloRequest, choose_nodes, handle_slo, plan_trouble
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import ZONE_LABEL
-from keepclose.network.underlay import Underlay
 
 
 class DryLab(NamedTuple):

@@ -11,9 +11,9 @@ from troublebed import ZONES, Bed, troubled
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.kinds import NAMESPACES, SERVICES
-from keepclose.lab.pods import PODS
-from keepclose.lab.slobed import SloBed
+from keepclose.lab.slo.setup import SloBed
 from keepclose.lab.slopolicies import MARK, list_policies
+from keepclose.lab.workloads.pods import PODS
 from keepclose.model.gates import FeatureGates, Gate
 
 POLICIES = list_policies(FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY))

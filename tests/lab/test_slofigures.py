@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.lab.slofigures import (
+from keepclose.lab.slo.figures import (
     Figures,
     Guess,
     Sample,
@@ -17,7 +17,7 @@ from keepclose.lab.slofigures import (
     show_percent,
     sum_up,
 )
-from keepclose.lab.trafficanswers import Answer, Failure
+from keepclose.lab.traffic.answers import Answer, Failure
 
 ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b"}
 

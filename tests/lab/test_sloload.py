@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from keepclose.lab.connecting import Caller
-from keepclose.lab.slofigures import Sample
+from keepclose.lab.slo.figures import Sample
 from keepclose.lab.sloload import Way, keep_connecting, probe, until_steady
-from keepclose.lab.trafficanswers import Answer, Failure
+from keepclose.lab.traffic.answers import Answer, Failure
+from keepclose.lab.traffic.connections import Caller
 from keepclose.system.namespaces import NetworkError
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from trafficbeds import JsonObject, TrafficBed, traffic_bed
 from keepclose.kube.errors import AlreadyExists
 from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.traffic import handle_traffic
+from keepclose.lab.traffic.run import handle_traffic
 from keepclose.lab.view import LabView
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

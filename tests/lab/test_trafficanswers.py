@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from keepclose.lab.trafficanswers import (
+from keepclose.lab.traffic.answers import (
     Answer,
     Failure,
     Result,

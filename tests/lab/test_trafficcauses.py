@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.lab.podspecs import KubeletPod
-from keepclose.lab.trafficcauses import (
+from keepclose.lab.kubelet.pod_specs import KubeletPod
+from keepclose.lab.traffic.failure_causes import (
     PodView,
     explain_ignored_wishes,
     explain_missing_hints,

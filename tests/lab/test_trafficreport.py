@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from keepclose.lab.expectedshares import Expectation, Goal
-from keepclose.lab.trafficanswers import Answer, Failure, Result
-from keepclose.lab.trafficreport import (
+from keepclose.lab.traffic.answers import Answer, Failure, Result
+from keepclose.lab.traffic.expected_shares import Expectation, Goal
+from keepclose.lab.traffic.report import (
     Busiest,
     Observation,
     Row,

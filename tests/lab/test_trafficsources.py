@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keepclose.lab.network.addresses import node_addresses
+from keepclose.lab.network.underlay import NodePlace, Place, Underlay
 from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.traffic.targets import choose_target, read_request
 from keepclose.lab.trafficsources import Source, find_sources, share_out
-from keepclose.lab.traffictargets import choose_target, read_request
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import (
     LoadBalancerIngress,
@@ -19,8 +21,6 @@ from keepclose.model.service.types import (
     ServicePort,
     ServiceStatus,
 )
-from keepclose.network.addresses import node_addresses
-from keepclose.network.underlay import NodePlace, Place, Underlay
 from keepclose.system.namespaces import Namespace
 from keepclose.testing.builders import service
 

@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.kube.kinds import SERVICES
 from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.traffictargets import (
+from keepclose.lab.traffic.targets import (
     TrafficRequest,
     Via,
     choose_target,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.lab.expectedshares import Expectation
-from keepclose.lab.trafficanswers import Answer, Failure, Result
+from keepclose.lab.traffic.answers import Answer, Failure, Result
+from keepclose.lab.traffic.expected_shares import Expectation
 from keepclose.lab.trafficverdicts import find_fault, is_unlikely
 from keepclose.routing.selection import PacketVerdict
 

@@ -13,13 +13,13 @@ import pytest
 
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.kinds import EVENTS, NODES
-from keepclose.lab.expectations import Expectations
-from keepclose.lab.pods import PODS, WorkloadPod
-from keepclose.lab.podwrites import PodWriter
-from keepclose.lab.replicasetsync import ReplicaSetSync
 from keepclose.lab.revisions import REVISION, template_hash
-from keepclose.lab.workloadcaches import WorkloadCaches
-from keepclose.lab.workloads import (
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.expectations import Expectations
+from keepclose.lab.workloads.pod_writes import PodWriter
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.replicasets import ReplicaSetSync
+from keepclose.lab.workloads.types import (
     DAEMON_SETS,
     DEPLOYMENTS,
     REPLICA_SETS,

@@ -12,13 +12,13 @@ from typing import Any, cast
 import msgspec
 
 from keepclose.kube.kinds import PODS
-from keepclose.lab.connecting import Inside
-from keepclose.lab.kubelets import Kubelets
-from keepclose.lab.traffic import handle_traffic
-from keepclose.lab.trafficreport import TrafficReport
+from keepclose.lab.kubelet.kubelets import Kubelets
+from keepclose.lab.network.underlay import Underlay
+from keepclose.lab.traffic.connections import Inside
+from keepclose.lab.traffic.report import TrafficReport
+from keepclose.lab.traffic.run import handle_traffic
 from keepclose.lab.view import LabView
 from keepclose.model.gates import FeatureGates
-from keepclose.network.underlay import Underlay
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.select_writer import WriterSettings, choose_writer
 from keepclose.testing.apiservers import serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.network.addresses import node_addresses
+from keepclose.lab.network.addresses import node_addresses
 from keepclose.network.delays import delay_lines
 from keepclose.system.namespaces import NetworkError
 

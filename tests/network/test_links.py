@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keepclose.network.links import (
+from keepclose.lab.network.links import (
     detach_lines,
     do_at_once,
     pod_link,
@@ -15,7 +15,7 @@ from keepclose.network.links import (
     run_batches,
     try_batches,
 )
-from keepclose.network.privilege import why_no_packets
+from keepclose.lab.network.privilege import why_no_packets
 from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
 
 

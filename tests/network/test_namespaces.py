@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.network.privilege import why_no_packets
+from keepclose.lab.network.privilege import why_no_packets
 from keepclose.system.namespaces import (
     Namespace,
     NetworkError,

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
 
-from keepclose.network.addresses import (
+from keepclose.lab.network.addresses import (
     FIRST_POD,
     LAST_POD,
     LOAD_BALANCER_NETWORKS,

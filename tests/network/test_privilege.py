@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import keepclose.network
-from keepclose.network.privilege import (
+from keepclose.lab.network.privilege import (
     become_root,
     missing_tool,
     raise_file_limit,
@@ -28,8 +28,8 @@ _NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 _BEGIN = """
 import json, os
 from keepclose.system.namespaces import NetworkError
-from keepclose.network.privilege import become_root, why_no_packets
-from keepclose.network.underlay import Underlay
+from keepclose.lab.network.privilege import become_root, why_no_packets
+from keepclose.lab.network.underlay import Underlay
 
 def tell(**what):
     print(json.dumps(what))
@@ -61,7 +61,9 @@ def _as_nobody() -> Iterator[list[str]]:
         path = f"PYTHONPATH={folder}"
         for python in (sys.executable, "/usr/bin/python3"):
             line = [*_NOBODY, "env", path, python, "-B", "-c"]
-            trial = "import sys, keepclose.network.privilege; sys.exit(sys.version_info < (3, 11))"
+            trial = (
+                "import sys, keepclose.lab.network.privilege; sys.exit(sys.version_info < (3, 11))"
+            )
             if subprocess.run([*line, trial], cwd="/", capture_output=True, check=False).returncode:
                 continue
             yield line

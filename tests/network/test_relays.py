@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from keepclose.network.privilege import why_no_packets
-from keepclose.network.relays import MOST_HELD, Relay
+from keepclose.lab.network.privilege import why_no_packets
+from keepclose.lab.network.relays import MOST_HELD, Relay
 from keepclose.system.namespaces import Namespace, make_namespace
 from keepclose.testing.ports import reserved_port
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.network.underlay import Place, Underlay
+from keepclose.lab.network.underlay import Place, Underlay
 from keepclose.system.namespaces import Namespace, NetworkError
 from keepclose.testing.underlays import call, underlay_or_skip
 
@@ -289,7 +289,7 @@ def test_a_network_that_is_closed(underlay: Underlay) -> None:
 
 _HOLDER = """
 import json, os, signal
-from keepclose.network.underlay import Underlay
+from keepclose.lab.network.underlay import Underlay
 
 underlay = Underlay()
 underlay.open()

@@ -29,7 +29,7 @@ def demo(
     """
     from keepclose.cli.screens import Screen
     from keepclose.cluster.temporary import TemporaryError
-    from keepclose.cluster.tour import TourError
+    from keepclose.lab.cluster.tour import TourError
 
     console = Screen()
     try:
@@ -47,8 +47,8 @@ def _guide(console: Screen, *, is_asking: bool) -> bool:
     """Take all steps and return whether traffic was as expected in each."""
     from keepclose.cli import demo_screen as screen
     from keepclose.cluster.temporary import temporary_cluster
-    from keepclose.cluster.tour import Tour
-    from keepclose.cluster.toursteps import STEPS
+    from keepclose.lab.cluster.tour import Tour
+    from keepclose.lab.cluster.tour_steps import STEPS
 
     screen.print_intro(console)
     is_fine, done = True, 0

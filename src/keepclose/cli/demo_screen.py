@@ -13,9 +13,9 @@ from typing import Final
 
 from keepclose.cli.screens import Line, Screen, cell_len
 from keepclose.cli.traffic_table import NOTHING, WIDEST, print_traffic
-from keepclose.cluster.tour import CONNECTIONS, Forecast, Sight
-from keepclose.cluster.toursteps import SERVICE, HintedEndpoint, Step
-from keepclose.lab.trafficreport import TrafficReport
+from keepclose.lab.cluster.tour import CONNECTIONS, Forecast, Sight
+from keepclose.lab.cluster.tour_steps import SERVICE, HintedEndpoint, Step
+from keepclose.lab.traffic.report import TrafficReport
 
 _INTRO: Final = (
     "A tour of two minutes: three zones with two nodes each, and a Service with five pods, in a "

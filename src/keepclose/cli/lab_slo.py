@@ -102,7 +102,7 @@ def _title(row: JsonObject) -> str:
 
 
 def _percent(value: float) -> str:
-    from keepclose.lab.slofigures import show_percent
+    from keepclose.lab.slo.figures import show_percent
 
     return show_percent(value)
 

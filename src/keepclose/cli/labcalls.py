@@ -16,7 +16,7 @@ from keepclose.cli.endings import fail
 from keepclose.cli.progress import tell_nobody
 
 JsonObject = dict[str, Any]
-# NB: keepclose.cluster.home has it too; loading that takes longer than --help may.
+# NB: keepclose.lab.cluster.data_dir has it too; loading that takes longer than --help may.
 DEFAULT_DIR: Final = Path("~/.keepclose")
 _VARIABLE: Final = "KEEPCLOSE_DATA_DIR"
 _COMMAND: Final = re.compile(r"\bkeepclose ((?:up|down|traffic|lab(?: [a-z]+)?)\b)")

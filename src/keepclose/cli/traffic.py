@@ -109,7 +109,7 @@ class _Bar:
 def _show(document: dict[str, Any], output: TableOrJson, *, by_node: bool) -> bool:
     import msgspec
 
-    from keepclose.lab.trafficreport import TrafficReport
+    from keepclose.lab.traffic.report import TrafficReport
 
     report = msgspec.convert(document, TrafficReport)
     if output is TableOrJson.JSON:

@@ -12,7 +12,7 @@ from textwrap import wrap
 from typing import Final, NamedTuple
 
 from keepclose.cli.screens import Line, Screen, cell_len
-from keepclose.lab.trafficreport import Row, TrafficReport
+from keepclose.lab.traffic.report import Row, TrafficReport
 from keepclose.model.plain_text import make_plain
 
 WIDEST: Final = 100

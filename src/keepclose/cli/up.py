@@ -21,9 +21,9 @@ from keepclose.cli.outputs import say
 
 if TYPE_CHECKING:
     from keepclose.cli.documents import Draft, Flaw
-    from keepclose.cluster.home import ClusterState, Home
     from keepclose.cluster.layout import Layout
-    from keepclose.cluster.supervisor import ClusterSettings, Step
+    from keepclose.lab.cluster.data_dir import ClusterState, Home
+    from keepclose.lab.cluster.supervisor import ClusterSettings, Step
     from keepclose.model.gates import FeatureGates
 
 JsonObject = dict[str, Any]
@@ -91,7 +91,7 @@ def up(
         settings = replace(settings, only_into_empty=True)
     if not detach:
         sys.exit(_run(settings))
-    from keepclose.cluster.launch import detach as run_detached
+    from keepclose.lab.cluster.launch import detach as run_detached
 
     sys.exit(run_detached(lambda say_ready: _run(settings, say_ready)))
 
@@ -112,7 +112,7 @@ def down(
     Exit codes: 0 nothing runs any more, 1 it could not be stopped.
     """
     from keepclose.cluster.ending import StillRunningError, end_cluster
-    from keepclose.cluster.home import HomeError
+    from keepclose.lab.cluster.data_dir import HomeError
 
     home = _home(data_dir)
     began = time.monotonic()
@@ -129,7 +129,7 @@ def down(
 
 
 def _home(data_dir: Path | None) -> Home:
-    from keepclose.cluster.home import DEFAULT_HOME, Home
+    from keepclose.lab.cluster.data_dir import DEFAULT_HOME, Home
 
     return Home((data_dir or DEFAULT_HOME).expanduser().absolute(), data_dir is not None)
 
@@ -138,7 +138,7 @@ def _make_settings(
     home: Home, layout: Layout, gates: FeatureGates, port: int, objects: tuple[JsonObject, ...]
 ) -> ClusterSettings:
     try:
-        from keepclose.cluster.supervisor import ClusterSettings
+        from keepclose.lab.cluster.supervisor import ClusterSettings
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("keepclose"):
             raise
@@ -152,7 +152,7 @@ def _make_settings(
 def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None) -> int:
     """Run the cluster to its end and return the exit code."""
     from keepclose.cli.logs import log_to_standard_error
-    from keepclose.cluster.launch import LaunchError, Reports, run_cluster
+    from keepclose.lab.cluster.launch import LaunchError, Reports, run_cluster
 
     def ready(state: ClusterState) -> None:
         _show_ready(state, settings, detached=say_ready is not None)
@@ -252,7 +252,7 @@ def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
     from keepclose.cluster.applying import flaw_of
 
     if not paths:
-        texts = {"demo": files("keepclose.cluster").joinpath("demo.yaml").read_text("utf-8")}
+        texts = {"demo": files("keepclose.lab.cluster").joinpath("demo.yaml").read_text("utf-8")}
     else:
         texts = {path: _read_text(path) for path in paths}
     drafts: list[tuple[str, Draft]] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.cluster.control import socket_address
+from keepclose.lab.cluster.control import socket_address
 from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
 JsonObject = dict[str, Any]

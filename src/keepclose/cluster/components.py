@@ -11,18 +11,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.cluster.home import Home
-from keepclose.cluster.keeper import Keeper
 from keepclose.cluster.layout import Layout
-from keepclose.cluster.programs import (
+from keepclose.lab.cluster.data_dir import Home
+from keepclose.lab.cluster.process_keeper import Keeper
+from keepclose.lab.cluster.programs import (
     ApiServerProgram,
     ControllerProgram,
     Program,
     ProxyProgram,
 )
+from keepclose.lab.network.relays import Relay
+from keepclose.lab.network.underlay import Underlay
 from keepclose.model.gates import FeatureGates
-from keepclose.network.relays import Relay
-from keepclose.network.underlay import Underlay
 from keepclose.routing.node_level import NodeLevelMode
 
 ROLES: Final = ("apiserver", "controller", "proxy")

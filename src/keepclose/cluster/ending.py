@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from keepclose.cluster.holders import NotRunningError, send_signal
-from keepclose.cluster.home import LOCK, Home, clear_free, holder_of, is_held
+from keepclose.lab.cluster.data_dir import LOCK, Home, clear_free, holder_of, is_held
 
 _ORDERLY_S: Final = 10.0
 _KILLED_S: Final = 5.0

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from keepclose.cluster.home import ClusterState, Home
-from keepclose.cluster.nursery import die_with_parent
+from keepclose.lab.cluster.data_dir import ClusterState, Home
+from keepclose.lab.cluster.fork_server import die_with_parent
 
 _ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ORDERLY_S: Final = 15.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from keepclose.kube.clock import Clock
-from keepclose.lab.troubledlab import ApiWay
+from keepclose.lab.access import ApiWay
 
 PATIENCE_S: Final = 15.0
 WATCHES: Final = 4

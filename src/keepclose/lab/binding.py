@@ -14,10 +14,10 @@ from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder, format_time
 from keepclose.kube.kinds import Kind
 from keepclose.kube.requests import PatchType
-from keepclose.lab.expectations import Expectations
-from keepclose.lab.pods import PODS, WorkloadPod
-from keepclose.lab.scheduling import Placement, place_pods
-from keepclose.lab.workloadcaches import WorkloadCaches
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.expectations import Expectations
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.scheduler import Placement, place_pods
 from keepclose.model.meta import ObjectReference
 
 UNSCHEDULABLE: Final = "Unschedulable"

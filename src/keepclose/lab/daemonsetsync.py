@@ -10,15 +10,15 @@ from random import Random
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import NotFound
-from keepclose.lab.daemonsets import DaemonSetPlan, daemon_labels, plan_daemon_set
-from keepclose.lab.expectations import Expectations
 from keepclose.lab.ownership import settle_claims, sort_claims
 from keepclose.lab.podmaking import daemon_spec, make_pod, name_pod, put_on_node, read_pod
-from keepclose.lab.pods import PODS, WorkloadPod
-from keepclose.lab.podwrites import NewPod, PodWriter
 from keepclose.lab.statuspatches import patch_status
-from keepclose.lab.workloadcaches import WorkloadCaches
-from keepclose.lab.workloads import DAEMON_SETS, DaemonSet
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.daemonsets import DaemonSetPlan, daemon_labels, plan_daemon_set
+from keepclose.lab.workloads.expectations import Expectations
+from keepclose.lab.workloads.pod_writes import NewPod, PodWriter
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.types import DAEMON_SETS, DaemonSet
 from keepclose.model.meta import NamespacedName
 
 

@@ -13,15 +13,15 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.lab.deployments import DeploymentPlan, plan_deployment
-from keepclose.lab.expectations import DOUBT_S, Watermarks
 from keepclose.lab.ownership import settle_claims, sort_claims
-from keepclose.lab.pods import controller_of
 from keepclose.lab.revisions import REVISION, is_same_template, size_annotations
-from keepclose.lab.rollouts import Size
 from keepclose.lab.statuspatches import patch_status
-from keepclose.lab.workloadcaches import WorkloadCaches
-from keepclose.lab.workloads import (
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.deployments import DeploymentPlan, plan_deployment
+from keepclose.lab.workloads.expectations import DOUBT_S, Watermarks
+from keepclose.lab.workloads.pods import controller_of
+from keepclose.lab.workloads.rolling_update import Size
+from keepclose.lab.workloads.types import (
     DEPLOYMENTS,
     REPLICA_SETS,
     Deployment,

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, Expired, NotFound, TransportError
-from keepclose.lab.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
 
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _WATCH_S: Final = 300

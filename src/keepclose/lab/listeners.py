@@ -13,9 +13,9 @@ import socket
 from contextlib import suppress
 from typing import Final
 
-from keepclose.lab.answerers import Answers, DatagramAnswerer, HttpAnswerer
-from keepclose.lab.podmodes import PodPorts, Port
-from keepclose.lab.podnetworks import PodPlace
+from keepclose.lab.kubelet.container_modes import PodPorts, Port
+from keepclose.lab.kubelet.pod_networks import PodPlace
+from keepclose.lab.kubelet.pod_servers import Answers, DatagramAnswerer, HttpAnswerer
 from keepclose.system.threads import open_in_thread
 
 BACKLOG: Final = 256

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keepclose.lab.troubledlab import TroubledLab
+from keepclose.lab.access import TroubledLab
 from keepclose.system.threads import finish, finish_in_thread
 
 

@@ -16,8 +16,8 @@ from keepclose.kube.cache import Named
 from keepclose.kube.client import Client
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import Kind
-from keepclose.lab.pods import controller_of
-from keepclose.lab.workloads import JsonObject, Workload, owned_by
+from keepclose.lab.workloads.pods import controller_of
+from keepclose.lab.workloads.types import JsonObject, Workload, owned_by
 
 T = TypeVar("T", bound=Named)
 

@@ -15,8 +15,8 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import format_time
 from keepclose.kube.requests import PatchType
-from keepclose.lab.pods import PODS, WorkloadPod
-from keepclose.lab.workloadcaches import WorkloadCaches
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.meta import NamespacedName
 
 QUARANTINE_S: Final = 3.0

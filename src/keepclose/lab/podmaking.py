@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, Final
 
-from keepclose.lab.constraints import NO_EXECUTE, NO_SCHEDULE
-from keepclose.lab.pods import PodSpec, WorkloadPod
-from keepclose.lab.workloads import DaemonSet, JsonObject, ReplicaSet, owned_by
+from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.lab.workloads.pods import PodSpec, WorkloadPod
+from keepclose.lab.workloads.types import DaemonSet, JsonObject, ReplicaSet, owned_by
 from keepclose.model.decoding import Rejected, convert_as
 
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import UNSET
 
 from keepclose.lab.images import NO_IMAGE
-from keepclose.lab.podspecs import ContainerStatus, KubeletPod
+from keepclose.lab.kubelet.pod_specs import ContainerStatus, KubeletPod
 
 _SHOWN: Final = 2
 

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from keepclose.kube.event_recorder import format_time
-from keepclose.lab.pods import WorkloadPod, available_in, rank_for_deletion
-from keepclose.lab.progress import REPLICA_FAILURE
-from keepclose.lab.workloads import ReplicaSet, ReplicaSetStatus, WorkloadCondition
+from keepclose.lab.workloads.deployment_status import REPLICA_FAILURE
+from keepclose.lab.workloads.pods import WorkloadPod, available_in, rank_for_deletion
+from keepclose.lab.workloads.types import ReplicaSet, ReplicaSetStatus, WorkloadCondition
 
 BURST_REPLICAS: Final = 500
 """How many pods one sync creates or deletes, as in kube-controller-manager: a wish for billions of

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from keepclose.lab.pods import PodContainer, PodSpec
+from keepclose.lab.workloads.pods import PodContainer, PodSpec
 from keepclose.model.quantities import millis
 from keepclose.model.workload import Node
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.lab.rollouts import deployment_bounds
-from keepclose.lab.workloads import Deployment, JsonObject, ReplicaSet, owned_by
+from keepclose.lab.workloads.rolling_update import deployment_bounds
+from keepclose.lab.workloads.types import Deployment, JsonObject, ReplicaSet, owned_by
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.numbers import parse_natural
 

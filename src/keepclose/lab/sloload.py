@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from keepclose.lab.connecting import Caller, connect_all
-from keepclose.lab.slofigures import Sample
-from keepclose.lab.trafficanswers import Failure, Result
+from keepclose.lab.slo.figures import Sample
+from keepclose.lab.traffic.answers import Failure, Result
+from keepclose.lab.traffic.connections import Caller, connect_all
 from keepclose.system.namespaces import NetworkError
 
 PER_SECOND: Final = 240.0

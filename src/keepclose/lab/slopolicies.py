@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.slofigures import Guess
+from keepclose.lab.slo.figures import Guess
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.policy_validation import (
     CLUSTER_POLICY,

@@ -13,15 +13,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.lab.constraints import (
+from keepclose.lab.workloads.constraints import (
     NO_EXECUTE,
     NO_SCHEDULE,
     Expression,
     LabelSelector,
     SpreadConstraint,
 )
-from keepclose.lab.nodefit import has_untolerated_taint, matches_affinity
-from keepclose.lab.pods import WorkloadPod
+from keepclose.lab.workloads.node_fit import has_untolerated_taint, matches_affinity
+from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.model.workload import Node
 
 UNEVEN: Final = "node(s) didn't match pod topology spread constraints"

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.lab.workloads import (
+from keepclose.lab.workloads.types import (
     DaemonSetStatus,
     DeploymentStatus,
     JsonObject,

@@ -13,14 +13,14 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from keepclose.kube.errors import NotFound
-from keepclose.lab.connecting import Caller, Inside
-from keepclose.lab.pods import PODS, WorkloadPod
+from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.traffictargets import NOTHING, OUTSIDE, Target, TrafficRequest, Via, suggest
+from keepclose.lab.traffic.connections import Caller, Inside
+from keepclose.lab.traffic.targets import NOTHING, OUTSIDE, Target, TrafficRequest, Via, suggest
 from keepclose.lab.view import LabView
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.addresses import IPV6
 from keepclose.model.meta import NamespacedName
-from keepclose.network.underlay import Underlay
 
 
 class Source(NamedTuple):

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from keepclose.lab.expectedshares import Expectation
-from keepclose.lab.trafficanswers import Answer, Result
+from keepclose.lab.traffic.answers import Answer, Result
+from keepclose.lab.traffic.expected_shares import Expectation
 
 FALSE_ALARMS: Final = 1e-6
 """How likely it is that a run in which all is well is called wrong, at most.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keepclose.kube.client import Client
-from keepclose.lab.kubelets import Kubelets
+from keepclose.lab.kubelet.kubelets import Kubelets
+from keepclose.lab.network.relays import Relay
+from keepclose.lab.network.underlay import Underlay
 from keepclose.model.gates import FeatureGates
-from keepclose.network.relays import Relay
-from keepclose.network.underlay import Underlay
 
 
 class LabView(NamedTuple):

@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from keepclose.kube.cache import Named
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.lab.pods import WorkloadPod, controller_of
-from keepclose.lab.workloadcaches import WorkloadCaches
-from keepclose.lab.workloads import DaemonSet, Deployment, ReplicaSet
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.pods import WorkloadPod, controller_of
+from keepclose.lab.workloads.types import DaemonSet, Deployment, ReplicaSet
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
 

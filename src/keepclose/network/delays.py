@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Iterable
 from typing import Final
 
-from keepclose.network.addresses import NodeAddresses
-from keepclose.network.links import run_batch
+from keepclose.lab.network.addresses import NodeAddresses
+from keepclose.lab.network.links import run_batch
 from keepclose.system.namespaces import NetworkError, make_namespace, search_path
 
 NO_DELAY_LINES: Final = ("qdisc delete dev eth0 root",)

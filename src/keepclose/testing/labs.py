@@ -29,8 +29,8 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Transport
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.lab.pods import PODS, WorkloadPod
-from keepclose.lab.workloadcontroller import WorkloadController
+from keepclose.lab.workloads.controller import WorkloadController
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.apiservers import PATIENCE, Served
 from keepclose.testing.controllers import World, opened

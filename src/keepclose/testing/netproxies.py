@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from keepclose.network.relays import Relay
+from keepclose.lab.network.relays import Relay
 from keepclose.testing.nettopology import Bed, BedNode
 from keepclose.testing.proxies import ProxyCluster
 

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from keepclose.network.links import NODE_SETTINGS, PLACE_SETTINGS
+from keepclose.lab.network.links import NODE_SETTINGS, PLACE_SETTINGS
 from keepclose.testing.netns import (
     Namespace,
     NamespacesUnavailableError,

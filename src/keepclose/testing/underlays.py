@@ -13,8 +13,8 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from keepclose.network.privilege import why_no_packets
-from keepclose.network.underlay import Underlay
+from keepclose.lab.network.privilege import why_no_packets
+from keepclose.lab.network.underlay import Underlay
 from keepclose.system.namespaces import Namespace
 
 

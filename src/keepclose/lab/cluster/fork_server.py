@@ -1,0 +1,256 @@
+"""A process that makes processes: forked early, with everything loaded that they will need.
+
+Starting a program this way takes milliseconds and shares the memory of what is loaded, where a new
+interpreter would take half a second and its own. The nursery has one thread and no event loop, so
+that forking is safe at any time. Whatever ends the cluster's first process ends the nursery and all
+its children: the kernel sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+import msgspec
+
+from keepclose.lab.cluster.programs import Program, ProgramError
+from keepclose.system.private_files import open_append
+
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
+_LARGEST: Final = 1 << 17
+_FAILED: Final = 2
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """Become a parent of this program."""
+
+    program: Program
+    log: str
+
+
+class Signal(msgspec.Struct, frozen=True, tag="signal"):
+    """Send a child a signal."""
+
+    name: str
+    number: int
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """A program says that it works."""
+
+    name: str
+    text: str
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """A program has ended; `why` is what it said itself, or ""."""
+
+    name: str
+    code: int
+    why: str = ""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """A program is about to end, for this reason."""
+
+    name: str
+    why: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The nursery itself has ended, and with it all its children."""
+
+
+Event = Ready | Ended | Lost
+_requests: Final = msgspec.json.Decoder(Start | Signal)
+_news: Final = msgspec.json.Decoder(Ready | Failed | Ended)
+
+
+class Nursery:
+    """The parent's end. Make it while the process has one thread, with `Nursery.open`."""
+
+    def __init__(self, channel: socket.socket, pid: int) -> None:
+        self._channel, self.pid = channel, pid
+        self._reasons: dict[str, str] = {}
+
+    @classmethod
+    def open(cls, set_up_logs: Callable[[], None], log: Path = Path(os.devnull)) -> Nursery:
+        """Fork the nursery; what it has to say itself goes to the log."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent(parent)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                _close_all_but(theirs.fileno())
+                # NB: whoever reads the command's output waits until nobody can write to it.
+                _write_output_to(str(log))
+                _Nurse(theirs, set_up_logs).run()
+            except BaseException:  # noqa: BLE001 - a fork must never return into the caller's code
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        theirs.close()
+        return cls(ours, pid)
+
+    def follow(self, on_event: Callable[[Event], None]) -> None:
+        """Report what happens to children, in the running loop.
+
+        NB: only reading must not block. The nursery takes requests as they come, so that sending
+        waits for milliseconds at most, where a full channel would refuse.
+        """
+        asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read, on_event)
+
+    def start(self, program: Program, log: Path) -> None:
+        """Have a program started; raises OSError when the nursery has ended."""
+        self._channel.send(msgspec.json.encode(Start(program, str(log))))
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a program a signal; one that has ended gets none."""
+        with contextlib.suppress(OSError):
+            self._channel.send(msgspec.json.encode(Signal(name, number)))
+
+    def close(self) -> None:
+        """End all children that are left, and wait for the nursery's end."""
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+        self._channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+    def _read(self, on_event: Callable[[Event], None]) -> None:
+        while True:
+            try:
+                data = self._channel.recv(_LARGEST, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                asyncio.get_running_loop().remove_reader(self._channel.fileno())
+                on_event(Lost())
+                return
+            match _news.decode(data):
+                case Failed(name, why):
+                    self._reasons[name] = why
+                case Ended(name, code):
+                    on_event(Ended(name, code, self._reasons.pop(name, "")))
+                case Ready() as ready:
+                    on_event(ready)
+
+
+class _Nurse:
+    """The nursery itself."""
+
+    def __init__(self, channel: socket.socket, set_up_logs: Callable[[], None]) -> None:
+        self._channel, self._set_up_logs = channel, set_up_logs
+        self._children: dict[str, int] = {}
+
+    def run(self) -> NoReturn:
+        # Signals of the terminal are for the cluster's first process, which ends us in order.
+        os.setsid()
+        wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # What is loaded stays; children should not copy it by looking through it.
+        gc.collect()
+        gc.freeze()
+        while True:
+            readable, _, _ = select.select([self._channel.fileno(), wake], [], [])
+            if wake in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 4096)
+                self._reap()
+            if self._channel.fileno() in readable:
+                data = self._channel.recv(_LARGEST)
+                if not data:
+                    self._end()
+                self._do(_requests.decode(data))
+
+    def _do(self, request: Start | Signal) -> None:
+        if isinstance(request, Signal):
+            if request.name in self._children:
+                os.kill(self._children[request.name], request.number)
+            return
+        nursery = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                die_with_parent(nursery)
+                code = self._become(request)
+            except BaseException:  # noqa: BLE001 - the last words of a child
+                traceback.print_exc()
+                code = 1
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        self._children[request.program.name] = pid
+
+    def _become(self, request: Start) -> int:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _write_output_to(request.log)
+        self._set_up_logs()
+        program = request.program
+
+        def on_ready(text: str) -> None:
+            self._channel.send(msgspec.json.encode(Ready(program.name, text)))
+
+        try:
+            program.run(on_ready)
+        except ProgramError as error:
+            self._channel.send(msgspec.json.encode(Failed(program.name, str(error))))
+            return _FAILED
+        return 0
+
+    def _reap(self) -> None:
+        names = {pid: name for name, pid in self._children.items()}
+        for pid, name in names.items():
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                del self._children[name]
+                code = os.waitstatus_to_exitcode(status)
+                self._channel.send(msgspec.json.encode(Ended(name, code)))
+
+    def _end(self) -> NoReturn:
+        for pid in self._children.values():
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children.values():
+            os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the one that forked it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    # NB: it may have ended before that was said.
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _close_all_but(kept: int) -> None:
+    """Close files of the parent: a lock held in two processes would outlive its owner."""
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _write_output_to(log: str) -> None:
+    file = open_append(Path(log))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, source in ((0, nothing), (1, file), (2, file)):
+        os.dup2(source, number)
+    os.close(file)
+    os.close(nothing)

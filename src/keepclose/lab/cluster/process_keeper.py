@@ -1,0 +1,173 @@
+"""Keeps the programs of a cluster running: starts them, starts them again, and stops them.
+
+A program that ends by itself comes back after a short wait, which grows while it keeps ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from keepclose.lab.cluster.fork_server import Ended, Event, Lost, Nursery, Ready
+from keepclose.lab.cluster.programs import Program, ProgramError
+
+_FIRST_WAIT_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 10.0
+# What ran for so long has not failed at its start.
+_STEADY_S: Final = 30.0
+_START_S: Final = 60.0
+_STOP_S: Final = 1.5
+_LOST: Final = "the process that starts programs has ended"
+_log = structlog.get_logger(__name__)
+
+
+class _Kept:
+    """One program and how it is."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.ended = asyncio.Event()
+        self.started_at = 0.0
+        self.wait_s = _FIRST_WAIT_S
+        self.comeback: asyncio.TimerHandle | None = None
+
+
+class Keeper:
+    """Runs programs by a nursery; make it in a running loop."""
+
+    def __init__(self, nursery: Nursery, logs: Path) -> None:
+        self._nursery, self._logs = nursery, logs
+        self._kept: dict[str, _Kept] = {}
+        self._stopping: dict[str, _Kept] = {}
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails with ProgramError when nothing can be started any more."""
+        nursery.follow(self._note)
+
+    @property
+    def programs(self) -> dict[str, Program]:
+        """What is kept running, by name."""
+        return {name: kept.program for name, kept in self._kept.items()}
+
+    async def start(self, program: Program) -> str:
+        """Start a program and return what it says when it works; raises ProgramError.
+
+        One that does not start is not kept.
+        """
+        kept = self._kept[program.name] = _Kept(program)
+        try:
+            self._launch(kept)
+            return await asyncio.wait_for(asyncio.shield(kept.ready), _START_S)
+        except TimeoutError:
+            await self.stop(program.name)
+            raise ProgramError(
+                f"{program.name} did not start within {_START_S:g} s; {self._see(program.name)}"
+            ) from None
+        except OSError:
+            del self._kept[program.name]
+            raise ProgramError(_LOST) from None
+
+    async def stop(self, *names: str) -> None:
+        """Stop programs and return when they have ended; those that hang are killed."""
+        found = [kept for name in names if (kept := self._kept.pop(name, None)) is not None]
+        running = [kept for kept in found if kept.comeback is None]
+        for kept in found:
+            if kept.comeback is not None:
+                kept.comeback.cancel()
+        for kept in running:
+            name = kept.program.name
+            self._stopping[name] = kept
+            self._nursery.signal(name, signal.SIGTERM)
+            # One that was halted takes no notice before it goes on.
+            self._nursery.signal(name, signal.SIGCONT)
+        try:
+            async with asyncio.timeout(_STOP_S):
+                for kept in running:
+                    await kept.ended.wait()
+        except TimeoutError:
+            late = [kept for kept in running if not kept.ended.is_set()]
+            for kept in late:
+                self._nursery.signal(kept.program.name, signal.SIGKILL)
+            for kept in late:
+                await kept.ended.wait()
+
+    async def stop_all(self) -> None:
+        """Stop everything."""
+        await self.stop(*self._kept)
+
+    async def replace(self, program: Program) -> str:
+        """Stop the program of this name and start this one in its place.
+
+        Raises ProgramError when it does not start, after the old one has been started again.
+        """
+        old = self.programs.get(program.name)
+        await self.stop(program.name)
+        try:
+            return await self.start(program)
+        except ProgramError:
+            if old is not None:
+                with suppress(ProgramError):
+                    await self.start(old)
+            raise
+
+    def amend(self, program: Program) -> None:
+        """Have the program of this name come back as this one, whenever it ends."""
+        self._kept[program.name].program = program
+
+    def _launch(self, kept: _Kept) -> None:
+        kept.comeback = None
+        kept.started_at = asyncio.get_running_loop().time()
+        self._nursery.start(kept.program, self._logs / f"{kept.program.name}.log")
+
+    def _relaunch(self, kept: _Kept) -> None:
+        # Whoever started it is told of the nursery's end by other means.
+        with suppress(OSError):
+            self._launch(kept)
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case Ready(name, text):
+                kept = self._kept.get(name)
+                if kept is not None and not kept.ready.done():
+                    kept.ready.set_result(text)
+            case Ended(name, code, why):
+                stopped = self._stopping.pop(name, None)
+                if stopped is not None:
+                    stopped.ended.set()
+                elif name in self._kept:
+                    self._note_end(self._kept[name], code, why)
+            case Lost():
+                self._note_loss()
+
+    def _note_end(self, kept: _Kept, code: int, why: str) -> None:
+        name = kept.program.name
+        if not kept.ready.done():
+            text = why or f"{name} ended with code {code}; {self._see(name)}"
+            kept.ready.set_exception(ProgramError(text))
+            del self._kept[name]
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() - kept.started_at > _STEADY_S:
+            kept.wait_s = _FIRST_WAIT_S
+        _log.warning("a program ended and is started again", program=name, code=code, why=why)
+        kept.comeback = loop.call_later(kept.wait_s, self._relaunch, kept)
+        kept.wait_s = min(2 * kept.wait_s, _LONGEST_WAIT_S)
+
+    def _note_loss(self) -> None:
+        for kept in self._kept.values():
+            if not kept.ready.done():
+                kept.ready.set_exception(ProgramError(_LOST))
+        for kept in (*self._kept.values(), *self._stopping.values()):
+            kept.ended.set()
+        if not self.lost.done():
+            self.lost.set_exception(ProgramError(_LOST))
+            # Whoever waits gets it; in the midst of the end nobody does.
+            self.lost.exception()
+
+    def _see(self, name: str) -> str:
+        return f"see {self._logs / name}.log"

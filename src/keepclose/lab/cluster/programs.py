@@ -1,0 +1,120 @@
+"""The programs of a cluster as values, and what runs when a process becomes one of them.
+
+They are the same functions that the commands of these names run, so that a cluster of one command
+behaves as one that was started by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from keepclose.apiserver.assembly import ServerSettings, StartError
+from keepclose.apiserver.assembly import run as run_apiserver
+from keepclose.apiserver.registry.registry import AllocationSettings
+from keepclose.controller.process import Listening, run_controller
+from keepclose.heuristics.discovery import find_heuristics
+from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.errors import ConfigError
+from keepclose.lab.network.addresses import SERVICE_NETWORKS
+from keepclose.model.gates import FeatureGates
+from keepclose.proxy.nft.select_writer import CannotProgramError
+from keepclose.proxy.process import Address, Surroundings, find_families, run_proxy
+from keepclose.proxy.settings import ProxySettings
+from keepclose.reconcile.settings import ControllerSettings
+from keepclose.routing.node_level import NodeLevelMode
+from keepclose.slices.settings import Settings
+from keepclose.system.namespaces import enter_network
+
+
+class ProgramError(Exception):
+    """Why a program cannot run, in one line."""
+
+
+class ApiServerProgram(msgspec.Struct, frozen=True, tag="apiserver"):
+    """The API server, on the machine's own loopback."""
+
+    data_dir: str
+    port: int
+    gates: FeatureGates
+    nodes: tuple[str, ...] = ()
+    name: str = "apiserver"
+
+    def run(self, on_ready: Callable[[str], None]) -> None:
+        """Serve until a signal; raises ProgramError."""
+        settings = ServerSettings(
+            data_dir=Path(self.data_dir),
+            port=self.port,
+            gates=self.gates,
+            allocation=AllocationSettings(service_cidrs=SERVICE_NETWORKS),
+            nodes=self.nodes,
+        )
+        try:
+            run_apiserver(settings, on_ready=on_ready)
+        except StartError as error:
+            raise ProgramError(str(error)) from error
+
+
+class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
+    """The EndpointSlice controller."""
+
+    kubeconfig: str
+    gates: FeatureGates
+    node_level: NodeLevelMode = NodeLevelMode.MANUAL
+    name: str = "controller"
+
+    def run(self, on_ready: Callable[[str], None]) -> None:
+        """Work until a signal; raises ProgramError."""
+        try:
+            plan = Settings(
+                gates=self.gates,
+                heuristics=find_heuristics(self.gates),
+                node_level_mode=self.node_level,
+            )
+            run_controller(
+                ControllerSettings(plan=plan),
+                load_settings(Path(self.kubeconfig)),
+                # There is only one, and waiting for a lease would delay its return.
+                leader_elect=False,
+                listening=Listening("127.0.0.1", 0),
+                on_ready=on_ready,
+            )
+        except ConfigError as error:
+            raise ProgramError(str(error)) from error
+
+
+class ProxyProgram(msgspec.Struct, frozen=True, tag="proxy"):
+    """The proxy of a node, inside the node's network namespace."""
+
+    node: str
+    kubeconfig: str
+    namespace: str
+    gates: FeatureGates
+
+    @property
+    def name(self) -> str:
+        """What the process is called."""
+        return f"proxy-{self.node}"
+
+    def run(self, on_ready: Callable[[str], None]) -> None:
+        """Work until a signal; raises ProgramError."""
+        try:
+            enter_network(Path(self.namespace))
+            run_proxy(
+                ProxySettings(
+                    node_name=self.node, gates=self.gates, families=find_families(), min_sync_s=0.0
+                ),
+                load_settings(Path(self.kubeconfig)),
+                surroundings=Surroundings(
+                    pages=Address("127.0.0.1", 10249),
+                    health=Address("0.0.0.0", 10256),  # noqa: S104 - inside the namespace
+                ),
+                on_ready=on_ready,
+            )
+        except (ConfigError, CannotProgramError, OSError) as error:
+            raise ProgramError(str(error)) from error
+
+
+Program = ApiServerProgram | ControllerProgram | ProxyProgram

@@ -1,0 +1,177 @@
+"""When what was applied works: pods are ready, and every node reaches the Services."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from keepclose.kube.client import Client
+from keepclose.kube.errors import KubeError
+from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES, Kind
+from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
+from keepclose.lab.podreasons import explain_unready, is_ready
+from keepclose.lab.view import LabView
+from keepclose.lab.workloadreadiness import ready_count
+from keepclose.lab.workloads.constraints import LabelSelector
+from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
+from keepclose.system.namespaces import Namespace
+from keepclose.system.threads import open_in_thread
+
+_PATIENCE_S: Final = 3.0
+_READY_S: Final = 60.0
+_ROUTED_S: Final = 10.0
+_SLICES_S: Final = 2.0
+_TRY_S: Final = 0.5
+_PAUSE_S: Final = 0.03
+_KINDS: Final[Mapping[str, Kind[JsonObject]]] = {
+    one.kind: one for one in (PLAIN_DEPLOYMENTS, PLAIN_DAEMON_SETS)
+}
+
+
+class Workloads(NamedTuple):
+    """Deployments and DaemonSets: kind, namespace and name."""
+
+    names: tuple[tuple[str, str, str], ...]
+
+    @classmethod
+    def of(cls, objects: Iterable[JsonObject]) -> Workloads:
+        """Return those among objects."""
+        return cls(
+            tuple(
+                (
+                    one["kind"],
+                    one["metadata"].get("namespace") or "default",
+                    one["metadata"]["name"],
+                )
+                for one in objects
+                if one.get("kind") in _KINDS
+            )
+        )
+
+    async def until_ready(
+        self,
+        client: Client,
+        tell: Callable[[str, str, bool | None], None],
+        *,
+        patience_s: float = _PATIENCE_S,
+        limit_s: float = _READY_S,
+    ) -> None:
+        """Tell of each by name, with a line and whether it is well, when its pods are ready.
+
+        Of those that are not after a few seconds it is told what they wait for, with None for not
+        yet, and at the limit why they are not ready; they are waited for no longer then.
+        """
+
+        async def follow(kind: str, namespace: str, name: str) -> None:
+            waiting = asyncio.ensure_future(_until_one_ready(client, _KINDS[kind], namespace, name))
+            try:
+                for wait_s, is_last in ((patience_s, False), (limit_s - patience_s, True)):
+                    await asyncio.wait([waiting], timeout=wait_s)
+                    if waiting.done():
+                        count = waiting.result()
+                        tell(name, f"{count} pods ready" if count != 1 else "1 pod ready", True)
+                        return
+                    why = await _explain(client, _KINDS[kind], namespace, name)
+                    tell(name, why if is_last else f"waiting, {why}", False if is_last else None)
+            finally:
+                waiting.cancel()
+
+        await asyncio.gather(*(follow(*one) for one in self.names))
+
+
+async def _explain(client: Client, kind: Kind[JsonObject], namespace: str, name: str) -> str:
+    """Return how many pods of a workload are ready, and what keeps the others from it."""
+    try:
+        workload = await client.get(kind, name, namespace=namespace)
+        pods = (await client.list_all(KUBELET_PODS, namespace=namespace)).items
+    except KubeError as error:
+        return f"nothing is known of it: {error}"
+    selector = msgspec.convert(workload["spec"].get("selector") or {}, LabelSelector)
+    own = [pod for pod in pods if selector.matches(pod.metadata.labels)]
+    ready = sum(is_ready(pod) for pod in own)
+    status = workload.get("status", {})
+    wanted = status.get("desiredNumberScheduled", workload["spec"].get("replicas", len(own)))
+    why = explain_unready(own)
+    if not own:
+        conditions = status.get("conditions", ())
+        failures = [one for one in conditions if one.get("type") == "ReplicaFailure"]
+        why = failures[0].get("message", "") if failures else "there are none yet"
+    counted = f"{ready} of {wanted} pods ready"
+    return f"{counted}: {why}" if why else counted
+
+
+async def _until_one_ready(
+    client: Client, kind: Kind[JsonObject], namespace: str, name: str
+) -> int:
+    async with client.watch(
+        kind, namespace=namespace, field_selector=f"metadata.name={name}"
+    ) as events:
+        async for event in events:
+            ready = ready_count(event.object) if event.object is not None else None
+            if ready is not None:
+                return ready
+    return 0
+
+
+async def until_routed(lab: LabView, objects: Iterable[JsonObject]) -> None:
+    """Return when every node reaches the Services among objects that have ready pods.
+
+    Gives up in silence after a few seconds: what keeps a Service from being reached shows when
+    somebody uses it.
+    """
+    if lab.underlay is None:
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ROUTED_S):
+            for one in objects:
+                if one.get("kind") == "Service":
+                    meta = one["metadata"]
+                    await _until_reached(lab, meta.get("namespace") or "default", meta["name"])
+
+
+async def _until_reached(lab: LabView, namespace: str, name: str) -> None:
+    service = await lab.client.get(SERVICES, name, namespace=namespace)
+    ports = [port for port in service.spec.ports if port.protocol == "TCP"]
+    address = service.spec.cluster_ip
+    if not ports or not address or address == "None" or not await _has_ready(lab, namespace, name):
+        return
+    assert lab.underlay is not None  # noqa: S101 - looked at by the caller
+    places = [node.client.namespace for node in lab.underlay.nodes.values()]
+    await asyncio.gather(*(until_connected(place, address, ports[0].port) for place in places))
+
+
+async def _has_ready(lab: LabView, namespace: str, name: str) -> bool:
+    selector = f"kubernetes.io/service-name={name}"
+    with contextlib.suppress(TimeoutError):
+        async with (
+            asyncio.timeout(_SLICES_S),
+            lab.client.watch(
+                ENDPOINT_SLICES, namespace=namespace, label_selector=selector
+            ) as events,
+        ):
+            async for event in events:
+                if event.object and any(one.conditions.ready for one in event.object.endpoints):
+                    return True
+    return False
+
+
+async def until_connected(place: Namespace, address: str, port: int) -> None:
+    """Return when a connection from a namespace to an address and port succeeds."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    loop = asyncio.get_running_loop()
+    while True:
+        with (
+            contextlib.suppress(OSError),
+            await open_in_thread(lambda: place.open_socket(family), socket.socket.close) as one,
+        ):
+            one.setblocking(False)
+            async with asyncio.timeout(_TRY_S):
+                await loop.sock_connect(one, (address, port))
+            return
+        # NB: a refusal comes at once as long as there are no rules.
+        await asyncio.sleep(_PAUSE_S)

@@ -1,0 +1,250 @@
+"""A cluster as it runs: programs, network, kubelets and workloads, from the first to the last.
+
+Everything is made in the order in which it is needed, and at once where nothing needs the other.
+What was made is taken down in reverse, whatever went wrong in between. The namespaces belong to
+this process, and its programs die with it: nothing can outlive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from keepclose.cluster.applying import Applier, ApplyError
+from keepclose.cluster.components import Components
+from keepclose.cluster.layout import Layout
+from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.client import Client
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.connection import connect
+from keepclose.kube.kinds import SERVICES
+from keepclose.kube.transport.retries import Retries
+from keepclose.lab.cluster.control import ControlServer
+from keepclose.lab.cluster.data_dir import ClusterState, Home
+from keepclose.lab.cluster.fork_server import Nursery
+from keepclose.lab.cluster.handlers import make_handlers
+from keepclose.lab.cluster.process_keeper import Keeper
+from keepclose.lab.cluster.readiness import Workloads, until_routed
+from keepclose.lab.kubelet.kubelets import Kubelets
+from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
+from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodNetwork, UnderlayNetwork
+from keepclose.lab.network.addresses import node_addresses
+from keepclose.lab.network.underlay import Underlay
+from keepclose.lab.view import LabView
+from keepclose.lab.workloads.controller import WorkloadController
+from keepclose.model.gates import FeatureGates
+from keepclose.model.well_known import KUBERNETES_SERVICE
+from keepclose.system.threads import open_in_thread
+
+_ONCE = Retries(max_elapsed=0.0)
+_log = structlog.get_logger(__name__)
+
+
+class ClusterSettings(msgspec.Struct, frozen=True):
+    """What kind of cluster to run."""
+
+    home: Home
+    layout: Layout
+    gates: FeatureGates
+    port: int = 6443
+    objects: tuple[dict[str, Any], ...] = ()
+    """What to apply once it runs."""
+    locate: Callable[[int, str], str] | None = None
+    """Says where the object of that index, or a field of it, stands in the manifests."""
+    only_into_empty: bool = False
+    """Whether that is left alone where an earlier run of the cluster left Services."""
+    no_packets: str = ""
+    """Why no packets can be sent, or ""."""
+
+
+class Step(NamedTuple):
+    """Something that was made, what there is to say about it, and how long it took."""
+
+    what: str
+    text: str
+    seconds: float
+    is_well: bool | None = True
+    """None when it is not known yet."""
+
+
+class Supervisor:
+    """Runs one cluster, once."""
+
+    def __init__(
+        self, settings: ClusterSettings, nursery: Nursery, tell: Callable[[Step], None]
+    ) -> None:
+        self._settings, self._nursery, self._tell = settings, nursery, tell
+        self._clock = SystemClock()
+        self._failure: asyncio.Future[None] | None = None
+
+    async def run(self, on_ready: Callable[[ClusterState], None]) -> None:
+        """Build the cluster, tell when it is ready, and serve until cancelled.
+
+        Raises ProgramError, NetworkError, ApplyError, KubeError and OSError when it cannot be
+        built; nothing is left then.
+        """
+        async with AsyncExitStack() as stack:
+            self._stack = stack
+            settings, home = self._settings, self._settings.home
+            keeper = Keeper(self._nursery, home.logs)
+            stack.push_async_callback(keeper.stop_all)
+            components = Components(home, keeper, settings.layout, settings.gates)
+            began = time.monotonic()
+            underlay, url = await self._start_bases(components)
+            self._tell(Step("API server", url, time.monotonic() - began))
+            admin = await stack.enter_async_context(self._connect(home.kubeconfig))
+            kubelets = await self._start_lab(underlay)
+            await self._register(admin)
+            began = time.monotonic()
+            view = LabView(
+                admin, kubelets, settings.gates, underlay, settings.no_packets, components.relays
+            )
+            said = await components.start_rest(underlay)
+            pages = next(word for word in said.split() if word.startswith("http://"))
+            self._tell(Step("controller", f"metrics at {pages}/metrics", time.monotonic() - began))
+            self._tell(Step(self._describe_network(), "", time.monotonic() - began))
+            control = ControlServer(home.socket, make_handlers(view, components))
+            stack.push_async_callback(control.stop)
+            await control.start()
+            await self._until(self._fill(admin, view))
+            state = ClusterState(
+                os.getpid(),
+                url,
+                str(home.kubeconfig),
+                settings.layout.by_zone,
+                not settings.no_packets,
+            )
+            home.write_state(state)
+            on_ready(state)
+            await self._until(keeper.lost)
+
+    async def _start_bases(self, components: Components) -> tuple[Underlay | None, str]:
+        """Start what needs nothing else: the API server and the network."""
+        async with asyncio.TaskGroup() as group:
+            server = group.create_task(components.start_apiserver(self._settings.port))
+            network = group.create_task(self._make_underlay())
+        return network.result(), server.result()
+
+    async def _make_underlay(self) -> Underlay | None:
+        if self._settings.no_packets:
+            return None
+        underlay = Underlay()
+        self._stack.callback(underlay.close)
+
+        def make() -> Underlay:
+            underlay.open()
+            underlay.add_nodes(list(self._settings.layout.nodes))
+            return underlay
+
+        # NB: a thread that begins late would open it after it was closed.
+        return await open_in_thread(make, Underlay.close)
+
+    async def _start_lab(self, underlay: Underlay | None) -> Kubelets:
+        """Start kubelets, workload controllers and the scheduler."""
+        client = await self._stack.enter_async_context(
+            self._connect(self._settings.home.lab_kubeconfig)
+        )
+        network = self._pod_network(underlay)
+        kubelets = Kubelets(
+            client, network, clock=self._clock, nodes=tuple(self._settings.layout.nodes)
+        )
+        workloads = WorkloadController(client, clock=self._clock)
+        self._keep_running(kubelets.run())
+        self._keep_running(workloads.run())
+        await self._until(kubelets.synced.wait())
+        await self._until(workloads.synced.wait())
+        return kubelets
+
+    def _pod_network(self, underlay: Underlay | None) -> PodNetwork:
+        if underlay is None:
+            return AddressesOnly(self._settings.layout.nodes)
+        return UnderlayNetwork(underlay)
+
+    async def _register(self, admin: Client) -> None:
+        nodes = self._settings.layout.nodes.items()
+        await register_nodes(
+            admin,
+            [
+                LabNode(name, zone, node_addresses(number))
+                for number, (name, zone) in enumerate(nodes, 1)
+            ],
+        )
+
+    async def _fill(self, admin: Client, view: LabView) -> None:
+        """Apply what was given and wait until its pods are ready and reached from every node."""
+        if not self._settings.objects:
+            return
+        if self._settings.only_into_empty and await _has_services(admin):
+            return
+        began = time.monotonic()
+        applier = Applier(admin)
+        for index, obj in enumerate(self._settings.objects):
+            try:
+                await applier.apply(obj)
+            except ApplyError as error:
+                if self._settings.locate is None:
+                    raise
+                where = self._settings.locate(index, error.field)
+                raise ApplyError(str(error), field=error.field, place=where) from error
+        workloads = Workloads.of(self._settings.objects)
+
+        def tell(name: str, said: str, is_well: bool | None) -> None:
+            self._tell(Step(name, said, time.monotonic() - began, is_well=is_well))
+
+        await workloads.until_ready(admin, tell)
+        await until_routed(view, self._settings.objects)
+
+    def _describe_network(self) -> str:
+        layout = self._settings.layout
+        packets = "no packets" if self._settings.no_packets else "real packets (nftables)"
+        zones, nodes = _count(layout.zones, "zone"), _count(len(layout.nodes), "node")
+        return f"{zones}, {nodes}, {packets}"
+
+    def _connect(self, kubeconfig: os.PathLike[str]) -> Client:
+        return connect(load_settings(kubeconfig), clock=self._clock, retries=_ONCE)
+
+    async def _until(self, awaited: Awaitable[object]) -> None:
+        """Await something, or fail with the first part of the lab that fails before."""
+        assert self._failure is not None  # noqa: S101 - made with the first task
+        task = asyncio.ensure_future(awaited)
+        try:
+            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
+            await (task if task.done() else self._failure)
+        finally:
+            task.cancel()
+
+    def _keep_running(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a part of the lab until the end; its failure is the cluster's."""
+        loop = asyncio.get_running_loop()
+        failure = self._failure = self._failure or loop.create_future()
+        task = loop.create_task(work)
+
+        def note(done: asyncio.Task[None]) -> None:
+            if not done.cancelled() and not failure.done():
+                error = done.exception()
+                failure.set_exception(error or RuntimeError("a part of the lab ended"))
+
+        task.add_done_callback(note)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+        self._stack.push_async_callback(end)
+
+
+async def _has_services(client: Client) -> bool:
+    """Return whether there are Services but the one that every cluster has."""
+    services = (await client.list_all(SERVICES)).items
+    return any(service.key != KUBERNETES_SERVICE for service in services)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,1 @@
+"""kubelet: to be described."""

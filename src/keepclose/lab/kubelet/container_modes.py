@@ -1,0 +1,167 @@
+"""What the containers of a lab do: nothing is run, so a container's words decide how it behaves.
+
+A mode is named by the image (`example.dev/crash:1`), by the first words of command and arguments
+(`["serve-hostname", "--port", "8080"]`, as agnhost has it), or by the variable KEEPCLOSE_MODE.
+Whatever names none answers on its ports and is ready at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from keepclose.lab.images import find_image_flaw
+from keepclose.lab.kubelet.pod_specs import ContainerSpec
+
+MODE_VARIABLE: Final = "KEEPCLOSE_MODE"
+SECONDS_VARIABLE: Final = "KEEPCLOSE_SECONDS"
+SLOW_START_S: Final = 5.0
+# The program that takes the mode as its argument comes before it, at most.
+_WORDS_WITH_MODE: Final = 2
+_PORT_DIGITS: Final = 5
+# As many seconds as the numbers of 32 bits hold that Kubernetes uses for such times.
+_LONGEST_S: Final = 2.0**31 - 1
+_SLEEP: Final = re.compile(r"(?:^|[\s/;&|(])sleep\s+(\d+(?:\.\d+)?)")
+
+
+class Mode(StrEnum):
+    """How a container behaves."""
+
+    PLAIN = "plain"
+    SERVE_HOSTNAME = "serve-hostname"
+    SLOW_START = "slow-start"
+    NEVER_READY = "never-ready"
+    CRASH = "crash"
+
+
+_MODES: Final = {mode.value: mode for mode in Mode}
+
+_TROUBLE: Final = (Mode.CRASH, Mode.NEVER_READY, Mode.SLOW_START)
+
+
+class Port(NamedTuple):
+    """Where something listens."""
+
+    number: int
+    protocol: str
+
+
+class PodPorts(NamedTuple):
+    """Where a pod listens; `are_guessed` when nobody said."""
+
+    ports: tuple[Port, ...]
+    are_guessed: bool = False
+
+
+DEFAULT_PORTS: Final = tuple(
+    Port(number, protocol) for number in (80, 8080, 9376) for protocol in ("TCP", "UDP")
+)
+
+
+def mode_of(container: ContainerSpec) -> Mode:
+    """Return how the container behaves.
+
+    The variable decides; else trouble wins over other modes, so that a bad image of a rollout shows
+    although the words still name what the good one did.
+    """
+    variable = _variable(container, MODE_VARIABLE)
+    if variable in _MODES:
+        return _MODES[variable]
+    words = (*container.command, *container.args)[:_WORDS_WITH_MODE]
+    image = container.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+    named = (*(_base(word) for word in words), image)
+    modes = [_MODES[name] for name in named if name in _MODES]
+    return next((mode for mode in modes if mode in _TROUBLE), next(iter(modes), Mode.PLAIN))
+
+
+def seconds_until_ready(container: ContainerSpec) -> float | None:
+    """Return how long after its start a container is ready; None for never.
+
+    The probe itself is not made, since what it would find is known; only its delay counts.
+    """
+    mode = mode_of(container)
+    if mode in (Mode.NEVER_READY, Mode.CRASH):
+        return None
+    probe = container.readiness_probe
+    delay_s = _bounded(probe.initial_delay_seconds if probe else 0)
+    return max(delay_s, _slow_start_s(container)) if mode is Mode.SLOW_START else delay_s
+
+
+def ports_of(containers: Iterable[ContainerSpec]) -> PodPorts:
+    """Return where a pod of these containers listens.
+
+    A container that crashes or has no image does not.
+    """
+    listening = [
+        one
+        for one in containers
+        if mode_of(one) is not Mode.CRASH and find_image_flaw(one.image) is None
+    ]
+    ports = tuple(sorted({port for one in listening for port in _ports_said(one)}))
+    if not ports and listening:
+        return PodPorts(DEFAULT_PORTS, are_guessed=True)
+    return PodPorts(ports)
+
+
+def pre_stop_seconds(container: ContainerSpec) -> float:
+    """Return for how long a container is kept up before it is told to stop; 0 without a sleep."""
+    hook = container.lifecycle and container.lifecycle.pre_stop
+    if not hook:
+        return 0.0
+    if hook.sleep is not None:
+        return _bounded(hook.sleep.seconds)
+    found = _SLEEP.search(" ".join(hook.exec.command)) if hook.exec is not None else None
+    return _bounded(float(found[1])) if found else 0.0
+
+
+def _ports_said(container: ContainerSpec) -> set[Port]:
+    words = (*container.command, *container.args)
+    found = {Port(one.container_port, one.protocol) for one in container.ports}
+    for name, protocol in (("port", "TCP"), ("http-port", "TCP"), ("udp-port", "UDP")):
+        number = _option(words, name)
+        if number.isascii() and number.isdecimal() and len(number) <= _PORT_DIGITS:
+            found.add(Port(int(number), protocol))
+            if name == "port" and "--udp" in words:
+                found.add(Port(int(number), "UDP"))
+    return {one for one in found if 0 < one.number < 65536}
+
+
+def _slow_start_s(container: ContainerSpec) -> float:
+    words = (*container.command, *container.args)
+    after_mode = words[words.index(Mode.SLOW_START) + 1 :] if Mode.SLOW_START in words else ()
+    said = (
+        _option(words, "seconds"),
+        after_mode[0] if after_mode else "",
+        _variable(container, SECONDS_VARIABLE),
+    )
+    for text in said:
+        try:
+            return _bounded(float(text))
+        except ValueError:
+            continue
+    return SLOW_START_S
+
+
+def _bounded(seconds: float) -> float:
+    """Return a time that a clock can reach: texts may say 1e999, or nan."""
+    return float(min(seconds, _LONGEST_S)) if seconds > 0 else 0.0
+
+
+def _option(words: Sequence[str], name: str) -> str:
+    """Return the value of `--name value` or `--name=value`, the last one said; "" for none."""
+    value = ""
+    for place, word in enumerate(words):
+        said, equals, rest = word.partition("=")
+        if said in (f"--{name}", f"-{name}"):
+            value = rest if equals else next(iter(words[place + 1 : place + 2]), "")
+    return value
+
+
+def _variable(container: ContainerSpec, name: str) -> str:
+    return next((one.value for one in container.env if one.name == name), "")
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]

@@ -1,0 +1,243 @@
+"""The status that a kubelet reports of a pod, and the patch that makes the stored one say so.
+
+Conditions, reasons and messages are those of a kubelet: a pod is ready when all its containers are
+and every condition named by a readiness gate is True. The time of a condition changes only with its
+status; its observedGeneration, and that of the status, follow the pod's metadata.generation.
+Conditions of others are never touched, and PodScheduled is only added where it is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from keepclose.kube.event_recorder import format_time
+from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
+from keepclose.lab.kubelet.pod_networks import PodPlace
+from keepclose.lab.kubelet.pod_specs import (
+    ALWAYS,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    KubeletPod,
+    KubeletStatus,
+    PodCondition,
+    Terminated,
+)
+from keepclose.model.workload import PodIP
+
+JsonObject = dict[str, Any]
+
+PENDING: Final = "Pending"
+RUNNING: Final = "Running"
+SUCCEEDED: Final = "Succeeded"
+FAILED: Final = "Failed"
+READY: Final = "Ready"
+CONTAINERS_READY: Final = "ContainersReady"
+NETWORK_READY: Final = "PodReadyToStartContainers"
+INITIALIZED: Final = "Initialized"
+SCHEDULED: Final = "PodScheduled"
+_COMPLETED: Final = {SUCCEEDED: "PodCompleted", FAILED: "PodFailed"}
+
+
+class Verdict(NamedTuple):
+    """A condition without its time."""
+
+    holds: bool
+    reason: str = ""
+    message: str = ""
+
+
+HOLDS: Final = Verdict(True)
+
+
+def report_status(
+    stored: KubeletPod,
+    *,
+    place: PodPlace | None,
+    containers: Sequence[ContainerLife],
+    now: Moment,
+) -> KubeletStatus:
+    """Return the status of a pod; without a place it waits for one.
+
+    The containers are all that last, sidecars first, in the order of the spec.
+    """
+    before = stored.status
+    phase = _phase(place, containers)
+    statuses = [one.status(now) for one in containers]
+    own = statuses[len(stored.spec.sidecars) :]
+    started_at = before.start_time or format_time(now.wall)
+    addresses = place.addresses if place else ()
+    hosts = place.host_addresses if place else ()
+    return KubeletStatus(
+        observed_generation=_observed_generation(stored),
+        phase=phase,
+        host_ip=hosts[0] if hosts else before.host_ip,
+        host_ips=_addresses(hosts) or before.host_ips,
+        pod_ip=addresses[0] if addresses else before.pod_ip,
+        pod_ips=_addresses(addresses) or before.pod_ips,
+        start_time=started_at,
+        conditions=_conditions(stored, phase, statuses, has_place=place is not None, now=now),
+        init_container_statuses=_init_statuses(stored, statuses, started_at=started_at)
+        if place
+        else before.init_container_statuses,
+        container_statuses=tuple(own),
+    )
+
+
+def status_patch(stored: KubeletStatus, wanted: KubeletStatus) -> JsonObject | None:
+    """Return the strategic merge patch of the status; None when it is as wanted already."""
+    patch: JsonObject = {}
+    for field in msgspec.structs.fields(KubeletStatus):
+        value, before = getattr(wanted, field.name), getattr(stored, field.name)
+        if value == before:
+            continue
+        if field.name == "conditions":
+            patch[field.encode_name] = [_set(one) for one in value if one not in before]
+            continue
+        plain = msgspec.to_builtins(value)
+        if before and field.name in ("pod_ips", "host_ips"):
+            # NB: these merge by address, and the former ones would stay.
+            plain = [{"$patch": "replace"}, *plain]
+        patch[field.encode_name] = plain
+    return patch or None
+
+
+def _set(condition: PodCondition) -> JsonObject:
+    # NB: conditions merge, so what a former status said must be taken away by name.
+    return {"reason": None, "message": None, **msgspec.to_builtins(condition)}
+
+
+def _phase(place: PodPlace | None, containers: Sequence[ContainerLife]) -> str:
+    if place is None:
+        return PENDING
+    if any(one.lacks_image for one in containers):
+        return PENDING
+    main = [one for one in containers if one.spec.restart_policy != ALWAYS]
+    if not all(one.has_ended for one in main):
+        return RUNNING
+    return FAILED if any(one.exit_code for one in main) else SUCCEEDED
+
+
+def _conditions(
+    stored: KubeletPod,
+    phase: str,
+    statuses: Iterable[ContainerStatus],
+    *,
+    has_place: bool,
+    now: Moment,
+) -> tuple[PodCondition, ...]:
+    """Return all conditions of the pod, those of others as they are."""
+    containers_ready = _containers_ready(phase, statuses)
+    verdicts = {
+        NETWORK_READY: Verdict(has_place and phase not in _COMPLETED),
+        INITIALIZED: _initialized(stored, phase, has_place=has_place),
+        READY: _ready(stored, containers_ready),
+        CONTAINERS_READY: containers_ready,
+    }
+    before = {one.type: one for one in stored.status.conditions}
+    if SCHEDULED not in before:
+        verdicts[SCHEDULED] = HOLDS
+    changed = {
+        name: _condition(
+            name, verdict, before.get(name), generation=_observed_generation(stored), now=now
+        )
+        for name, verdict in verdicts.items()
+    }
+    return tuple({**before, **changed}.values())
+
+
+def _observed_generation(stored: KubeletPod) -> int:
+    """Return the generation that a report is about.
+
+    A deletion counts as a generation too, but nothing else is to be reported of it: a pod that is
+    terminating keeps what it said before, which saves a write for every pod that goes.
+    """
+    if stored.is_terminating:
+        return stored.status.observed_generation
+    return stored.metadata.generation
+
+
+def _condition(
+    name: str, verdict: Verdict, before: PodCondition | None, *, generation: int, now: Moment
+) -> PodCondition:
+    status = "True" if verdict.holds else "False"
+    since = before.last_transition_time if before and before.status == status else None
+    return PodCondition(
+        type=name,
+        status=status,
+        last_transition_time=since or format_time(now.wall),
+        reason=verdict.reason,
+        message=verdict.message,
+        observed_generation=generation,
+    )
+
+
+def _initialized(stored: KubeletPod, phase: str, *, has_place: bool) -> Verdict:
+    if phase == SUCCEEDED:
+        return Verdict(True, _COMPLETED[phase])
+    waiting = [one.name for one in stored.spec.init_containers]
+    if has_place or not waiting:
+        return HOLDS
+    text = f"containers with incomplete status: [{' '.join(waiting)}]"
+    return Verdict(False, "ContainersNotInitialized", text)
+
+
+def _containers_ready(phase: str, statuses: Iterable[ContainerStatus]) -> Verdict:
+    if phase in _COMPLETED:
+        return Verdict(False, _COMPLETED[phase])
+    unready = [one.name for one in statuses if not one.ready]
+    if not unready:
+        return HOLDS
+    text = f"containers with unready status: [{' '.join(unready)}]"
+    return Verdict(False, "ContainersNotReady", text)
+
+
+def _ready(stored: KubeletPod, containers_ready: Verdict) -> Verdict:
+    if not containers_ready.holds:
+        return containers_ready
+    lacking = []
+    for gate in stored.spec.readiness_gates:
+        found = stored.status.condition(gate.condition_type)
+        if found is None:
+            name = gate.condition_type
+            lacking.append(
+                f'corresponding condition of pod readiness gate "{name}" does not exist.'
+            )
+        elif found.status != "True":
+            lacking.append(
+                f'the status of pod readiness gate "{gate.condition_type}" is not "True",'
+                f" but {found.status}"
+            )
+    return Verdict(False, "ReadinessGatesNotReady", ", ".join(lacking)) if lacking else HOLDS
+
+
+def _init_statuses(
+    stored: KubeletPod, statuses: Sequence[ContainerStatus], *, started_at: str
+) -> tuple[ContainerStatus, ...]:
+    """Return the sidecars as they are, and of the others that they are done."""
+    by_name = {one.name: one for one in statuses}
+    before = {one.name: one for one in stored.status.init_container_statuses}
+    return tuple(
+        by_name.get(one.name) or before.get(one.name) or _done(one, stored.uid, at=started_at)
+        for one in stored.spec.init_containers
+    )
+
+
+def _done(container: ContainerSpec, pod: str, *, at: str) -> ContainerStatus:
+    container_id = f"keepclose://{pod}/{container.name}/0"
+    ended = Terminated(0, "Completed", at, at, container_id)
+    return ContainerStatus(
+        name=container.name,
+        image=container.image,
+        image_id=container.image,
+        container_id=container_id,
+        ready=True,
+        state=ContainerState(terminated=ended),
+    )
+
+
+def _addresses(addresses: Iterable[str]) -> tuple[PodIP, ...]:
+    return tuple(PodIP(one) for one in addresses)

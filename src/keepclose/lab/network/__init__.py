@@ -1,0 +1,1 @@
+"""network: to be described."""

@@ -1,0 +1,202 @@
+"""What `ip` is told so that nodes, pods and the host outside reach each other.
+
+Nodes and the outside host meet on one bridge. Pods hang on routed links of their node, each with an
+address of its own, so that answers always come back through the node and its connection tracking.
+Nodes have a default route, because a host's own packets to a Service are routed before they are
+translated. Who has which hardware address is written down and never asked for: the kernel's table
+of neighbours is one for all namespaces and would overflow with a few hundred pods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from keepclose.lab.network.addresses import (
+    CLIENT,
+    GATEWAY,
+    LOAD_BALANCER_NETWORKS,
+    NODE_PREFIX_LENGTHS,
+    OUTSIDE_ADDRESSES,
+    NodeAddresses,
+    mac_address,
+)
+from keepclose.system.namespaces import Namespace, NetworkError
+
+T = TypeVar("T")
+# Addresses can be used at once, without asking whether somebody else has them.
+PLACE_SETTINGS: Final[Mapping[str, int | str]] = {
+    "ipv6/conf/default/accept_dad": 0,
+    "ipv6/conf/default/dad_transmits": 0,
+    "ipv6/conf/all/accept_dad": 0,
+    "ipv6/conf/default/accept_ra": 0,
+}
+# Who calls often would run out of ports of its own.
+CALLER_SETTINGS: Final[Mapping[str, int | str]] = {
+    **PLACE_SETTINGS,
+    "ipv4/ip_local_port_range": "10240 65535",
+    "ipv4/tcp_tw_reuse": 1,
+}
+# Answers may come from where no route leads back, and refusals are not limited in number, since a
+# slow refusal looks like silence.
+NODE_SETTINGS: Final[Mapping[str, int | str]] = {
+    **PLACE_SETTINGS,
+    "ipv4/ip_forward": 1,
+    "ipv6/conf/all/forwarding": 1,
+    "ipv6/conf/default/forwarding": 1,
+    "ipv4/conf/all/rp_filter": 0,
+    "ipv4/conf/default/rp_filter": 0,
+    "ipv4/conf/all/send_redirects": 0,
+    "ipv4/conf/default/send_redirects": 0,
+    "ipv4/icmp_ratelimit": 0,
+    # NB: without the mask a limit for all destinations together still holds.
+    "ipv4/icmp_ratemask": 0,
+    "ipv6/icmp/ratelimit": 0,
+    "ipv6/icmp/ratemask": 255,
+}
+WIRE_SETTINGS: Final[Mapping[str, int | str]] = {
+    "ipv6/conf/all/disable_ipv6": 1,
+    "ipv6/conf/default/disable_ipv6": 1,
+}
+WIRE_LINES: Final = ("link add br0 type bridge mcast_snooping 0", "link set br0 up")
+_AT_ONCE: Final = 4
+# Links that are to go, because the kernel takes a whole group away as quickly as one.
+_DOOMED: Final = 7
+
+
+def run_batch(namespace: Namespace, lines: Sequence[str], *, tool: str = "ip") -> None:
+    """Run lines of `ip` or `tc` inside with one process, up to the first that fails.
+
+    Raises NetworkError with that line.
+    """
+    try:
+        namespace.run(tool, "-batch", "-", text="\n".join(lines) + "\n")
+    except NetworkError as error:
+        said = str(error)
+        if match := re.search(r"Command failed -:(\d+)", said):
+            # The reason is the rest of the line before; the message of `run` begins with the tool.
+            before = said[: match.start()].rstrip()
+            reason = before[before.rfind("\n") + 1 :].removeprefix(f"{tool}: ")
+            said = f"{tool} {lines[int(match[1]) - 1]}: {reason}"
+        raise NetworkError(f"{namespace.name}: {said}") from None
+
+
+def run_batches(batches: Iterable[tuple[Namespace, Sequence[str]]], *, tool: str = "ip") -> None:
+    """Run lines in several namespaces at once; raises NetworkError with the first that failed."""
+    do_at_once([functools.partial(run_batch, where, lines, tool=tool) for where, lines in batches])
+
+
+def try_batches(batches: Iterable[tuple[Namespace, Sequence[str]]], *, tool: str = "ip") -> None:
+    """Run lines that take something away, all of them, also if it is gone already."""
+
+    def run(where: Namespace, lines: Sequence[str]) -> None:
+        with contextlib.suppress(NetworkError):
+            where.run(tool, "-force", "-batch", "-", text="\n".join(lines) + "\n")
+
+    do_at_once([functools.partial(run, where, lines) for where, lines in batches])
+
+
+def do_at_once(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Return what the works return, in their order; raises what the first of them raised.
+
+    All of them have ended then.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = [pool.submit(work) for work in works]
+    return [one.result() for one in waiting]
+
+
+def plug_lines(link: str, namespace: Namespace, address: str) -> list[str]:
+    """Return how the wire gets a port to whoever has the address."""
+    mac = mac_address(address)
+    return [
+        f"link add {link} type veth peer name eth0 address {mac} netns {namespace.path}",
+        f"link set {link} master br0 up",
+    ]
+
+
+def outside_lines() -> list[str]:
+    """Return how the outside host gets its addresses."""
+    return _address_lines(OUTSIDE_ADDRESSES, NODE_PREFIX_LENGTHS)
+
+
+def node_lines(node: NodeAddresses) -> list[str]:
+    """Return how a node gets its addresses and its default routes."""
+    address, address6 = OUTSIDE_ADDRESSES
+    lines = _address_lines((node.address, node.address6), NODE_PREFIX_LENGTHS)
+    lines += _neighbour_lines(OUTSIDE_ADDRESSES, mac_address(address), "eth0")
+    lines += [f"route add default via {address}", f"route add default via {address6}"]
+    gateway, gateway6 = node.pod_addresses(GATEWAY)
+    lines += [f"address add {gateway}/32 dev lo", f"address add {gateway6}/128 dev lo nodad"]
+    return lines
+
+
+def route_lines(nodes: Iterable[NodeAddresses]) -> list[str]:
+    """Return how somebody on the wire finds the way to nodes and their pods."""
+    lines = []
+    for node in nodes:
+        addresses = (node.address, node.address6)
+        lines += _neighbour_lines(addresses, mac_address(node.address), "eth0")
+        lines.append(f"route replace {node.pod_cidr} via {node.address}")
+        lines.append(f"route replace {node.pod_cidr6} via {node.address6}")
+    return lines
+
+
+def load_balancer_lines(node: NodeAddresses) -> list[str]:
+    """Return how the outside host finds the way to load balancers."""
+    network, network6 = LOAD_BALANCER_NETWORKS
+    return [
+        f"route replace {network} via {node.address}",
+        f"route replace {network6} via {node.address6}",
+    ]
+
+
+def pod_link(host: int) -> str:
+    """Return the name of a node's link to a pod, by the number of the pod's address."""
+    return "client" if host == CLIENT else f"pod{host}"
+
+
+def attach_lines(node: NodeAddresses, host: int, namespace: Namespace) -> list[str]:
+    """Return how a node gets the link to a pod."""
+    link = pod_link(host)
+    addresses = node.pod_addresses(host)
+    near, far = mac_address(node.pod_addresses(GATEWAY)[0]), mac_address(addresses[0])
+    far_end = f"name eth0 address {far}"
+    return [
+        f"link add {link} address {near} type veth peer {far_end} netns {namespace.path}",
+        f"link set {link} up",
+        f"route replace {addresses[0]}/32 dev {link}",
+        f"route replace {addresses[1]}/128 dev {link}",
+        *_neighbour_lines(addresses, far, link),
+    ]
+
+
+def pod_lines(node: NodeAddresses, host: int) -> list[str]:
+    """Return how a pod gets its addresses and the way to everybody else."""
+    gateways = node.pod_addresses(GATEWAY)
+    return [
+        *_address_lines(node.pod_addresses(host), (32, 128)),
+        *_neighbour_lines(gateways, mac_address(gateways[0]), "eth0"),
+        *(f"route add default via {gateway} dev eth0 onlink" for gateway in gateways),
+    ]
+
+
+def detach_lines(links: Sequence[str]) -> list[str]:
+    """Return how somebody loses links, all at once."""
+    return [*(f"link set {link} group {_DOOMED}" for link in links), f"link delete group {_DOOMED}"]
+
+
+def _address_lines(addresses: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    return [
+        f"address add {addresses[0]}/{lengths[0]} dev eth0",
+        f"address add {addresses[1]}/{lengths[1]} dev eth0 nodad",
+        "link set eth0 up",
+    ]
+
+
+def _neighbour_lines(addresses: Sequence[str], mac: str, link: str) -> list[str]:
+    return [f"neighbour replace {one} lladdr {mac} dev {link}" for one in addresses]

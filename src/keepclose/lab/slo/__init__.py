@@ -1,0 +1,1 @@
+"""slo: to be described."""

@@ -1,0 +1,137 @@
+"""Why connections to a Service fail although its rules are right: selector, ports, pods.
+
+Routing says what follows from endpoints; what is missing before there are any, or behind them, is
+said here, from the Service and the pods of its namespace. Nothing here asks the API or sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from keepclose.lab.kubelet.container_modes import ports_of
+from keepclose.lab.kubelet.pod_specs import KubeletPod
+from keepclose.lab.podreasons import explain_unready, is_ready
+from keepclose.model.selectors import matches
+from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.workload import Pod
+from keepclose.routing.hintlevels import count_ready
+from keepclose.routing.port_endpoints import PortEndpoint
+from keepclose.routing.reasons import ReasonCode
+from keepclose.routing.strategy import HINTING, Strategy
+from keepclose.slices.endpoints import find_port
+
+_IGNORED: Final = (
+    ReasonCode.GATE_OFF,
+    ReasonCode.VALUE_NOT_SUPPORTED,
+    ReasonCode.OVERRIDDEN,
+)
+
+
+class PodView(NamedTuple):
+    """One pod, as endpoints are made of it and as its kubelet sees it."""
+
+    pod: Pod
+    kubelet_pod: KubeletPod
+
+
+def find_causes(service: Service, port: ServicePort, pods: Iterable[PodView]) -> list[str]:
+    """Return what keeps a Service's port from being answered, as far as pods tell; [] for nothing.
+
+    The pods are those of the Service's namespace.
+    """
+    living = [one for one in pods if not one.kubelet_pod.has_ended]
+    selector = service.spec.selector
+    if not selector:
+        return ["the Service has no selector, so its endpoints are those of slices made by hand"]
+    own = [one for one in living if matches(selector, one.pod.metadata.labels)]
+    if not own:
+        return [_no_match(service, selector, living)]
+    causes = [_wrong_name(port, own), _wrong_number(port, own), _unready(own)]
+    return [cause for cause in causes if cause]
+
+
+def explain_ignored_wishes(strategy: Strategy) -> list[str]:
+    """Return why what a Service asks for does not govern it: gates, unknown values, precedence."""
+    return [reason.message for reason in strategy.reasons if reason.code in _IGNORED]
+
+
+def explain_missing_hints(
+    service: Service, strategy: Strategy, endpoints: Iterable[PortEndpoint]
+) -> str:
+    """Return that a mechanism that works by hints has none, "" when there are or none are meant."""
+    ready = [one for one in endpoints if one.ready]
+    if strategy.name not in HINTING or not ready:
+        return ""
+    if any(one.zone_hints or one.node_hints for one in ready):
+        return ""
+    which = f"none of the {count_ready(len(ready))} has one, so every node uses all of them"
+    if len(ready) == 1:
+        which = "the only ready endpoint has none, so every node uses it"
+    text = f"{strategy.label} works by hints, and {which}"
+    if not service.spec.selector:
+        text += "; the Service has no selector, so no controller writes hints into its slices"
+    return text
+
+
+def _no_match(service: Service, selector: dict[str, str], pods: Sequence[PodView]) -> str:
+    shown = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
+    text = f"no pod in namespace {service.metadata.namespace} matches the selector {shown}"
+    for key, value in sorted(selector.items()):
+        there = sorted({one.pod.metadata.labels.get(key, "") for one in pods} - {""})
+        near = get_close_matches(value, there, n=1)
+        if near and near[0] != value:
+            return f"{text}; there are pods with {key}={near[0]}"
+    return text
+
+
+def _wrong_name(port: ServicePort, pods: Sequence[PodView]) -> str:
+    """Return that no pod knows the name of a target port, "" when one does."""
+    if not isinstance(port.target_port, str):
+        return ""
+    if any(find_port(port, one.pod) is not None for one in pods):
+        return ""
+    named = {
+        f"{known.name} ({known.container_port}/{known.protocol})"
+        for one in pods
+        for container in one.pod.spec.containers
+        for known in container.ports
+        if known.name
+    }
+    has = f"they have {', '.join(sorted(named))}" if named else "they name none"
+    return (
+        f"no container of {_count(pods)} has a {port.protocol} port named {port.target_port}, the "
+        f"targetPort; {has}"
+    )
+
+
+def _wrong_number(port: ServicePort, pods: Sequence[PodView]) -> str:
+    """Return that no pod listens at the target port, "" when one does or none has such a port."""
+    numbers = {number for one in pods if (number := find_port(port, one.pod)) is not None}
+    listening = {
+        (known.number, known.protocol)
+        for one in pods
+        for known in ports_of(one.kubelet_pod.spec.lasting).ports
+    }
+    if not numbers or not listening:
+        return ""
+    if any((number, port.protocol) in listening for number in numbers):
+        return ""
+    shown = ", ".join(f"{number}/{protocol}" for number, protocol in sorted(listening))
+    wanted = ", ".join(map(str, sorted(numbers)))
+    return (
+        f"no container of {_count(pods)} listens at targetPort {wanted}/{port.protocol}; they "
+        f"listen at {shown}"
+    )
+
+
+def _unready(pods: Sequence[PodView]) -> str:
+    views = [one.kubelet_pod for one in pods]
+    if any(is_ready(one) for one in views):
+        return ""
+    return f"none of {_count(pods)} is ready: {explain_unready(views)}"
+
+
+def _count(pods: Sequence[PodView]) -> str:
+    return "the only matching pod" if len(pods) == 1 else f"the {len(pods)} matching pods"

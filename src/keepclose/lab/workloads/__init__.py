@@ -1,0 +1,1 @@
+"""workloads: to be described."""

@@ -1,0 +1,201 @@
+"""On which nodes a DaemonSet gets a pod, which of its pods go, and what its status says.
+
+Every node whose labels and taints allow it has one pod. A changed template replaces pods node by
+node: without a surge an old pod goes as long as no more than maxUnavailable are missing, and its
+node gets a new one when it is gone; with a surge the new pod comes first and the old one goes once
+the new one is available. OnDelete leaves old pods to whoever deletes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from keepclose.lab.podmaking import daemon_spec, read_spec
+from keepclose.lab.revisions import template_hash
+from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.lab.workloads.node_fit import has_untolerated_taint, matches_affinity
+from keepclose.lab.workloads.pods import PodSpec, WorkloadPod, available_in, is_available
+from keepclose.lab.workloads.rolling_update import Bounds, daemon_bounds
+from keepclose.lab.workloads.types import DaemonSet, DaemonSetStatus
+from keepclose.model.workload import Node
+
+REVISION_LABEL: Final = "controller-revision-hash"
+GENERATION_LABEL: Final = "pod-template-generation"
+GENERATION_ANNOTATION: Final = "deprecated.daemonset.template.generation"
+BURST_PODS: Final = 250
+"""How many pods one sync creates or deletes, as in kube-controller-manager."""
+
+
+class DaemonSetPlan(msgspec.Struct, frozen=True):
+    """What to do for a DaemonSet, and what to say of it."""
+
+    status: DaemonSetStatus
+    creations: tuple[str, ...] = ()
+    """The nodes that get a pod."""
+    deletions: tuple[WorkloadPod, ...] = ()
+    """The pods to delete."""
+    recheck_s: float | None = None
+    """When the next pod has been ready for long enough."""
+
+
+def plan_daemon_set(
+    daemon_set: DaemonSet, nodes: Iterable[Node], pods: Sequence[WorkloadPod], *, now: float
+) -> DaemonSetPlan:
+    """Return the next step of a DaemonSet with these pods."""
+    view = _View(daemon_set, nodes, pods, now)
+    plan = DaemonSetPlan(view.status(), recheck_s=view.recheck_s())
+    if daemon_set.metadata.deletion_timestamp is not None:
+        return plan
+    creations, deletions = view.tend()
+    if not (creations or deletions) and daemon_set.spec.update_strategy.type == "RollingUpdate":
+        creations, deletions = view.surge() if view.bounds.max_surge else view.replace()
+    return msgspec.structs.replace(
+        plan, creations=tuple(creations[:BURST_PODS]), deletions=tuple(deletions[:BURST_PODS])
+    )
+
+
+def daemon_labels(daemon_set: DaemonSet) -> dict[str, str]:
+    """Return the labels by which the pods of the present template are known."""
+    labels = {REVISION_LABEL: template_hash(daemon_set.spec.template)}
+    generation = daemon_set.metadata.annotations.get(GENERATION_ANNOTATION)
+    return {**labels, GENERATION_LABEL: generation} if generation else labels
+
+
+def should_run(spec: PodSpec, node: Node) -> bool:
+    """Return whether the node is to have a pod of a daemon."""
+    if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
+        return False
+    return not has_untolerated_taint(spec, node, (NO_SCHEDULE, NO_EXECUTE))
+
+
+def may_stay(spec: PodSpec, node: Node) -> bool:
+    """Return whether a pod that is on the node may go on; only NoExecute drives it away."""
+    if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
+        return False
+    return not has_untolerated_taint(spec, node, (NO_EXECUTE,))
+
+
+class _View:
+    """A DaemonSet, the nodes by name, and its pods by node, the oldest first."""
+
+    def __init__(
+        self, daemon_set: DaemonSet, nodes: Iterable[Node], pods: Sequence[WorkloadPod], now: float
+    ) -> None:
+        self._set, self._now, self._pods = daemon_set, now, pods
+        self._nodes = sorted(nodes, key=lambda node: node.name)
+        self._spec = read_spec(daemon_spec(daemon_set.spec.template))
+        self._hash = template_hash(daemon_set.spec.template)
+        self._there: dict[str, list[WorkloadPod]] = {}
+        for pod in sorted(pods, key=lambda one: (one.metadata.creation_timestamp or "", one.key)):
+            if pod.spec.node_name and not (pod.is_terminating and pod.has_ended):
+                self._there.setdefault(pod.spec.node_name, []).append(pod)
+        self._wanting = [node for node in self._nodes if should_run(self._spec, node)]
+        self.bounds: Bounds = daemon_bounds(daemon_set.spec.update_strategy, len(self._wanting))
+
+    def status(self) -> DaemonSetStatus:
+        """Count."""
+        wanting = {node.name for node in self._wanting}
+        first = [self._there[name][0] for name in sorted(wanting) if name in self._there]
+        available = sum(pod.is_ready and self._is_available(pod) for pod in first)
+        elsewhere = (n for n in self._nodes if n.name not in wanting and n.name in self._there)
+        return DaemonSetStatus(
+            observed_generation=self._set.metadata.generation,
+            desired_number_scheduled=len(wanting),
+            current_number_scheduled=len(first),
+            number_misscheduled=sum(1 for _ in elsewhere),
+            number_ready=sum(pod.is_ready for pod in first),
+            updated_number_scheduled=sum(self._is_new(pod) for pod in first),
+            number_available=available,
+            number_unavailable=len(wanting) - available,
+        )
+
+    def recheck_s(self) -> float | None:
+        """Return when the next pod has been ready for long enough."""
+        least = self._set.spec.min_ready_seconds
+        waits = (available_in(one, min_ready_s=least, now=self._now) for one in self._pods)
+        return min((wait for wait in waits if wait), default=None)
+
+    def tend(self) -> tuple[list[str], list[WorkloadPod]]:
+        """Return nodes without a pod, and pods that are too many, ended, or not wanted there."""
+        creations: list[str] = []
+        deletions: list[WorkloadPod] = []
+        for node in self._nodes:
+            there = self._there.get(node.name, [])
+            staying = [pod for pod in there if not pod.is_terminating]
+            wanted = should_run(self._spec, node)
+            if not wanted and not may_stay(self._spec, node):
+                deletions += staying
+                continue
+            deletions += [pod for pod in staying if pod.has_ended]
+            running = [pod for pod in staying if not pod.has_ended]
+            # Without a surge a node waits until its old pod is gone.
+            if wanted and not (running if self.bounds.max_surge else there):
+                creations.append(node.name)
+            deletions += self._too_many(running)
+        return creations, deletions
+
+    def replace(self) -> tuple[list[str], list[WorkloadPod]]:
+        """Return old pods that may go; their nodes get new ones afterwards."""
+        missing = 0
+        useless: list[WorkloadPod] = []
+        candidates: list[WorkloadPod] = []
+        for _, new, old in self._pairs():
+            if old is None:
+                missing += new is None or not self._is_available(new)
+            elif self._is_available(old):
+                candidates.append(old)
+            else:
+                useless.append(old)
+                missing += 1
+        return [], useless + candidates[: max(0, self.bounds.max_unavailable - missing)]
+
+    def surge(self) -> tuple[list[str], list[WorkloadPod]]:
+        """Return nodes whose new pod may come beside the old one, and old pods that may go."""
+        surging = 0
+        at_once: list[str] = []
+        candidates: list[str] = []
+        deletions: list[WorkloadPod] = []
+        for node, new, old in self._pairs():
+            if old is None:
+                continue
+            if new is not None:
+                if self._is_available(new):
+                    deletions.append(old)
+                else:
+                    surging += 1
+            elif not should_run(self._spec, node):
+                if not self._is_available(old):
+                    deletions.append(old)
+            elif self._is_available(old):
+                candidates.append(node.name)
+            else:
+                at_once.append(node.name)
+        return at_once + candidates[: max(0, self.bounds.max_surge - surging)], deletions
+
+    def _pairs(self) -> Iterable[tuple[Node, WorkloadPod | None, WorkloadPod | None]]:
+        """Yield each node that has pods, with its new and its old one."""
+        for node in self._nodes:
+            if node.name in self._there:
+                there = [pod for pod in self._there[node.name] if not pod.is_terminating]
+                new = next((pod for pod in there if self._is_new(pod)), None)
+                yield node, new, next((pod for pod in there if not self._is_new(pod)), None)
+
+    def _too_many(self, running: Sequence[WorkloadPod]) -> list[WorkloadPod]:
+        if not self.bounds.max_surge:
+            return list(running[1:])
+        new = [pod for pod in running if self._is_new(pod)]
+        old = [pod for pod in running if not self._is_new(pod)]
+        extra = new[1:] + old[1:]
+        if new and old and (not old[0].is_ready or self._is_available(new[0])):
+            extra.append(old[0])
+        return extra
+
+    def _is_new(self, pod: WorkloadPod) -> bool:
+        return pod.metadata.labels.get(REVISION_LABEL) == self._hash
+
+    def _is_available(self, pod: WorkloadPod) -> bool:
+        least = self._set.spec.min_ready_seconds
+        return is_available(pod, min_ready_s=least, now=self._now)

@@ -1,0 +1,243 @@
+"""What becomes of a Deployment's ReplicaSets: which is made, how large each is, which may go.
+
+A rolling update never lets fewer pods be available than wanted less maxUnavailable, nor has more
+than wanted plus maxSurge: the ReplicaSet of the present template grows as far as the surge allows,
+then the others shrink as far as availability allows, those of their pods first that are of no use.
+One step a call; the change of a ReplicaSet calls for the next. There is no step before every
+ReplicaSet has answered to the last one, because until then nobody knows what pods there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from keepclose.lab.revisions import (
+    DESIRED_REPLICAS,
+    MAX_REPLICAS,
+    by_age,
+    current_annotations,
+    find_current,
+    new_replica_set,
+    next_revision,
+    number_in,
+    revision_of,
+)
+from keepclose.lab.workloads import deployment_status
+from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.lab.workloads.rolling_update import Size, deployment_bounds, share_out
+from keepclose.lab.workloads.types import Deployment, DeploymentStatus, JsonObject, ReplicaSet
+
+
+class DeploymentPlan(msgspec.Struct, frozen=True):
+    """What to do for a Deployment, and what to say of it."""
+
+    status: DeploymentStatus
+    creation: JsonObject | None = None
+    """The ReplicaSet of a new template."""
+    sizes: tuple[Size, ...] = ()
+    """ReplicaSets that get another size, or another note of the Deployment's."""
+    annotations: dict[str, str] = {}
+    """What the present ReplicaSet is to be told."""
+    current: ReplicaSet | None = None
+    """The ReplicaSet of the present template, once there is one."""
+    deletions: tuple[ReplicaSet, ...] = ()
+    """ReplicaSets that nobody needs to go back to."""
+    revision: int = 0
+    """The Deployment's revision, 0 while it has none."""
+    recheck_s: float | None = None
+    """When to look again though nothing changed."""
+
+
+def plan_deployment(
+    deployment: Deployment,
+    replica_sets: Sequence[ReplicaSet],
+    pods: Sequence[WorkloadPod],
+    *,
+    now: float,
+) -> DeploymentPlan:
+    """Return the next step of a Deployment with these ReplicaSets and all of their pods."""
+    current = find_current(deployment, replica_sets)
+    old = [one for one in by_age(replica_sets) if one is not current]
+    status = deployment_status.count_replicas(deployment, replica_sets, current, now=now)
+    if deployment.metadata.deletion_timestamp is not None:
+        return DeploymentPlan(status, current=current)
+    status = deployment_status.note_pause(deployment, status, now=now)
+    plan = DeploymentPlan(status, current=current)
+    if current is not None:
+        annotations = current_annotations(deployment, current, old)
+        revision = max(revision_of(current.metadata), next_revision(old))
+        plan = msgspec.structs.replace(plan, annotations=annotations, revision=revision)
+    if deployment.spec.paused or _was_scaled(deployment, replica_sets):
+        sizes = tuple(_scale(deployment, current, old))
+        if deployment.spec.paused:
+            cleaned = _superfluous(deployment, old)
+            return msgspec.structs.replace(plan, sizes=sizes, deletions=cleaned)
+        # Where scaling has nothing to say the update goes on.
+        if sizes:
+            return msgspec.structs.replace(plan, sizes=sizes)
+    if deployment.spec.strategy.type == "Recreate":
+        plan = _recreate(deployment, plan, old, pods, now=now)
+    else:
+        plan = _roll(deployment, plan, old, now=now)
+    if plan.creation is None:
+        status = plan.status
+        if (
+            current is not None
+            and deployment_status.condition_of(status, deployment_status.PROGRESSING) is None
+        ):
+            name = current.metadata.name
+            status = deployment_status.note_new(deployment, status, name, created=False, now=now)
+        status = deployment_status.note_progress(deployment, status, current, now=now)
+        plan = msgspec.structs.replace(plan, status=status)
+    status = deployment_status.note_failures(plan.status, replica_sets, current, now=now)
+    is_complete = deployment_status.is_complete(deployment, deployment.status)
+    return msgspec.structs.replace(
+        plan,
+        status=status,
+        deletions=_superfluous(deployment, old) if is_complete else (),
+        recheck_s=deployment_status.late_in(deployment, status, now=now),
+    )
+
+
+def _roll(
+    deployment: Deployment, plan: DeploymentPlan, old: Sequence[ReplicaSet], *, now: float
+) -> DeploymentPlan:
+    current, wanted = plan.current, deployment.spec.replicas
+    bounds = deployment_bounds(deployment)
+    if any(map(_lags, old)) or (current and _lags(current)):
+        return plan
+    have = sum(one.spec.replicas for one in old) + (current.spec.replicas if current else 0)
+    room = max(0, wanted + bounds.max_surge - have)
+    if current is None:
+        return _begin(deployment, plan, old, replicas=min(room, wanted), now=now)
+    size = current.spec.replicas
+    grown = wanted if size > wanted else size + min(room, wanted - size)
+    if grown != size:
+        return msgspec.structs.replace(plan, sizes=(Size(current, grown),))
+    sizes = _shrink(current, old, have=have, least=wanted - bounds.max_unavailable)
+    return msgspec.structs.replace(plan, sizes=tuple(sizes))
+
+
+def _shrink(current: ReplicaSet, old: Sequence[ReplicaSet], *, have: int, least: int) -> list[Size]:
+    """Return smaller sizes for old ReplicaSets, without harm to availability."""
+    spare = have - least - (current.spec.replicas - _available(current))
+    left = {one.metadata.name: one.spec.replicas for one in old}
+    if spare <= 0:
+        return []
+    for one in old:
+        useless = min(spare, one.spec.replicas - _available(one))
+        left[one.metadata.name] -= useless
+        spare -= useless
+    # What is still spare now is so in available pods.
+    for one in old:
+        if spare <= 0:
+            break
+        taken = min(spare, left[one.metadata.name])
+        left[one.metadata.name] -= taken
+        spare -= taken
+    return [
+        Size(one, left[one.metadata.name])
+        for one in old
+        if left[one.metadata.name] != one.spec.replicas
+    ]
+
+
+def _recreate(
+    deployment: Deployment,
+    plan: DeploymentPlan,
+    old: Sequence[ReplicaSet],
+    pods: Sequence[WorkloadPod],
+    *,
+    now: float,
+) -> DeploymentPlan:
+    ending = tuple(Size(one, 0) for one in old if one.is_active)
+    if ending:
+        return msgspec.structs.replace(plan, sizes=ending)
+    current, wanted = plan.current, deployment.spec.replicas
+    own = current.metadata.uid if current else ""
+    # Even those on their way out must be gone before the first new one comes.
+    if any(not pod.has_ended and pod.controller and pod.controller.uid != own for pod in pods):
+        return plan
+    if current is None:
+        return _begin(deployment, plan, old, replicas=wanted, now=now)
+    if current.spec.replicas != wanted:
+        return msgspec.structs.replace(plan, sizes=(Size(current, wanted),))
+    return plan
+
+
+def _begin(
+    deployment: Deployment,
+    plan: DeploymentPlan,
+    old: Sequence[ReplicaSet],
+    *,
+    replicas: int,
+    now: float,
+) -> DeploymentPlan:
+    revision = next_revision(old)
+    creation = new_replica_set(deployment, replicas=replicas, revision=revision)
+    name = creation["metadata"]["name"]
+    status = deployment_status.note_new(deployment, plan.status, name, created=True, now=now)
+    return msgspec.structs.replace(plan, creation=creation, revision=revision, status=status)
+
+
+def _was_scaled(deployment: Deployment, replica_sets: Sequence[ReplicaSet]) -> bool:
+    """Return whether an active ReplicaSet was made for another size of the Deployment."""
+    return any(
+        one.is_active
+        and DESIRED_REPLICAS in one.metadata.annotations
+        and number_in(one.metadata, DESIRED_REPLICAS) != deployment.spec.replicas
+        for one in replica_sets
+    )
+
+
+def _scale(
+    deployment: Deployment, current: ReplicaSet | None, old: Sequence[ReplicaSet]
+) -> list[Size]:
+    """Return the sizes after the Deployment got another one, or while it is paused."""
+    every = [*old, *([current] if current else [])]
+    active = [one for one in every if one.is_active]
+    wanted = deployment.spec.replicas
+    if len(active) <= 1:
+        target = active[0] if active else current or (old[-1] if old else None)
+        return [] if target is None or target.spec.replicas == wanted else [Size(target, wanted)]
+    if current is not None and _is_saturated(current, wanted):
+        return [Size(one, 0) for one in old if one.is_active]
+    if deployment.spec.strategy.type != "RollingUpdate":
+        return []
+    most = {one.metadata.name: number_in(one.metadata, MAX_REPLICAS) for one in active}
+    # All are told the new size, also those that stay as they are.
+    return share_out(deployment, active, most)
+
+
+def _is_saturated(current: ReplicaSet, wanted: int) -> bool:
+    return (
+        current.spec.replicas == current.status.available_replicas == wanted
+        and number_in(current.metadata, DESIRED_REPLICAS) == wanted
+    )
+
+
+def _superfluous(deployment: Deployment, old: Sequence[ReplicaSet]) -> tuple[ReplicaSet, ...]:
+    """Return the oldest revisions beyond those to be kept, if they are empty."""
+    limit = deployment.spec.revision_history_limit
+    alive = [one for one in old if one.metadata.deletion_timestamp is None]
+    if limit is None or len(alive) <= limit:
+        return ()
+    oldest = sorted(alive, key=lambda one: revision_of(one.metadata))[: len(alive) - limit]
+    return tuple(
+        one
+        for one in oldest
+        if not one.is_active
+        and one.status.replicas == 0
+        and one.metadata.generation <= one.status.observed_generation
+    )
+
+
+def _lags(replica_set: ReplicaSet) -> bool:
+    """Return whether the status is about an earlier size."""
+    return replica_set.status.observed_generation < replica_set.metadata.generation
+
+
+def _available(replica_set: ReplicaSet) -> int:
+    return min(replica_set.spec.replicas, replica_set.status.available_replicas)

@@ -1,0 +1,107 @@
+"""Writes that the cache has not shown yet: until it has, an owner makes and deletes nothing more.
+
+So a cache that lags never leads to a second pod for the same gap, nor to a second victim for the
+same surplus. Each pod is waited for by its own name and uid, each other object by the version that
+was written. What never shows up, because it came and went between two lists, is forgotten after a
+while.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from keepclose.kube.cache import Cache, is_older
+from keepclose.kube.clock import Clock
+from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.model.meta import NamespacedName, ObjectMeta
+
+PATIENCE_S: Final = 30.0
+DOUBT_S: Final = 5.0
+"""For a request of which nobody knows whether it was served."""
+
+
+class _Awaited(NamedTuple):
+    owner: str
+    pod: WorkloadPod
+    until: float
+
+
+class Expectations:
+    """Pods that were created or deleted and have not been seen so."""
+
+    def __init__(self, clock: Clock, pods: Cache[WorkloadPod]) -> None:
+        self._clock = clock
+        self._created: dict[NamespacedName, _Awaited] = {}
+        self._deleted: dict[str, _Awaited] = {}
+        pods.subscribe(self._note)
+
+    def expect_created(self, owner: str, pod: WorkloadPod, *, for_s: float = PATIENCE_S) -> None:
+        """Wait for a pod to show up."""
+        self._created[pod.key] = _Awaited(owner, pod, self._clock.monotonic() + for_s)
+
+    def expect_deleted(self, owner: str, pod: WorkloadPod) -> None:
+        """Wait for a pod to be on its way out, or gone."""
+        self._deleted[pod.uid] = _Awaited(owner, pod, self._clock.monotonic() + PATIENCE_S)
+
+    def forget(self, pod: WorkloadPod) -> None:
+        """Wait no longer for what did not happen."""
+        self._created.pop(pod.key, None)
+        self._deleted.pop(pod.uid, None)
+
+    def wait_s(self, owner: str) -> float | None:
+        """Return for how long the owner may have to wait; None when all was seen."""
+        self._drop_old()
+        now = self._clock.monotonic()
+        awaited = [*self._created.values(), *self._deleted.values()]
+        return max((one.until - now for one in awaited if one.owner == owner), default=None)
+
+    def is_leaving(self, pod: WorkloadPod) -> bool:
+        """Return whether the pod was asked to go, though it does not look so yet."""
+        return pod.uid in self._deleted
+
+    def assumed(self) -> list[WorkloadPod]:
+        """Return the pods that were created and have not been seen, as they were sent."""
+        self._drop_old()
+        return [one.pod for one in self._created.values()]
+
+    def _note(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
+        if new is not None:
+            self._created.pop(new.key, None)
+            if new.is_terminating:
+                self._deleted.pop(new.uid, None)
+        if old is not None and (new is None or new.uid != old.uid):
+            self._deleted.pop(old.uid, None)
+
+    def _drop_old(self) -> None:
+        now = self._clock.monotonic()
+        for key in [key for key, one in self._created.items() if one.until <= now]:
+            del self._created[key]
+        for uid in [uid for uid, one in self._deleted.items() if one.until <= now]:
+            del self._deleted[uid]
+
+
+class Watermarks:
+    """The versions of objects that were written last, to tell whether a cache lags behind them."""
+
+    def __init__(self, clock: Clock, cache: Cache[Any]) -> None:
+        self._clock, self._cache = clock, cache
+        self._written: dict[NamespacedName, tuple[str, str, float]] = {}
+
+    def note(self, owner: str, meta: ObjectMeta) -> None:
+        """Take note of what an owner's object is since a write."""
+        until = self._clock.monotonic() + DOUBT_S
+        self._written[meta.key] = (owner, meta.resource_version, until)
+
+    def lags(self, owner: str) -> bool:
+        """Return whether the cache has an older state of one of the owner's objects."""
+        now = self._clock.monotonic()
+        self._written = {
+            key: mark
+            for key, mark in self._written.items()
+            if mark[2] > now and self._is_behind(key, mark[1])
+        }
+        return any(mark[0] == owner for mark in self._written.values())
+
+    def _is_behind(self, key: NamespacedName, version: str) -> bool:
+        known = self._cache.get(key)
+        return known is None or is_older(known.metadata.resource_version, version)

@@ -1,0 +1,106 @@
+"""Whether a pod may run on a node, judged by the two alone, and if not, why in Kubernetes' words.
+
+The checks come in the scheduler's order and the first that fails speaks. A node that does not
+report Ready counts as tainted, because nobody beside this server would put the taint on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE
+from keepclose.lab.workloads.pods import HostPort, PodSpec, WorkloadPod
+from keepclose.model.workload import Node, Taint
+
+NODE_UNSCHEDULABLE: Final = "node(s) were unschedulable"
+NODE_NAME: Final = "node(s) didn't match the requested node name"
+TAINTED: Final = "node(s) had untolerated taint(s)"
+NODE_AFFINITY: Final = "node(s) didn't match Pod's node affinity/selector"
+PORTS_TAKEN: Final = "node(s) didn't have free ports for the requested pod ports"
+
+CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready", effect=NO_SCHEDULE)
+_KEEPING_AWAY: Final = (NO_SCHEDULE, NO_EXECUTE)
+_EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
+
+
+def node_refusal(spec: PodSpec, node: Node) -> str:
+    """Return why the node takes no such pod whatever else runs there, "" when it does."""
+    if node.spec.unschedulable and not _tolerates(spec, CORDONED):
+        return NODE_UNSCHEDULABLE
+    if spec.node_name and spec.node_name != node.name:
+        return NODE_NAME
+    if has_untolerated_taint(spec, node, _KEEPING_AWAY):
+        return TAINTED
+    if not matches_affinity(spec, node):
+        return NODE_AFFINITY
+    return ""
+
+
+def port_refusal(spec: PodSpec, there: Iterable[WorkloadPod]) -> str:
+    """Return why the ports of the node that a pod wants are not free, "" when they are."""
+    wanted = list(_host_ports(spec))
+    if not wanted:
+        return ""
+    taken = [port for pod in there for port in _host_ports(pod.spec)]
+    clash = any(_collide(one, other) for one in wanted for other in taken)
+    return PORTS_TAKEN if clash else ""
+
+
+def taints_of(node: Node) -> tuple[Taint, ...]:
+    """Return the taints of a node, with the one that it gets for not being ready."""
+    return node.spec.taints if node.is_ready else (*node.spec.taints, NOT_READY)
+
+
+def has_untolerated_taint(spec: PodSpec, node: Node, effects: Iterable[str]) -> bool:
+    """Return whether a taint of one of the effects keeps the pod away."""
+    return any(taint.effect in effects and not _tolerates(spec, taint) for taint in taints_of(node))
+
+
+def dislikes(spec: PodSpec, node: Node) -> int:
+    """Return how many taints of the node the pod should rather avoid."""
+    return sum(
+        taint.effect == PREFER_NO_SCHEDULE and not _tolerates(spec, taint)
+        for taint in taints_of(node)
+    )
+
+
+def matches_affinity(spec: PodSpec, node: Node) -> bool:
+    """Return whether the node has the labels that the pod requires."""
+    labels = node.metadata.labels
+    if any(labels.get(key) != value for key, value in spec.node_selector.items()):
+        return False
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    if affinity is None or affinity.required is None:
+        return True
+    return any(term.matches(node) for term in affinity.required.node_selector_terms)
+
+
+def likes(spec: PodSpec, node: Node) -> int:
+    """Return the sum of the weights by which the pod prefers the node."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    if affinity is None:
+        return 0
+    return sum(
+        one.weight
+        for one in affinity.preferred
+        # NB: other than a required term, an empty preference matches every node.
+        if one.preference.matches(node)
+        or not (one.preference.match_expressions or one.preference.match_fields)
+    )
+
+
+def _tolerates(spec: PodSpec, taint: Taint) -> bool:
+    return any(one.tolerates(taint) for one in spec.tolerations)
+
+
+def _host_ports(spec: PodSpec) -> Iterable[HostPort]:
+    return (port for container in spec.containers for port in container.ports if port.host_port)
+
+
+def _collide(one: HostPort, other: HostPort) -> bool:
+    if (one.host_port, one.protocol) != (other.host_port, other.protocol):
+        return False
+    either = (one.host_ip, other.host_ip)
+    return one.host_ip == other.host_ip or any(address in _EVERY_ADDRESS for address in either)

@@ -1,0 +1,186 @@
+"""Deployments, ReplicaSets and DaemonSets: the fields that rollouts read, and where they are.
+
+Templates of pods stay plain values, because all of a template goes into each pod. Numbers that
+the API server fills in have its defaults here too, so that an object decodes from any hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keepclose.kube.kinds import Kind
+from keepclose.lab.workloads.constraints import LabelSelector
+from keepclose.model.meta import Frozen, ObjectMeta, ObjectReference
+
+JsonObject = dict[str, Any]
+Share = int | str
+"""A number, or a part of the whole such as "25%"."""
+
+
+class WorkloadCondition(Frozen, frozen=True):
+    """A condition of a workload; those of Deployments know when they were last confirmed."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_update_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class RollingUpdate(Frozen, frozen=True):
+    """How many pods may be missing during an update, and how many too many."""
+
+    max_unavailable: Share | None = None
+    max_surge: Share | None = None
+
+
+class Strategy(Frozen, frozen=True):
+    """How a workload gets from one template to the next."""
+
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate | None = None
+
+
+class ReplicaSetSpec(Frozen, frozen=True):
+    """How many pods of which template."""
+
+    replicas: int = 1
+    selector: LabelSelector | None = None
+    template: JsonObject = {}
+    min_ready_seconds: int = 0
+
+
+class ReplicaSetStatus(Frozen, frozen=True):
+    """What there is of a ReplicaSet."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    terminating_replicas: int | None = None
+    conditions: tuple[WorkloadCondition, ...] = ()
+
+
+class ReplicaSet(Frozen, frozen=True, omit_defaults=False):
+    """A number of pods that are all alike."""
+
+    api_version: str = "apps/v1"
+    kind: str = "ReplicaSet"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it wants any pods."""
+        return self.spec.replicas > 0
+
+
+class DeploymentSpec(Frozen, frozen=True):
+    """How many pods of which template, and how to change them."""
+
+    replicas: int = 1
+    selector: LabelSelector | None = None
+    template: JsonObject = {}
+    strategy: Strategy = Strategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+    progress_deadline_seconds: int | None = None
+    paused: bool = False
+
+
+class DeploymentStatus(Frozen, frozen=True):
+    """How far a Deployment is."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    unavailable_replicas: int = 0
+    terminating_replicas: int | None = None
+    collision_count: int | None = None
+    conditions: tuple[WorkloadCondition, ...] = ()
+
+
+class Deployment(Frozen, frozen=True, omit_defaults=False):
+    """Pods that are replaced step by step when their template changes."""
+
+    api_version: str = "apps/v1"
+    kind: str = "Deployment"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class DaemonSetSpec(Frozen, frozen=True):
+    """The template of one pod a node, and how to change them."""
+
+    selector: LabelSelector | None = None
+    template: JsonObject = {}
+    update_strategy: Strategy = Strategy()
+    min_ready_seconds: int = 0
+
+
+class DaemonSetStatus(Frozen, frozen=True):
+    """How far a DaemonSet is."""
+
+    observed_generation: int = 0
+    desired_number_scheduled: int = 0
+    current_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    number_ready: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    number_unavailable: int = 0
+
+
+class DaemonSet(Frozen, frozen=True, omit_defaults=False):
+    """One pod on every node that may have it."""
+
+    api_version: str = "apps/v1"
+    kind: str = "DaemonSet"
+    metadata: ObjectMeta = ObjectMeta()
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+Workload = Deployment | ReplicaSet | DaemonSet
+
+DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", True, Deployment)
+REPLICA_SETS: Final = Kind("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
+DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
+PLAIN_DEPLOYMENTS: Final[Kind[JsonObject]] = Kind(
+    "apps", "v1", "deployments", "Deployment", True, dict
+)
+"""With all fields, as they were sent."""
+PLAIN_DAEMON_SETS: Final[Kind[JsonObject]] = Kind(
+    "apps", "v1", "daemonsets", "DaemonSet", True, dict
+)
+
+
+def reference_to(workload: Workload) -> ObjectReference:
+    """Return how Events name a workload."""
+    meta = workload.metadata
+    return ObjectReference(
+        kind=workload.kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        api_version=workload.api_version,
+        resource_version=meta.resource_version,
+    )
+
+
+def owned_by(workload: Workload) -> JsonObject:
+    """Return the reference that what a workload controls carries."""
+    return {
+        "apiVersion": workload.api_version,
+        "kind": workload.kind,
+        "name": workload.metadata.name,
+        "uid": workload.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
