@@ -16,7 +16,7 @@ from reference_metrics import describe_metrics
 from typer.models import CommandInfo
 from typer.testing import CliRunner
 
-from keepclose.cli.endings import ExitCode
+from keepclose.cli.exit import ExitCode
 from keepclose.cli.main import app
 from keepclose.model import well_known
 from keepclose.model.gates import EXCLUSIVE_PAIRS, ON_BY_DEFAULT, Gate

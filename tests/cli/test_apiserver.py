@@ -24,8 +24,8 @@ import structlog
 import yaml
 from typer.testing import CliRunner, Result
 
-from keepclose.cli.logs import log_to_standard_error
 from keepclose.cli.main import app
+from keepclose.cli.startup import log_to_standard_error
 from keepclose.testing.ports import reserved_port
 from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 

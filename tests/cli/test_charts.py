@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from keepclose.cli.charts import (
+from keepclose.cli.render.charts import (
     Point,
     draw_bars,
     draw_parts,

@@ -10,7 +10,7 @@ import structlog
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
-from keepclose.cli.optionvalues import parse_duration
+from keepclose.cli.options import parse_duration
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from keepclose.cli.demo_screen import print_sight
 from keepclose.cli.main import app
-from keepclose.cli.screens import Screen
+from keepclose.cli.render.demo import print_sight
+from keepclose.cli.render.screen import Screen
 from keepclose.lab.cluster.tour import Forecast, Sight
 from keepclose.lab.cluster.tour_steps import STEPS, HintedEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode

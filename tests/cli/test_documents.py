@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from keepclose.cli import documents
-from keepclose.cli.documents import Draft, Flaw, line_of, read_documents
+from keepclose.cli.manifests import documents
+from keepclose.cli.manifests.documents import Draft, Flaw, line_of, read_documents
 
 TEMPLATE_FIX = "this looks like a template: render it first, for example with helm template"
 LONG_JSON = json.dumps({"kind": "List", "items": [{"a": 1}], "pad": " " * documents.JSON_LINES_MAX})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.exit import ExitCode, fail
 
 
 @pytest.mark.parametrize(

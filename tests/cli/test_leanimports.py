@@ -12,9 +12,9 @@ os.environ.pop("SSL_CERT_DIR", None)
 import keepclose.cli.main
 from keepclose.cli.leanimports import import_lean
 import_lean("keepclose.proxy.process", "keepclose.kube.auth.in_cluster")
-from keepclose.cli.optionvalues import read_duration
+from keepclose.cli.options import read_duration
 read_duration("--sync-period", "30s")
-import keepclose.cli.logs
+import keepclose.cli.startup
 import aiohttp.connector
 print("prometheus_client" in sys.modules, "rich" in sys.modules, os.environ["SSL_CERT_FILE"])
 print(len(aiohttp.connector._SSL_CONTEXT_VERIFIED.get_ca_certs()))

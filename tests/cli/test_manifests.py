@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.cli.manifests import (
+from keepclose.cli.manifests.objects import (
     Manifests,
     load_manifests,
     name_object,
     place_of,
     report,
 )
-from keepclose.cli.problems import Place, Problem, render
+from keepclose.cli.manifests.problems import Place, Problem, render
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.field_errors import not_supported
 from keepclose.model.service.types import Service

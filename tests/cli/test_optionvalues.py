@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.cli.optionvalues import read_address, read_address_or_none
+from keepclose.cli.options import read_address, read_address_or_none
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from keepclose.cli.outputs import echo_json
+from keepclose.cli.render.output import echo_json
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.cli.problems import (
+from keepclose.cli.manifests.problems import (
     Place,
     Problem,
     describe_cause,

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.main import app
-from keepclose.cli.progress import format_rate
+from keepclose.cli.render.progress import format_rate
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "data" / "simulator.json").read_text()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from keepclose.cli.screens import Screen
-from keepclose.cli.traffic_table import print_traffic
+from keepclose.cli.render.screen import Screen
+from keepclose.cli.render.traffic_table import print_traffic
 from keepclose.lab.traffic.report import Busiest, Row, SourceRow, ToldReason, TrafficReport
 
 FALLBACK = ToldReason(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yaml.nodes import MappingNode, Node
 
-from keepclose.cli.yamltree import Unreadable, build_value, compose_tree, read_members
+from keepclose.cli.manifests.yaml_tree import Unreadable, build_value, compose_tree, read_members
 
 
 def read(text: str) -> Any:

@@ -18,7 +18,7 @@ from upcommands import is_zombie
 _SCRIPT = """
 import asyncio, json, os, sys
 from pathlib import Path
-from keepclose.cli.logs import log_to_standard_error
+from keepclose.cli.startup import log_to_standard_error
 from keepclose.lab.cluster.process_keeper import Keeper
 from keepclose.lab.cluster.fork_server import Nursery
 from keepclose.lab.cluster.programs import ApiServerProgram, ControllerProgram, ProgramError

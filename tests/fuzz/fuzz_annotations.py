@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from fuzzbounds import require
 
+from keepclose.advise.inventory import Inventory
+from keepclose.advise.resolution import resolve
 from keepclose.cli.resolved_json import resolved_document
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model import well_known
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.plan.inventory import Inventory
-from keepclose.plan.resolution import resolve
 from keepclose.slices.settings import Settings
 from keepclose.testing import builders
 

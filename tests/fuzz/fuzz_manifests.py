@@ -11,14 +11,14 @@ import msgspec
 import yaml
 from fuzzbounds import require
 
-from keepclose.cli.manifests import load_manifests
+from keepclose.advise.resolution import resolve
+from keepclose.cli.manifests.objects import load_manifests
+from keepclose.cli.render.resolve import print_services
+from keepclose.cli.render.screen import Screen
 from keepclose.cli.resolve import _admit, _warn, _warn_of_missing_kinds
 from keepclose.cli.resolved_json import resolved_document
-from keepclose.cli.resolved_table import print_services
-from keepclose.cli.screens import Screen
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.plan.resolution import resolve
 from keepclose.slices.settings import Settings
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -10,7 +10,7 @@ import pytest
 
 LOGGING = """
 import sys
-from keepclose.cli.logs import log_to_standard_error
+from keepclose.cli.startup import log_to_standard_error
 from keepclose.cli.streams import adapt_streams
 import structlog
 adapt_streams()

@@ -436,7 +436,7 @@ def test_names_in_a_manifest_of_up_are_shown_and_not_obeyed(place: str, tmp_path
 LOGGED = """
 import asyncio, json, logging, sys, warnings
 import structlog
-from keepclose.cli.logs import log_to_standard_error
+from keepclose.cli.startup import log_to_standard_error
 
 text = json.loads(sys.argv[1])
 log_to_standard_error()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.apiserver.serving.request_bodies import APPLY, YAML_NODES_MAX, ParsedYaml, parse_body
-from keepclose.cli.manifests import load_manifests
+from keepclose.cli.manifests.objects import load_manifests
 from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.yaml_nodes import TAG_DIRECTIVES_MAX, Limits, YamlError

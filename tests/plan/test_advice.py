@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from keepclose.advise.advice import RoutedTraffic, find_changes, measure_traffic
+from keepclose.advise.inventory import Inventory
+from keepclose.advise.resolution import ResolvedService, resolve
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
-from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
-from keepclose.plan.inventory import Inventory
-from keepclose.plan.resolution import ResolvedService, resolve
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import node, pod, service

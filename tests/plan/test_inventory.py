@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from keepclose.advise.inventory import Inventory, adopt, pods_in_slices
 from keepclose.model.core_kinds import Event
 from keepclose.model.endpointslice.types import Endpoint, Endpoints
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.workload import NodeAddress, NodeSpec
-from keepclose.plan.inventory import Inventory, adopt, pods_in_slices
 from keepclose.slices.slice_metadata import is_owned_by
 from keepclose.testing.builders import endpoint_slice, node, pod, service
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from keepclose.advise.inventory import Inventory
+from keepclose.advise.resolution import ResolvedService, resolve
 from keepclose.cli.resolved_json import resolved_document
 from keepclose.model.endpointslice.types import (
     EndpointAddress,
@@ -13,8 +15,6 @@ from keepclose.model.endpointslice.types import (
 )
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.model.service.types import ServicePort
-from keepclose.plan.inventory import Inventory
-from keepclose.plan.resolution import ResolvedService, resolve
 from keepclose.routing.reasons import ReasonCode
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service

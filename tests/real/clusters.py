@@ -8,11 +8,11 @@ from typing import Any
 
 from apis import pod
 
+from keepclose.advise.inventory import Inventory
+from keepclose.advise.resolution import resolve
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.plan.inventory import Inventory
-from keepclose.plan.resolution import resolve
 from keepclose.slices.settings import Settings
 
 ZONES = ("zone-a", "zone-b", "zone-c")

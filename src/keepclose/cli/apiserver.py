@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keepclose.cli.choices import Durability
-from keepclose.cli.endings import fail
-from keepclose.cli.optionvalues import read_gates
-from keepclose.cli.outputs import say
+from keepclose.cli.exit import fail
+from keepclose.cli.options import read_gates
+from keepclose.cli.render.output import say
 
 if TYPE_CHECKING:
     from keepclose.apiserver.assembly import ServerSettings
@@ -161,7 +161,7 @@ def _read_settings(
 
 def _serve(settings: ServerSettings) -> None:
     from keepclose.apiserver.assembly import StartError, run
-    from keepclose.cli.logs import log_to_standard_error
+    from keepclose.cli.startup import log_to_standard_error
 
     log_to_standard_error()
 

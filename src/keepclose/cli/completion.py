@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from keepclose.cli.outputs import echo_document
+from keepclose.cli.render.output import echo_document
 
 ASK: Final = "__complete"
 

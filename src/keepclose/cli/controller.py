@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, TopologyMode
-from keepclose.cli.endings import fail
+from keepclose.cli.exit import fail
 from keepclose.cli.leanimports import import_lean
-from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
-from keepclose.cli.outputs import say
+from keepclose.cli.options import read_address_or_none, read_duration, read_gates
+from keepclose.cli.render.output import say
 from keepclose.cli.subsetting import (
     OverloadThreshold,
     Padding,
@@ -240,7 +240,7 @@ def _run(
     address: tuple[str, int] | None,
     webhook: WebhookSettings | None,
 ) -> None:
-    from keepclose.cli.logs import log_to_standard_error
+    from keepclose.cli.startup import log_to_standard_error
     from keepclose.controller.process import Listening, run_controller
     from keepclose.kube.auth.in_cluster import load_settings
     from keepclose.kube.errors import ConfigError

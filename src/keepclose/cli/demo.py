@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from keepclose.cli.outputs import say
+from keepclose.cli.render.output import say
 
 if TYPE_CHECKING:
-    from keepclose.cli.screens import Screen
+    from keepclose.cli.render.screen import Screen
 
 _INTERRUPTED: Final = 130
 
@@ -27,7 +27,7 @@ def demo(
     of a feature gate, in a cluster that is gone afterwards. Exit codes: 0 seen, 1 something was not
     as promised, 2 no cluster could be started, 130 stopped.
     """
-    from keepclose.cli.screens import Screen
+    from keepclose.cli.render.screen import Screen
     from keepclose.cluster.temporary import TemporaryError
     from keepclose.lab.cluster.tour import TourError
 
@@ -45,7 +45,7 @@ def demo(
 
 def _guide(console: Screen, *, is_asking: bool) -> bool:
     """Take all steps and return whether traffic was as expected in each."""
-    from keepclose.cli import demo_screen as screen
+    from keepclose.cli.render import demo as screen
     from keepclose.cluster.temporary import temporary_cluster
     from keepclose.lab.cluster.tour import Tour
     from keepclose.lab.cluster.tour_steps import STEPS

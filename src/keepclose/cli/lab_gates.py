@@ -8,7 +8,7 @@ import typer
 
 from keepclose.cli.choices import Role, TopologyMode
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
-from keepclose.cli.outputs import say
+from keepclose.cli.render.output import say
 
 
 def gates(

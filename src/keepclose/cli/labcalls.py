@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from keepclose.cli.endings import fail
-from keepclose.cli.progress import tell_nobody
+from keepclose.cli.exit import fail
+from keepclose.cli.render.progress import tell_nobody
 
 JsonObject = dict[str, Any]
 # NB: keepclose.lab.cluster.data_dir has it too; loading that takes longer than --help may.

@@ -13,10 +13,10 @@ from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller import controller
 from keepclose.cli.demo import demo
-from keepclose.cli.endings import QuietGroup, show_unexpected
+from keepclose.cli.exit import QuietGroup, show_unexpected
 from keepclose.cli.lab import app as lab
-from keepclose.cli.outputs import echo_document, say
 from keepclose.cli.proxy import app as proxy
+from keepclose.cli.render.output import echo_document, say
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
 from keepclose.cli.streams import adapt_streams

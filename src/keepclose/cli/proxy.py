@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keepclose.cli.choices import LocalMode, Writer
-from keepclose.cli.endings import ExitCode, fail
+from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.leanimports import import_lean
-from keepclose.cli.optionvalues import read_address_or_none, read_duration, read_gates
-from keepclose.cli.outputs import say
+from keepclose.cli.options import read_address_or_none, read_duration, read_gates
 from keepclose.cli.proxy_status import status
+from keepclose.cli.render.output import say
 
 if TYPE_CHECKING:
     from keepclose.proxy.nft.select_writer import WriterName
@@ -223,7 +223,7 @@ def _run(
 ) -> None:
     import structlog
 
-    from keepclose.cli.logs import log_to_standard_error
+    from keepclose.cli.startup import log_to_standard_error
     from keepclose.kube.auth.in_cluster import load_settings
     from keepclose.kube.errors import (
         ApiError,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from keepclose.cli.endings import ExitCode, fail
-from keepclose.cli.optionvalues import join_namespace, read_address
-from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
+from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.options import join_namespace, read_address
+from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
-    from keepclose.cli.screens import Line
+    from keepclose.cli.render.screen import Line
     from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceStatus
 
 _MODES = {
@@ -99,7 +99,7 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
 
 
 def _print(found: ProxyStatus) -> None:
-    from keepclose.cli.screens import Line, Screen
+    from keepclose.cli.render.screen import Line, Screen
 
     screen = Screen()
     for line in _head(found):
@@ -115,7 +115,7 @@ def _print(found: ProxyStatus) -> None:
 
 
 def _head(found: ProxyStatus) -> list[Line]:
-    from keepclose.cli.screens import Line
+    from keepclose.cli.render.screen import Line
 
     head = Line(f"node {found.node}", style="bold")
     head.append(f"  {found.zone}" if found.zone else "  no zone", style="cyan")
@@ -130,7 +130,7 @@ def _head(found: ProxyStatus) -> list[Line]:
 
 
 def _block(one: ServiceStatus, found: ProxyStatus) -> list[Line]:
-    from keepclose.cli.screens import Line
+    from keepclose.cli.render.screen import Line
 
     lines = [Line(f"{one.namespace}/{one.name}", style="bold")]
     for port in one.ports:

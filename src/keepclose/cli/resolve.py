@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, TopologyMode
-from keepclose.cli.endings import ExitCode, fail
-from keepclose.cli.optionvalues import join_namespace, read_gates
-from keepclose.cli.outputs import TableJsonOrYaml, echo_json, echo_yaml, say
+from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.options import join_namespace, read_gates
+from keepclose.cli.render.output import TableJsonOrYaml, echo_json, echo_yaml, say
 from keepclose.cli.subsetting import (
     OverloadThreshold,
     Padding,
@@ -20,11 +20,11 @@ from keepclose.cli.subsetting import (
 )
 
 if TYPE_CHECKING:
-    from keepclose.cli.manifests import Manifests
-    from keepclose.cli.problems import Problem
+    from keepclose.advise.inventory import Inventory
+    from keepclose.advise.resolution import ResolvedService
+    from keepclose.cli.manifests.objects import Manifests
+    from keepclose.cli.manifests.problems import Problem
     from keepclose.model.meta import NamespacedName
-    from keepclose.plan.inventory import Inventory
-    from keepclose.plan.resolution import ResolvedService
     from keepclose.routing.subsets import SubsetOptions
     from keepclose.slices.settings import Settings
 
@@ -81,9 +81,9 @@ def resolve(
     files are the state to start from. Nothing is written and no cluster is asked. Exit codes:
     0 fine, 2 bad input, 3 nothing found.
     """
-    from keepclose.cli.manifests import load_manifests
-    from keepclose.cli.problems import render
-    from keepclose.plan.resolution import resolve as resolve_inventory
+    from keepclose.advise.resolution import resolve as resolve_inventory
+    from keepclose.cli.manifests.objects import load_manifests
+    from keepclose.cli.manifests.problems import render
 
     subsets = read_subsets(
         default_subsetting,
@@ -159,12 +159,12 @@ def _key(text: str | None, namespace: str) -> NamespacedName | None:
 
 
 def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
-    from keepclose.cli.manifests import report
+    from keepclose.advise.inventory import Inventory
+    from keepclose.cli.manifests.objects import report
     from keepclose.model.endpointslice.types import EndpointSlice
     from keepclose.model.service.types import Service
     from keepclose.model.workload import Node, Pod
     from keepclose.plan.admission import admit_node, admit_pod, admit_service, admit_slice
-    from keepclose.plan.inventory import Inventory
 
     families = Inventory.of(one.object for one in manifests.objects).families()
     admitted: list[object] = []
@@ -191,7 +191,7 @@ def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
 def _warn(manifests: Manifests) -> None:
     from difflib import get_close_matches
 
-    from keepclose.cli.manifests import place_of
+    from keepclose.cli.manifests.objects import place_of
     from keepclose.model.decoding import API_VERSIONS
     from keepclose.model.well_known import ZONE_LABEL
     from keepclose.model.workload import Node
@@ -232,7 +232,7 @@ def _tell_more(count: int, level: str, what: str) -> None:
 
 def _warn_of_missing_kinds(inventory: Inventory, files: str) -> None:
     """Say what a dump lacks, so that no answer is taken for one about the cluster."""
-    from keepclose.plan.resolution import DUMP_COMMAND
+    from keepclose.advise.resolution import DUMP_COMMAND
 
     if not inventory.nodes:
         say(
@@ -255,8 +255,8 @@ def _show(
     answer: tuple[ResolvedService, ...], inventory: Inventory, output: TableJsonOrYaml
 ) -> None:
     if output is TableJsonOrYaml.TABLE:
-        from keepclose.cli.resolved_table import print_services
-        from keepclose.cli.screens import Screen
+        from keepclose.cli.render.resolve import print_services
+        from keepclose.cli.render.screen import Screen
 
         print_services(Screen(), answer, inventory.nodes)
         return

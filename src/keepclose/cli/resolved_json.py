@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.plan.resolution import ResolvedPort, ResolvedService
+from keepclose.advise.resolution import ResolvedPort, ResolvedService
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from keepclose.cli.endings import fail
-from keepclose.cli.outputs import TableOrJson, echo_json, say
+from keepclose.cli.exit import fail
+from keepclose.cli.render.output import TableOrJson, echo_json, say
 
 app = typer.Typer(
     name="simulate",
@@ -157,8 +157,8 @@ def simulate(
 
         echo_json(simulated_document(choices, summaries, data, seconds))
     elif output is Output.TABLE:
-        from keepclose.cli.screens import Screen
-        from keepclose.cli.simulated_table import print_summaries
+        from keepclose.cli.render.screen import Screen
+        from keepclose.cli.render.simulate import print_summaries
 
         console = Screen()
         print_summaries(console, choices, summaries, dataset=data, seconds=seconds)
@@ -195,7 +195,7 @@ def compare(
 
     Shows the clearest inputs for either side. Exit codes: 0 fine, 2 bad input, 3 no inputs.
     """
-    from keepclose.cli.progress import shown_progress
+    from keepclose.cli.render.progress import shown_progress
     from keepclose.cli.simulation import choose_algorithms, open_data, parse_weights
     from keepclose.simulate.comparison import compare as compare_algorithms
 
@@ -233,8 +233,8 @@ def compare(
 
         echo_json(compared_document(answer))
         return
-    from keepclose.cli.screens import Screen
-    from keepclose.cli.simulated_table import print_comparison
+    from keepclose.cli.render.screen import Screen
+    from keepclose.cli.render.simulate import print_comparison
 
     print_comparison(Screen(), answer)
     if commands:
@@ -290,8 +290,8 @@ def churn(
 
         echo_json(churn_document(results, seed))
         return
-    from keepclose.cli.screens import Screen
-    from keepclose.cli.simulated_table import print_churn
+    from keepclose.cli.render.screen import Screen
+    from keepclose.cli.render.simulate import print_churn
 
     console = Screen()
     for number, (one, churns) in enumerate(results):

@@ -16,10 +16,10 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
-from keepclose.cli.endings import ExitCode, fail
-from keepclose.cli.outputs import say
-from keepclose.cli.problems import Place, Problem, render
-from keepclose.cli.progress import shown_progress
+from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.manifests.problems import Place, Problem, render
+from keepclose.cli.render.output import say
+from keepclose.cli.render.progress import shown_progress
 from keepclose.system.files import InputError, open_source, read_standard_input
 
 if TYPE_CHECKING:

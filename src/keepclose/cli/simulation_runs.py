@@ -10,10 +10,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from keepclose.cli.endings import fail
-from keepclose.cli.outputs import echo_document, say
-from keepclose.cli.progress import shown_progress
-from keepclose.cli.simulated_html import COMPARED_ROWS, Report, render_report
+from keepclose.cli.exit import fail
+from keepclose.cli.render.output import echo_document, say
+from keepclose.cli.render.progress import shown_progress
+from keepclose.cli.render.simulate_html import COMPARED_ROWS, Report, render_report
 from keepclose.cli.simulation import Choice, warn_of_slowness
 from keepclose.outputfiles import open_output
 from keepclose.simulate.churn import compare_churn

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keepclose.cli.choices import DefaultSubsetting
-from keepclose.cli.endings import fail
+from keepclose.cli.exit import fail
 
 if TYPE_CHECKING:
     from keepclose.routing.subsets import SubsetOptions

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keepclose.cli.choices import Way
-from keepclose.cli.endings import ExitCode
+from keepclose.cli.exit import ExitCode
 from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
-from keepclose.cli.optionvalues import join_namespace
-from keepclose.cli.outputs import AnswerForm, TableOrJson, echo_json
+from keepclose.cli.options import join_namespace
+from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
-    from keepclose.cli.progress import Advance
+    from keepclose.cli.render.progress import Advance
 
 
 class Family(StrEnum):
@@ -99,7 +99,7 @@ class _Bar:
 
     def hear(self, news: dict[str, Any]) -> None:
         """Show how much is done."""
-        from keepclose.cli.progress import shown_progress
+        from keepclose.cli.render.progress import shown_progress
 
         if self._advance is None:
             self._advance = self._stack.enter_context(shown_progress(news["of"], "connections"))
@@ -115,8 +115,8 @@ def _show(document: dict[str, Any], output: TableOrJson, *, by_node: bool) -> bo
     if output is TableOrJson.JSON:
         echo_json(report)
     else:
-        from keepclose.cli.screens import Screen
-        from keepclose.cli.traffic_table import print_traffic
+        from keepclose.cli.render.screen import Screen
+        from keepclose.cli.render.traffic_table import print_traffic
 
         print_traffic(Screen(), report, by_node=by_node)
     return report.is_fine

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepclose.cli.endings import fail
+from keepclose.cli.exit import fail
 from keepclose.cli.labcalls import name_program, quote
-from keepclose.cli.optionvalues import read_gates
-from keepclose.cli.outputs import say
+from keepclose.cli.options import read_gates
+from keepclose.cli.render.output import say
 
 if TYPE_CHECKING:
-    from keepclose.cli.documents import Draft, Flaw
+    from keepclose.cli.manifests.documents import Draft, Flaw
     from keepclose.cluster.layout import Layout
     from keepclose.lab.cluster.data_dir import ClusterState, Home
     from keepclose.lab.cluster.supervisor import ClusterSettings, Step
@@ -151,7 +151,7 @@ def _make_settings(
 
 def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None) -> int:
     """Run the cluster to its end and return the exit code."""
-    from keepclose.cli.logs import log_to_standard_error
+    from keepclose.cli.startup import log_to_standard_error
     from keepclose.lab.cluster.launch import LaunchError, Reports, run_cluster
 
     def ready(state: ClusterState) -> None:
@@ -248,7 +248,7 @@ def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
 
     Ends the command at the first flaw.
     """
-    from keepclose.cli.documents import Draft, read_documents
+    from keepclose.cli.manifests.documents import Draft, read_documents
     from keepclose.cluster.applying import flaw_of
 
     if not paths:
@@ -267,7 +267,7 @@ def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
 
 def _place(path: str, found: Draft | Flaw, field: str = "") -> str:
     """Return where an object stands in its file, or the given field of it."""
-    from keepclose.cli.documents import Draft, line_of
+    from keepclose.cli.manifests.documents import Draft, line_of
 
     line = found.line
     if isinstance(found, Draft) and found.source is not None and field:

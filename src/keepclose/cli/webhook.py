@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keepclose.cli.endings import fail
-from keepclose.cli.optionvalues import read_address
+from keepclose.cli.exit import fail
+from keepclose.cli.options import read_address
 
 if TYPE_CHECKING:
     from keepclose.webhook.settings import WebhookSettings

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from keepclose.cli.progress import format_rate
-from keepclose.cli.screens import Grid, Line, Screen
+from keepclose.cli.render.progress import format_rate
+from keepclose.cli.render.screen import Grid, Line, Screen
 from keepclose.cli.simulation import Choice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example, SizeClass

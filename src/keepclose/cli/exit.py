@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn
 
 from typer.core import TyperGroup
 
-from keepclose.cli.outputs import say
+from keepclose.cli.render.output import say
 from keepclose.model.plain_text import make_plain
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Final
 
-from keepclose.cli.screens import Line, Screen, cell_len
-from keepclose.cli.traffic_table import NOTHING, WIDEST, print_traffic
+from keepclose.cli.render.screen import Line, Screen, cell_len
+from keepclose.cli.render.traffic_table import NOTHING, WIDEST, print_traffic
 from keepclose.lab.cluster.tour import CONNECTIONS, Forecast, Sight
 from keepclose.lab.cluster.tour_steps import SERVICE, HintedEndpoint, Step
 from keepclose.lab.traffic.report import TrafficReport

@@ -10,9 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from keepclose.cli.screens import Grid, Group, Line, Padding, RenderableType, Screen
+from keepclose.advise.resolution import ResolvedPort, ResolvedService
+from keepclose.cli.render.screen import Grid, Group, Line, Padding, RenderableType, Screen
 from keepclose.model.workload import Node
-from keepclose.plan.resolution import ResolvedPort, ResolvedService
 from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
 from keepclose.routing.service_ports import TrafficPolicy

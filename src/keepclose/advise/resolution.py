@@ -12,13 +12,13 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
+from keepclose.advise.advice import RoutedTraffic, find_changes, measure_traffic
+from keepclose.advise.inventory import Inventory, adopt, pods_in_slices
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import MANAGED_BY_LABEL, MIRRORING_CONTROLLER, PROXY_NAME_LABEL
 from keepclose.model.workload import Pod
-from keepclose.plan.advice import RoutedTraffic, find_changes, measure_traffic
-from keepclose.plan.inventory import Inventory, adopt, pods_in_slices
 from keepclose.routing.events import TopologyEvent
 from keepclose.routing.port_endpoints import (
     NodeView,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from keepclose.cli.endings import fail
+from keepclose.cli.exit import fail
 
 if TYPE_CHECKING:
     from keepclose.model.gates import FeatureGates

@@ -17,7 +17,7 @@ import msgspec
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keepclose.cli.jsontexts import JsonText, split_json
-from keepclose.cli.yamltree import Unreadable, build_value, compose_tree, read_members
+from keepclose.cli.manifests.yaml_tree import Unreadable, build_value, compose_tree, read_members
 from keepclose.model.decoding import path_steps
 
 # Larger JSON was made by a program: its lines are not worth the time to find them.

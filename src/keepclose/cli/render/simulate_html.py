@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from keepclose import __version__
-from keepclose.cli.charts import (
+from keepclose.cli.render.charts import (
     Point,
     draw_bars,
     draw_parts,
@@ -20,7 +20,7 @@ from keepclose.cli.charts import (
     draw_planes,
     draw_ridges,
 )
-from keepclose.cli.simulated_table import name_size
+from keepclose.cli.render.simulate import name_size
 from keepclose.cli.simulation import Choice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example

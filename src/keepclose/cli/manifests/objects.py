@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from keepclose.cli.documents import Draft, Flaw, Source, line_of, read_documents
-from keepclose.cli.problems import Place, Problem, describe_cause
+from keepclose.cli.manifests.documents import Draft, Flaw, Source, line_of, read_documents
+from keepclose.cli.manifests.problems import Place, Problem, describe_cause
 from keepclose.model.decoding import (
     API_VERSIONS,
     CLUSTER_SCOPED,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import Final, NamedTuple
 
-from keepclose.cli.screens import Line, Screen, cell_len
+from keepclose.cli.render.screen import Line, Screen, cell_len
 from keepclose.lab.traffic.report import Row, TrafficReport
 from keepclose.model.plain_text import make_plain
 

@@ -15,7 +15,7 @@ Advance = Callable[[int], object]
 @contextmanager
 def shown_progress(total: int, unit: str) -> Iterator[Advance]:
     """Show a bar with rate and time left on standard error, if that is a terminal."""
-    from keepclose.cli.screens import Screen
+    from keepclose.cli.render.screen import Screen
 
     console = Screen(stderr=True)
     if not console.is_terminal:

@@ -1,0 +1,1 @@
+"""manifests: to be described."""

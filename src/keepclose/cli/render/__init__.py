@@ -1,0 +1,1 @@
+"""render: to be described."""
