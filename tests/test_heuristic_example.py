@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.heuristics.process import Limits
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.controllers import opened
 from keepclose.testing.processes import embedded_server
 

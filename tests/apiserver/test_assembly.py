@@ -23,7 +23,7 @@ from keepclose.apiserver.assembly import (
     run,
 )
 from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -13,7 +13,7 @@ import pytest
 
 from keepclose.model.gate_history import VersionError, parse_emulated_version
 from keepclose.model.gates import FeatureGates, Gate, GateError, gates_at, parse_gates
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 JsonObject = dict[str, Any]
 SERVICES = "/api/v1/namespaces/default/services"

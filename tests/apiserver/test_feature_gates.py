@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keepclose.model.gates import FeatureGates, GateError, parse_gates
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 JsonObject = dict[str, Any]
 SERVICES = "/api/v1/namespaces/default/services"

@@ -20,7 +20,7 @@ from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
 from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 

@@ -11,7 +11,7 @@ import pytest
 from keepclose.apiserver.controllers.pod_reaper import PODS, Graces
 from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import PATIENCE, Served, serving
+from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.kinds import raw
 
 JsonObject = dict[str, Any]

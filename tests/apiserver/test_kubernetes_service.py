@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.controllers.default_objects import AdvertiseError, choose_advertised
 from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 JsonObject = dict[str, Any]
 SERVICES = "/api/v1/namespaces/default/services"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.apiserver.assembly import NAMESPACES
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 PATHS = ("serviceaccounts/default", "configmaps/kube-root-ca.crt")
 MERGE = "application/merge-patch+json"

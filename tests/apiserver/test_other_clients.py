@@ -23,7 +23,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod, Service
 from lightkube.types import PatchType
 
-from keepclose.testing.apiservers import PATIENCE, Served
+from keepclose.testing.api_server import PATIENCE, Served
 
 # Most of it has no types.
 OFFICIAL: Any = kubernetes

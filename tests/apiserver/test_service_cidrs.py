@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.controllers.service_cidrs import SoleHolder, contains_address
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 RANGES = "/apis/networking.k8s.io/v1/servicecidrs"
 SERVICES = "/api/v1/namespaces/default/services"

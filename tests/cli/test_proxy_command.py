@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from keepclose.cli.main import app
 from keepclose.proxy.pages import Pages
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
+from keepclose.testing.recording_writer import RecordingWriter
 
 COMMAND = Path(sys.executable).parent / "keepclose"
 

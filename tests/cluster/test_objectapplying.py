@@ -15,7 +15,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.kinds import NODES, SERVICES
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 
 SERVICE: dict[str, Any] = {
     "apiVersion": "v1",

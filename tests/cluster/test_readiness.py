@@ -15,7 +15,7 @@ import pytest
 from keepclose.lab.cluster.readiness import Workloads, until_connected
 from keepclose.lab.workloads.types import DEPLOYMENTS
 from keepclose.system.namespaces import Namespace, make_namespace
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.labs import workloads
 
 T = TypeVar("T")

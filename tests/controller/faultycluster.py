@@ -36,10 +36,10 @@ from keepclose.reconcile.settings import COMPONENT, ControllerSettings
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
 from keepclose.testing.builders import node, pod, service
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
-from keepclose.testing.fakestore import FakeStore, JsonObject
-from keepclose.testing.scriptedstreams import FakeResponse, failure
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
+from keepclose.testing.fake_cluster_state import FakeStore, JsonObject
+from keepclose.testing.scripted_streams import FakeResponse, failure
 
 _KINDS: dict[type, Kind[Any]] = {
     Node: NODES,

@@ -29,7 +29,7 @@ from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.honored_condition import Acknowledgements, NodeSample
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice, node, service
 from keepclose.testing.controllers import World, world
 

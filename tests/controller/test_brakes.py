@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keepclose.controller.brakes import LONGEST_S, Brake
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")
 OTHER = NamespacedName("default", "other")

@@ -13,7 +13,7 @@ from keepclose.model.service.types import Service
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.testing.builders import service
 from keepclose.testing.echoes import EchoTransport
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 ACCEPTED = Condition(type="TrafficDistributionAccepted", status="True", reason="Accepted")
 

@@ -22,7 +22,7 @@ from keepclose.slices.mirroring import mirror
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.builders import node, pod, service
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")
 NODES = [node(f"n{number}", f"zone-{number % 3}") for number in range(6)]

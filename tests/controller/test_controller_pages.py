@@ -17,7 +17,7 @@ from keepclose.reconcile.settings import ControllerSettings
 from keepclose.runtime.pages import Pages, describe
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service
 
 PLAN = plan_service(

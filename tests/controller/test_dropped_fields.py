@@ -18,7 +18,7 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice
 from keepclose.testing.controllers import QUICK, World, world
 

@@ -36,7 +36,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.certificates import Authority
 from keepclose.testing.controllers import CLOCK, World, world

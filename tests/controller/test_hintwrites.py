@@ -18,9 +18,9 @@ from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.instrumentation import Result
 from keepclose.testing.builders import endpoint, endpoint_slice, service
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
-from keepclose.testing.scriptedstreams import Answer, status_of
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
+from keepclose.testing.scripted_streams import Answer, status_of
 from keepclose.webhook.hint_writes import HintWriter, try_hints
 from keepclose.webhook.metrics import WebhookMetrics
 

@@ -32,7 +32,7 @@ from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster, Settings
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.controllers import CLOCK, LONG_GRACE_S, World, opened
 from keepclose.testing.crowds import do_all
 from keepclose.testing.processes import embedded_server

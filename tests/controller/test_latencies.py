@@ -6,7 +6,7 @@ import pytest
 
 from keepclose.controller.latencies import PodLatencies
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 WEB, API = NamespacedName("default", "web"), NamespacedName("default", "api")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from keepclose.controller.memory import LOOK_S, THRESHOLD, settle_memory
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, serve
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.kinds import ENDPOINT_SLICES, LEASES
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.controllers import CLOCK, World, world
 
 

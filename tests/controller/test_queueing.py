@@ -31,7 +31,7 @@ from keepclose.slices.settings import Settings
 from keepclose.slices.trackers import SliceTracker
 from keepclose.testing import builders
 from keepclose.testing.builders import node, pod, service
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 class Desk:

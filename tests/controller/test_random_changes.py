@@ -25,7 +25,7 @@ from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import CLOCK, World, world
 
 GATES = FeatureGates().with_gates(

@@ -19,7 +19,7 @@ from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 from keepclose.testing.echoes import EchoTransport
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")
 

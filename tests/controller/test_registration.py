@@ -11,8 +11,8 @@ from keepclose.kube.client import Client
 from keepclose.kube.kinds import MUTATING_WEBHOOKS
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.webhook.registration import Registration, make_configuration
 from keepclose.webhook.settings import ServiceTarget, WebhookSettings
 

@@ -20,7 +20,7 @@ from keepclose.model.well_known import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNO
 from keepclose.runtime.metrics_text import render_metrics
 from keepclose.runtime.pages import Pages
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import QUICK, world
 
 DOUBLING = (*(str(2**power) for power in range(1, 16)), "+Inf")

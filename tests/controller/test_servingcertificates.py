@@ -18,8 +18,8 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.kinds import SECRETS
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.webhook.serving_certificates import (
     LIFETIME,
     RENEWED_BEFORE,

@@ -28,10 +28,10 @@ from keepclose.model.endpointslice.types import EndpointHints
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.reconcile.settings import COMPONENT, ControllerSettings
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.controllers import CLOCK, World, world
-from keepclose.testing.fakestore import Change
+from keepclose.testing.fake_cluster_state import Change
 
 APPS = ("web", "api", "db")
 SETTINGS = ControllerSettings(plan=Settings(max_endpoints=4))

@@ -8,7 +8,7 @@ from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.instrumentation import Result
 from keepclose.runtime.workers import Workers
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")
 

@@ -15,7 +15,7 @@ from keepclose.apiserver.auth.certificates import Authority
 from keepclose.apiserver.controllers.pod_reaper import PODS, Graces
 from keepclose.apiserver.security.files import BrokenFileError
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.kinds import raw
 from keepclose.webhook.serving_certificates import is_good, make_pair
 

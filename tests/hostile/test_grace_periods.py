@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 PODS = "/api/v1/namespaces/default/pods"
 # The largest of 64 bits, and times behind the last that can be written.

@@ -9,7 +9,7 @@ import pytest
 from keepclose.apiserver.controllers import service_cidrs
 from keepclose.apiserver.registry.service_allocation import held_addresses
 from keepclose.model.service.types import Service
-from keepclose.testing.apiservers import Reply, serving
+from keepclose.testing.api_server import Reply, serving
 
 RANGES = "/apis/networking.k8s.io/v1/servicecidrs"
 SERVICES = "/api/v1/namespaces/default/services"

@@ -17,7 +17,7 @@ from keepclose.apiserver.serving.deleting import Asked, Deleter
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.storage.errors import Missing
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]
 PODS = "/api/v1/namespaces/shop/pods"

@@ -11,7 +11,7 @@ import pytest
 from keepclose.apiserver.status_errors import MOST_CAUSE_CHARACTERS, MOST_CAUSES, invalid
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 EVENTS = "/api/v1/namespaces/default/events"
 

@@ -16,7 +16,7 @@ from keepclose.apiserver.serving.application import MANY_VALUES
 from keepclose.apiserver.serving.fair_queue import Workers
 from keepclose.apiserver.serving.turns import Turns
 from keepclose.model.json_values import VALUES_MAX, JsonValuesError, decode_json
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 EVENTS = "/api/v1/namespaces/default/events"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

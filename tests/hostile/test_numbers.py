@@ -18,7 +18,7 @@ from keepclose.model.json_values import DEPTH_MAX, JsonDepthError, decode_json
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.numbers import INT64_MAX, parse_int64, parse_natural
 from keepclose.model.quantities import QUANTITY_CHARACTERS_MAX, millis
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"

@@ -16,7 +16,7 @@ import pytest
 from keepclose.apiserver.serving.fair_queue import Abandoned, Workers, collect_cycles
 from keepclose.apiserver.serving.turns import SHARE_SECONDS, TURN_SECONDS, Turns
 from keepclose.apiserver.status_errors import Failure
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.attackers import Attacker, Target
 from keepclose.testing.attacks import Tree
 from keepclose.testing.processes import embedded_server

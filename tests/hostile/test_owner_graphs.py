@@ -17,7 +17,7 @@ from keepclose.apiserver.registry.registry import strategies
 from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import PATIENCE, Served, serving
+from keepclose.testing.api_server import PATIENCE, Served, serving
 
 JsonObject = dict[str, Any]
 NODES = "/api/v1/nodes"

@@ -23,7 +23,7 @@ from rights_matrix import (
 
 from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
 from keepclose.apiserver.security.write_rights import restrict_own_node
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]
 NODE = BY_KIND["v1", "Node"]

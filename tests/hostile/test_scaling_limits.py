@@ -34,7 +34,7 @@ from keepclose.lab.workloads.types import (
 )
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.workload import Node
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.labs import Lab, workloads
 
 MOST = 2**31 - 1

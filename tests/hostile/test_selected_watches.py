@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 NODES = "/api/v1/nodes"
 MERGE = "application/merge-patch+json"

@@ -15,7 +15,7 @@ from keepclose.apiserver.serving.application import LARGE_BYTES, MOST_WATCHES
 from keepclose.apiserver.serving.attempts import Attempt
 from keepclose.apiserver.serving.loop_meter import LoopMeter
 from keepclose.apiserver.serving.options import MOST_SELECTOR_VALUES
-from keepclose.testing.apiservers import PATIENCE, Served, serving
+from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.attacks import ATTACKS, seed_pods
 from keepclose.testing.replaying import besieged
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.serving.writing import MAX_OBJECT_BYTES
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 JsonObject = dict[str, Any]
 NODES = "/api/v1/nodes"

@@ -11,7 +11,7 @@ import pytest
 from keepclose.apiserver.storage import store as storage
 from keepclose.apiserver.storage.errors import NoSpace
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 EVENTS = "/api/v1/namespaces/default/events"
 MERGE = "application/merge-patch+json"

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 JSON_PATCH = "application/json-patch+json"

@@ -16,7 +16,7 @@ from keepclose.kube.errors import ConfigError
 from keepclose.kube.yaml_nodes import TAG_DIRECTIVES_MAX, Limits, YamlError
 from keepclose.kube.yaml_values import read_yaml
 from keepclose.model.json_values import DEPTH_MAX
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 YAML = "application/yaml"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.kube.backoff import Backoff, TokenBucket
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 class Extreme(Random):

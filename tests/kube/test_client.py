@@ -31,7 +31,7 @@ from keepclose.kube.transport.transport import Request, Response
 from keepclose.model.core_kinds import Lease
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import node, pod, service
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 class Answer:

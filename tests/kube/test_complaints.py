@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from keepclose.kube.complaints import MOST_NAMED, Complaints
 from keepclose.kube.errors import Forbidden, Unauthorized
 from keepclose.model.field_errors import invalid
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 def test_a_failure_is_told_when_its_message_changes() -> None:

@@ -18,7 +18,7 @@ from keepclose.kube.errors import Unauthorized
 from keepclose.kube.kinds import NODES
 from keepclose.kube.transport.aiohttp_transport import Server
 from keepclose.testing.builders import node
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 PROGRAM = ExecSpec("client.authentication.k8s.io/v1", "/does/not/exist")
 

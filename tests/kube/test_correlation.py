@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keepclose.kube.correlation import Correlator, Recent, Tally
 from keepclose.model.meta import ObjectReference
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 WEB = ObjectReference(kind="Service", namespace="default", name="web", uid="u1", api_version="v1")
 API = ObjectReference(kind="Service", namespace="default", name="api", uid="u2", api_version="v1")

@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.kube.auth.credentials import ClientCertificate, Proof, SecretFile, StoredCredentials
 from keepclose.kube.errors import ConfigError
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 def replace(file: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from keepclose.kube.auth.credentials import ClientCertificate, Proof
 from keepclose.kube.auth.exec_plugin import ExecCredentials, ExecSpec
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import ConfigError
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 V1 = "client.authentication.k8s.io/v1"
 V1BETA1 = "client.authentication.k8s.io/v1beta1"

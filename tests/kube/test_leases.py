@@ -18,9 +18,9 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.core_kinds import Lease, LeaseSpec
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
-from keepclose.testing.scriptedstreams import STALL, Answer, FakeResponse, failure, refusal
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
+from keepclose.testing.scripted_streams import STALL, Answer, FakeResponse, failure, refusal
 
 KEY = NamespacedName("kube-system", "keepclose")
 

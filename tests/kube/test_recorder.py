@@ -16,9 +16,9 @@ from keepclose.kube.kinds import EVENTS
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.core_kinds import Event, EventSource
 from keepclose.model.meta import ObjectReference
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
-from keepclose.testing.scriptedstreams import Answer, failure, lost, refusal
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
+from keepclose.testing.scripted_streams import Answer, failure, lost, refusal
 
 WEB = ObjectReference(kind="Service", namespace="default", name="web", uid="u1", api_version="v1")
 NODE = ObjectReference(kind="Node", name="n1", uid="u2", api_version="v1")

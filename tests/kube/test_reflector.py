@@ -20,9 +20,9 @@ from keepclose.kube.transport.transport import Request
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import pod
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
-from keepclose.testing.scriptedstreams import (
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
+from keepclose.testing.scripted_streams import (
     CUT,
     STALL,
     Answer,

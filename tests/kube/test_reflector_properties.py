@@ -18,10 +18,10 @@ from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import pod
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.fakewatches import FakeWatch
-from keepclose.testing.scriptedstreams import (
+from keepclose.testing.scripted_streams import (
     STALL,
     Answer,
     bookmark,

@@ -9,7 +9,7 @@ from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.echoes import EchoTransport
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 async def test_an_object_with_a_name_is_replaced_and_one_without_is_created() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from keepclose.kube.watchdog import Watchdog
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 async def read(clock: FakeClock, dog: Watchdog, pauses: list[float]) -> None:

@@ -26,7 +26,7 @@ from keepclose.kube.watch.stream import EventDecoder, Lines, WatchEvent, read_ev
 from keepclose.model.configuration import ConfigMap
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import pod
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 def line(event_type: str, obj: Any) -> bytes:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 def next_of(queue: WorkQueue[str]) -> asyncio.Future[str | None]:

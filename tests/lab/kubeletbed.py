@@ -18,7 +18,7 @@ from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodNetwork
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.apiservers import PATIENCE, Served
+from keepclose.testing.api_server import PATIENCE, Served
 from keepclose.testing.controllers import CLOCK, World, world
 from keepclose.testing.wires import Wire, written
 

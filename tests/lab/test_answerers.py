@@ -15,7 +15,7 @@ from keepclose.lab.kubelet.pod_servers import (
     DatagramAnswerer,
     HttpAnswerer,
 )
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 
 ZONES = ["zone-a"]
 WEB = Answers(pod="web", node="n1", zone=lambda: ZONES[-1])

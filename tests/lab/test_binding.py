@@ -14,7 +14,7 @@ from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import World, opened
 from keepclose.testing.labs import CLOCK
 

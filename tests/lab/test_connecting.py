@@ -17,7 +17,7 @@ from keepclose.lab.network.underlay import Place, Underlay
 from keepclose.lab.traffic.answers import Answer, Failure
 from keepclose.lab.traffic.connections import AT_ONCE, BATCH, Caller, connect_all
 from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.underlays import underlay_or_skip
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from keepclose.kube.cache import Cache
 from keepclose.lab.workloads.expectations import DOUBT_S, PATIENCE_S, Expectations, Watermarks
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import ReplicaSet
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 def made() -> tuple[FakeClock, Cache[WorkloadPod], Expectations]:

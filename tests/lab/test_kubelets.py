@@ -17,8 +17,8 @@ from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod, ReadinessGate
 from keepclose.model.meta import NamespacedName
 from keepclose.system.namespaces import NetworkError
-from keepclose.testing.apiservers import Served, serving
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.api_server import Served, serving
+from keepclose.testing.fake_clock import FakeClock
 
 WEB = NamespacedName("default", "web")
 

@@ -9,9 +9,9 @@ from keepclose.kube.kinds import Kind
 from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
 from keepclose.lab.network.addresses import node_addresses
 from keepclose.lab.workloads.pods import PODS
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 from keepclose.testing.controllers import World, opened, world
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 NODES: Kind[dict[str, Any]] = Kind("", "v1", "nodes", "Node", False, dict)
 ZONE = "topology.kubernetes.io/zone"

@@ -22,8 +22,8 @@ from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.underlay import Underlay
 from keepclose.model.meta import NamespacedName
 from keepclose.system.namespaces import Namespace, make_namespace
-from keepclose.testing.apiservers import PATIENCE, serving
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.api_server import PATIENCE, serving
+from keepclose.testing.fake_clock import FakeClock
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 T = TypeVar("T")

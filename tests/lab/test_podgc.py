@@ -11,8 +11,8 @@ from keepclose.lab.podgc import QUARANTINE_S, PodCollector
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.pods import PODS, PodStatus
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
 
 N0 = NamespacedName("", "n0")
 

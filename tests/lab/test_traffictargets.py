@@ -25,7 +25,7 @@ from keepclose.model.service.types import (
     ServiceStatus,
 )
 from keepclose.model.well_known import PROXY_NAME_LABEL
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.builders import service
 from keepclose.testing.proxies import cluster_of
 

@@ -17,7 +17,7 @@ from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.workloads.pods import PODS
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.system.namespaces import NetworkError
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 
 
 @pytest.fixture

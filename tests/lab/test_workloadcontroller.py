@@ -27,7 +27,7 @@ from keepclose.lab.workloads.types import (
     JsonObject,
 )
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 from keepclose.testing.controllers import opened
 from keepclose.testing.labs import CLOCK, Lab, tending, workloads
 

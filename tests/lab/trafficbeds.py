@@ -21,7 +21,7 @@ from keepclose.lab.view import LabView
 from keepclose.model.gates import FeatureGates
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.select_writer import WriterSettings, choose_writer
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.proxies import ProxyCluster, cluster_of
 from keepclose.testing.underlays import underlay_or_skip
 

@@ -15,7 +15,7 @@ from keepclose.lab.faults.node_status import JsonObject
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS
 from keepclose.system.namespaces import NetworkError
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.labs import Lab, StubKubelet, workloads
 
 ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b", "n4": "zone-b"}

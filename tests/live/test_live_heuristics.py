@@ -21,7 +21,7 @@ from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import TRAFFIC_DISTRIBUTION_ANNOTATION
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.controllers import World
 
 GATES = FeatureGates().with_gates(

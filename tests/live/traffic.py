@@ -16,7 +16,7 @@ from keepclose.model.well_known import FOR_ZONE_LABEL, SERVICE_NAME_LABEL
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.controllers import CLOCK, World
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import keepclose
 from keepclose.system.threads import finish, finish_in_thread, open_in_thread
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 
 SOURCE = Path(keepclose.__file__).parent
 

@@ -19,7 +19,7 @@ from keepclose.controller.controller import Controller
 from keepclose.model.service.types import Service
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import World, world
 from keepclose.testing.netanswers import answering, calling
 from keepclose.testing.nettopology import (

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from loads import Load, loading
 
 from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.netanswers import Answer, answering, ask, calling
 from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared
 from keepclose.testing.nettopology import (

@@ -18,13 +18,13 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
 from keepclose.model.workload import NodeAddress
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.builders import node
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.proxies import FakeCounters, FakeFlows
-from keepclose.testing.scriptedstreams import FakeResponse
+from keepclose.testing.recording_writer import RecordingWriter
+from keepclose.testing.scripted_streams import FakeResponse
 
 OUTAGE_S: Final = 3600
 

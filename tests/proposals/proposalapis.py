@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from keepclose.testing.apiservers import Api, Reply
+from keepclose.testing.api_server import Api, Reply
 
 JsonObject = dict[str, Any]
 MERGE_PATCH: Final = "application/merge-patch+json"

@@ -28,7 +28,7 @@ from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import Flaws
 from keepclose.testing.builders import node
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.proxies import FakeFlows
 
 

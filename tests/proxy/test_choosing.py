@@ -22,9 +22,9 @@ from keepclose.proxy.nft.requirements import (
 from keepclose.proxy.nft.select_writer import CannotProgramError, WriterSettings, choose_writer
 from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.process import fit_settings
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.netns import namespaces_or_skip
+from keepclose.testing.recording_writer import RecordingWriter
 
 
 async def test_the_library_is_taken_where_it_works() -> None:

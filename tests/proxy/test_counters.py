@@ -14,15 +14,15 @@ from keepclose.proxy.elementcounts import ElementCount, read_counts, read_some_c
 from keepclose.proxy.nft.element_messages import decode_key, encode_key
 from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import Family
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.testing.builders import endpoint, endpoint_slice, service
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.netns import namespaces_or_skip
 from keepclose.testing.proxies import FakeCounters
+from keepclose.testing.recording_writer import RecordingWriter
 
 GATES = FeatureGates()
 

@@ -14,7 +14,7 @@ from keepclose.model.meta import ObjectMeta
 from keepclose.model.workload import Node, NodeSpec, Taint
 from keepclose.proxy.health import HealthServer, HealthState, format_time, is_eligible
 from keepclose.proxy.listening import listen_here
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.ports import reserved_port
 
 NODE = Node(metadata=ObjectMeta(name="n1"))

@@ -26,10 +26,10 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.proxy.nft.nft_command import NftCommandWriter
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import FAMILIES
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.netns import Namespace, namespaces_or_skip
+from keepclose.testing.recording_writer import RecordingWriter
 
 GOOD = NamespacedName("default", "good")
 NASTY = 'a"; flush ruleset\n} é*\\$(\x00#'

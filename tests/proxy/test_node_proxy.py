@@ -27,9 +27,9 @@ from keepclose.model.well_known import (
 )
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.writer import Failure, NftError
-from keepclose.proxy.recording import RecordingWriter
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted, plain
+from keepclose.testing.recording_writer import RecordingWriter
 
 WEB = NamespacedName("default", "web")
 

@@ -25,12 +25,11 @@ from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.health import HealthServer, format_time
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
 from keepclose.proxy.nft.writer import Failure, NftError
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.netns import Namespace, namespaces_or_skip
 from keepclose.testing.proxies import (
     FakeCounters,
@@ -39,7 +38,8 @@ from keepclose.testing.proxies import (
     cluster_of,
     plain,
 )
-from keepclose.testing.scriptedstreams import FakeResponse
+from keepclose.testing.recording_writer import RecordingWriter
+from keepclose.testing.scripted_streams import FakeResponse
 
 START = "2023-11-14T22:13:20Z"
 WATCHED = ("services", "endpointslices.discovery.k8s.io", "nodes")

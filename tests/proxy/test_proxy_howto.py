@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from keepclose.proxy.counters.metrics import Metrics
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared
 from keepclose.testing.nettopology import NodePlan, topology_or_skip
 from keepclose.testing.proxies import cluster_of, plain

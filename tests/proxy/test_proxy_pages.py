@@ -8,11 +8,11 @@ import aiohttp
 import msgspec
 
 from keepclose.proxy.pages import Pages
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import EndpointStatus, ProxyStatus
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
+from keepclose.testing.recording_writer import RecordingWriter
 
 
 async def test_the_pages(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from keepclose.proxy.dryrun import DryRunWriter
 from keepclose.proxy.listening import listen_here
 from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.process import Address, Surroundings, find_families, serve, tune_conntrack
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.sysctls import ConntrackSettings
-from keepclose.testing.apiservers import PATIENCE, Served, serving
+from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import CLOCK, ProxyCluster, cluster_of, plain
+from keepclose.testing.recording_writer import RecordingWriter
 
 SETTINGS = ProxySettings("n1", min_sync_s=0.0, node_wait_s=0.0, families=("IPv4",))
 

@@ -19,12 +19,12 @@ from keepclose.proxy.family import FamilyProxy
 from keepclose.proxy.health import HealthState
 from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.own_node import OwnNode
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import Flaws
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.proxies import FakeFlows
+from keepclose.testing.recording_writer import RecordingWriter
 
 BUSY = NftError("Device or resource busy", failure=Failure.BUSY)
 GONE = NftError("No such file or directory", failure=Failure.NOT_FOUND)

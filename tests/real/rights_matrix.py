@@ -22,7 +22,7 @@ from keepclose.apiserver.auth.users import (
     role_user,
 )
 from keepclose.apiserver.registry.resources import RESOURCES, SUBRESOURCE_VERBS, Resource
-from keepclose.testing.apiservers import Api, Reply
+from keepclose.testing.api_server import Api, Reply
 
 JsonObject = dict[str, Any]
 IDENTITIES: Final[dict[str, User]] = {

@@ -21,7 +21,7 @@ from rights_matrix import (
     send,
 )
 
-from keepclose.testing.apiservers import Api, Reply, connected, serving
+from keepclose.testing.api_server import Api, Reply, connected, serving
 
 pytestmark = pytest.mark.real
 JsonObject = dict[str, Any]

@@ -24,7 +24,7 @@ from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES
 from keepclose.lab.network.relays import Relay
 from keepclose.model.service.types import Service
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.netanswers import PORT, SILENCE, Answer, Silence, answering, ask, calling
 from keepclose.testing.netns import Namespace
 from keepclose.testing.netproxies import prepared, started

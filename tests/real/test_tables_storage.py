@@ -32,7 +32,7 @@ from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.model.service.defaults import hide_on_read
 from keepclose.model.service.strategy import normalize_cluster_ips, patch_allocated_values
 from keepclose.model.service.types import Service
-from keepclose.testing.apiservers import Reply, Served, serving
+from keepclose.testing.api_server import Reply, Served, serving
 
 pytestmark = pytest.mark.real
 

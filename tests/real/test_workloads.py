@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from programs import program
 
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.labs import Lab, workloads
 
 # The manifest by which KEP-4444 tries an upgrade, as it stands there.

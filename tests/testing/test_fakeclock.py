@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keepclose.testing.fakeclock import FakeClock
+from keepclose.testing.fake_clock import FakeClock
 
 
 async def test_sleepers_wake_in_the_order_in_which_they_are_due() -> None:

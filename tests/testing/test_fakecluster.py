@@ -25,9 +25,9 @@ from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, Kind
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import node, pod
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.fakecluster import FakeCluster, merge
-from keepclose.testing.scriptedstreams import failure
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster, merge
+from keepclose.testing.scripted_streams import failure
 
 
 class Site:

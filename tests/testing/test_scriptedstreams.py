@@ -9,8 +9,8 @@ import pytest
 
 from keepclose.kube.errors import ConnectionLost, ConnectionRefused, TimedOut
 from keepclose.kube.transport.transport import Request
-from keepclose.testing.fakeclock import FakeClock
-from keepclose.testing.scriptedstreams import (
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.scripted_streams import (
     CUT,
     STALL,
     Answer,

@@ -48,7 +48,7 @@ from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Pod
 from keepclose.reconcile.settings import COMPONENT, ControllerSettings
 from keepclose.slices.settings import Cluster
-from keepclose.testing.apiservers import PATIENCE, Served
+from keepclose.testing.api_server import PATIENCE, Served
 from keepclose.testing.crowds import do_all
 from keepclose.testing.wires import Wire
 

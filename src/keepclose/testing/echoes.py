@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from keepclose.kube.transport.transport import Request
-from keepclose.testing.scriptedstreams import FakeResponse, status_of
+from keepclose.testing.scripted_streams import FakeResponse, status_of
 
 
 class EchoTransport:

@@ -15,7 +15,7 @@ import msgspec
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConnectionLost, TransportError
-from keepclose.testing.scriptedstreams import HOST, bookmark, status_of
+from keepclose.testing.scripted_streams import HOST, bookmark, status_of
 
 JsonObject = dict[str, Any]
 BOOKMARK_S: Final = 60.0

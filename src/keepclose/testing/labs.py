@@ -32,7 +32,7 @@ from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.workloads.controller import WorkloadController
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.apiservers import PATIENCE, Served
+from keepclose.testing.api_server import PATIENCE, Served
 from keepclose.testing.controllers import World, opened
 from keepclose.testing.wires import Wire
 

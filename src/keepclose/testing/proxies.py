@@ -36,7 +36,7 @@ from keepclose.proxy.nft.element_messages import encode_key
 from keepclose.proxy.nft.writer import Family, NftWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.ruleset.tables import ElementKey
-from keepclose.testing.apiservers import PATIENCE, Served
+from keepclose.testing.api_server import PATIENCE, Served
 
 CLOCK: Final = SystemClock()
 NAMESPACE: Final = "default"

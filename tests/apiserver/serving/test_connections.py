@@ -12,7 +12,7 @@ import structlog
 from keepclose.apiserver.http import connection
 from keepclose.apiserver.http.messages import Answer, Request, Stream
 from keepclose.apiserver.http.server import Server
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 
 
 class Numbers:

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from keepclose.apiserver.auth.certificates import Authority
-from keepclose.testing.apiservers import PATIENCE, Api, Served, connected, serving
+from keepclose.testing.api_server import PATIENCE, Api, Served, connected, serving
 from keepclose.testing.certificates import Authority as Stranger
 
 JsonObject = dict[str, Any]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 PODS = "/api/v1/namespaces/default/pods"
 

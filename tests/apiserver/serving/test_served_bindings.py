@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from keepclose.testing.apiservers import Reply, Served
+from keepclose.testing.api_server import Reply, Served
 
 JsonObject = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.testing.apiservers import Served
+from keepclose.testing.api_server import Served
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -13,7 +13,7 @@ from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.storage.errors import StorageError
-from keepclose.testing.apiservers import PATIENCE, Served
+from keepclose.testing.api_server import PATIENCE, Served
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from keepclose.apiserver.registry.resources import SERVED
-from keepclose.testing.apiservers import Served
+from keepclose.testing.api_server import Served
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

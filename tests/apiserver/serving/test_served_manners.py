@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from keepclose.testing.apiservers import Served
+from keepclose.testing.api_server import Served
 
 JsonObject = dict[str, Any]
 MERGE_PATCH: Final = "application/merge-patch+json"

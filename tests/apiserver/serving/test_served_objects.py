@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from keepclose.apiserver.registry.resources import RESOURCES, Resource
-from keepclose.testing.apiservers import Served
+from keepclose.testing.api_server import Served
 
 JsonObject = dict[str, Any]
 JSON_PATCH = "application/json-patch+json"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.testing.apiservers import PATIENCE, Events, Served, serving
+from keepclose.testing.api_server import PATIENCE, Events, Served, serving
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -15,7 +15,7 @@ from keepclose.apiserver.serving.options import parse_query, read_list_options
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.apiservers import PATIENCE
+from keepclose.testing.api_server import PATIENCE
 
 MAP = BY_KIND["v1", "ConfigMap"]
 

@@ -17,7 +17,7 @@ from keepclose.model.gates import DEFAULT_GATES, Gate, GateError, parse_gates
 from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.routing.subsets import Approach, SubsetOptions
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, service
 from keepclose.testing.controllers import World, world
 

@@ -24,7 +24,7 @@ from keepclose.model.well_known import (
     SUBSETTING_ANNOTATION,
 )
 from keepclose.routing.port_endpoints import NodeView
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.controllers import World, world
 

@@ -20,7 +20,7 @@ from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, pod
 from keepclose.testing.controllers import world
 from keepclose.testing.nettopology import NodePlan

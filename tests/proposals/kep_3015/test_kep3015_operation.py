@@ -36,11 +36,11 @@ from keepclose.model.addresses import IPV4
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import HOSTNAME_LABEL
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.routing.selection import PacketVerdict
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.controllers import World
 from keepclose.testing.proxies import cluster_of, hinted
+from keepclose.testing.recording_writer import RecordingWriter
 
 COUNT = "endpoint_slice_controller_services_count_by_traffic_distribution"
 SYNCS = "endpoint_slice_controller_syncs_total"

@@ -21,7 +21,7 @@ from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import parse_gates
 from keepclose.slices.service_planner import ServicePlan
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import World
 
 OFF = parse_gates("PreferSameTrafficDistribution=false")

@@ -28,7 +28,7 @@ from keepclose.kube.kinds import PODS, SERVICES
 from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
 from keepclose.routing.service_ports import routed_ports
 from keepclose.routing.strategy import Verdict
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import World, world
 
 OFF = parse_gates("PreferSameTrafficDistribution=false")

@@ -12,7 +12,7 @@ from webobjects import web
 
 from keepclose.model.gates import parse_gates
 from keepclose.routing.selection import DROPPED
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.netanswers import Silence
 from keepclose.testing.nettopology import NodePlan
 

@@ -36,7 +36,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
 from keepclose.model.service.types import Service
 from keepclose.ruleset import Listing
-from keepclose.testing.apiservers import Served, serving
+from keepclose.testing.api_server import Served, serving
 from keepclose.testing.controllers import world
 
 JsonObject = dict[str, Any]

@@ -15,7 +15,7 @@ from webobjects import web
 
 from keepclose.model.gates import parse_gates
 from keepclose.routing.service_ports import TrafficPolicy, routed_ports
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.nettopology import NodePlan
 
 SERVICES = "/api/v1/namespaces/default/services"

@@ -32,7 +32,7 @@ from traffic import reached
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.routing.node_level import NodeLevelMode
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import World, world
 
 MANUAL = {HINTS: "Node"}

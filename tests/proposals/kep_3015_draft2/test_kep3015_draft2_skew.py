@@ -39,7 +39,7 @@ from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.ruleset.packets import Packet
 from keepclose.slices.settings import Settings
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, pod
 from keepclose.testing.controllers import World, world
 from keepclose.testing.nettopology import NodePlan

@@ -21,7 +21,7 @@ from keepclose.controller.metrics import Metrics
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
-from keepclose.testing.apiservers import serving
+from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import QUICK, World, world
 
 OFF = parse_gates("ServiceTrafficDistribution=false")

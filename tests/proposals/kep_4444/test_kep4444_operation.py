@@ -23,11 +23,11 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.nft.writer import Failure, NftError
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.routing.reasons import ReasonCode
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.controllers import QUICK, World
 from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted
+from keepclose.testing.recording_writer import RecordingWriter
 
 COUNT = "endpoint_slice_controller_services_count_by_traffic_distribution"
 SYNCS = "endpoint_slice_controller_syncs_total"

@@ -16,11 +16,11 @@ from sights import STATUS, conditions, hints, quick
 from keepclose.kube.kinds import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import Condition
-from keepclose.proxy.recording import RecordingWriter
 from keepclose.routing.balanced import BALANCED
-from keepclose.testing.apiservers import PATIENCE, serving
+from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.controllers import World, world
 from keepclose.testing.proxies import cluster_of
+from keepclose.testing.recording_writer import RecordingWriter
 
 ACCEPTED = "TrafficDistributionAccepted"
 PROGRAMMED = "TrafficDistributionProgrammed"

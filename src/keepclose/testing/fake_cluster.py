@@ -19,9 +19,9 @@ from keepclose.kube.errors import ConnectionLost
 from keepclose.kube.kinds import Kind
 from keepclose.kube.transport.transport import Request
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.fakestore import Change, Compacted, FakeStore, JsonObject
+from keepclose.testing.fake_cluster_state import Change, Compacted, FakeStore, JsonObject
 from keepclose.testing.fakewatches import FakeWatch
-from keepclose.testing.scriptedstreams import (
+from keepclose.testing.scripted_streams import (
     HOST,
     Answer,
     FakeResponse,
