@@ -62,12 +62,12 @@ ANNOTATIONS = {
     " Service, a number above 0; instead of `--subsetting-starting-threshold`.",
     well_known.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"
     " below it ends, a whole number; instead of `--subsetting-padding`.",
-    well_known.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above 0"
-    " such as 0.5; instead of `--subsetting-overload-threshold`.",
+    well_known.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above"
+    " 0 such as 0.5; instead of `--subsetting-overload-threshold`.",
     well_known.NODE_TOPOLOGY_ANNOTATION: "`Enabled`: node hints on top of zone hints; `Auto`: where"
     " one DaemonSet is on nearly every node; `Disabled`: never.",
-    well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "Says `spec.trafficDistribution` where an API server"
-    " refuses the value; wins over the field.",
+    well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "Says `spec.trafficDistribution` where an API"
+    " server refuses the value; wins over the field.",
     well_known.INTERNAL_POLICY_ANNOTATION: "Says `internalTrafficPolicy` likewise: `Cluster`,"
     " `Local` or `PreferLocal`.",
     well_known.EXTERNAL_POLICY_ANNOTATION: "Says `externalTrafficPolicy` likewise.",

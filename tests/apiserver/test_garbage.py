@@ -17,9 +17,9 @@ from keepclose.apiserver.registry.deletion import (
     decide_deletion,
 )
 from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
-from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.kinds import NOW, Kinds, raw
 

@@ -19,8 +19,8 @@ from keepclose.apiserver.registry.deletion import (
     refuse_new_content,
 )
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.apiserver.status_errors import Failure
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 LATER = "2026-01-02T03:04:35Z"

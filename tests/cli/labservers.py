@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from keepclose.lab.cluster.control import ControlServer, Handler, JsonObject, Tell
+from keepclose.lab.cluster.control import ControlServer, Handler, Tell
 from keepclose.lab.refusals import LabRefusal
+from keepclose.model.json_values import JsonObject
 
 Reply = JsonObject | LabRefusal
 

@@ -29,6 +29,7 @@ from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES,
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
@@ -38,7 +39,7 @@ from keepclose.slices.settings import Cluster
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
-from keepclose.testing.fake_cluster_state import FakeStore, JsonObject
+from keepclose.testing.fake_cluster_state import FakeStore
 from keepclose.testing.scripted_streams import FakeResponse, failure
 
 _KINDS: dict[type, Kind[Any]] = {

@@ -26,12 +26,12 @@ from keepclose.lab.workloads.types import (
     DaemonSetSpec,
     Deployment,
     DeploymentSpec,
-    JsonObject,
     ReplicaSet,
     ReplicaSetSpec,
     RollingUpdate,
     Strategy,
 )
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.workload import Node
 from keepclose.testing.api_server import serving

@@ -11,7 +11,6 @@ from keepclose.lab.faults.node_status import (
     CORDON_ANNOTATION,
     UNREACHABLE,
     ZONE_ANNOTATION,
-    JsonObject,
     MarkedNode,
     cordon_patch,
     home_patch,
@@ -23,6 +22,7 @@ from keepclose.lab.faults.node_status import (
     untaint,
     zone_patch,
 )
+from keepclose.model.json_values import JsonObject
 from keepclose.model.well_known import ZONE_LABEL
 
 TIME = "2026-11-16T05:00:00Z"

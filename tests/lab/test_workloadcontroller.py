@@ -19,13 +19,8 @@ from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pod_writes import PodWriter
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
-from keepclose.lab.workloads.types import (
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    Deployment,
-    JsonObject,
-)
+from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, Deployment
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import Served, serving
 from keepclose.testing.controllers import opened

@@ -11,9 +11,9 @@ from typing import Any
 from keepclose.kube.client import Client
 from keepclose.kube.kinds import Kind
 from keepclose.lab.faults.injector import Troubles
-from keepclose.lab.faults.node_status import JsonObject
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS
+from keepclose.model.json_values import JsonObject
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.labs import Lab, StubKubelet, workloads

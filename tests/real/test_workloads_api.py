@@ -12,7 +12,8 @@ from apis import Api, serving
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import NODES, Kind
 from keepclose.lab.workloads.pods import PODS
-from keepclose.lab.workloads.types import DEPLOYMENTS, REPLICA_SETS, JsonObject
+from keepclose.lab.workloads.types import DEPLOYMENTS, REPLICA_SETS
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.controllers import opened
 from keepclose.testing.labs import Lab, tending

@@ -7,12 +7,11 @@ back as the same object.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from keepclose.apiserver.registry.resources import Resource
+from keepclose.model.json_values import JsonObject
 from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
-
-JsonObject = dict[str, Any]
 
 EVENTS_API: Final = "events.k8s.io/v1"
 OLD_SLICES_API: Final = "discovery.k8s.io/v1beta1"

@@ -7,7 +7,7 @@ Both are made from the table of resources, in the form and order of a kube-apise
 from __future__ import annotations
 
 import platform
-from typing import Any, Final
+from typing import Final
 
 from keepclose.apiserver.registry.resources import (
     RESOURCES,
@@ -16,8 +16,8 @@ from keepclose.apiserver.registry.resources import (
     USUAL_SUBRESOURCE_VERBS,
     Resource,
 )
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 # The release whose behaviour is followed.
 GIT_VERSION: Final = "v1.36.3+keepclose"
 # How many releases back a real kube-apiserver can emulate.

@@ -8,7 +8,7 @@ one exception is a start with another certificate authority than the ConfigMap h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,8 +20,7 @@ from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import Writer
 from keepclose.apiserver.storage.entries import DELETED, Change
 from keepclose.apiserver.storage.store import Store
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 SERVICE_ACCOUNT: Final = "default"
 ROOT_CA: Final = "kube-root-ca.crt"

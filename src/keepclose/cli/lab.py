@@ -12,8 +12,9 @@ import typer
 from keepclose.cli.exit import fail
 from keepclose.cli.lab_gates import gates
 from keepclose.cli.lab_slo import slo
-from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask, complete_hints
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask, complete_hints
 from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json, say, show_passing
+from keepclose.model.json_values import JsonObject
 
 _COLUMNS: Final = ("NODE", "ZONE", "STATE", "PODS", "READY")
 _Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.")]

@@ -7,9 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, JsonObject, ask
+from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
 from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json, say, show_passing
 from keepclose.cli.render.progress import tell_nobody
+from keepclose.model.json_values import JsonObject
 from keepclose.model.plain_text import make_plain
 
 _COLUMNS: Final = (

@@ -8,14 +8,14 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from keepclose.cli.exit import fail
 from keepclose.cli.render.progress import tell_nobody
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 # NB: keepclose.lab.cluster.data_dir has it too; loading that takes longer than --help may.
 DEFAULT_DIR: Final = Path("~/.keepclose")
 _VARIABLE: Final = "KEEPCLOSE_DATA_DIR"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from keepclose.cli.exit import fail
 from keepclose.cli.labcalls import name_program, quote
 from keepclose.cli.options import read_gates
 from keepclose.cli.render.output import say
+from keepclose.model.json_values import JsonObject
 
 if TYPE_CHECKING:
     from keepclose.cli.manifests.documents import Draft, Flaw
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from keepclose.lab.cluster.data_dir import ClusterState, Home
     from keepclose.lab.cluster.supervisor import ClusterSettings, Step
     from keepclose.model.gates import FeatureGates
-
-JsonObject = dict[str, Any]
 
 
 def up(

@@ -13,9 +13,9 @@ import msgspec
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ApiError, KubeError, NotFound
 from keepclose.kube.kinds import NAMESPACES, Kind
+from keepclose.model.json_values import JsonObject
 
 MANAGER: Final = "keepclose-up"
-JsonObject = dict[str, Any]
 
 
 class ApplyError(Exception):

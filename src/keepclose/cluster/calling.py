@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from keepclose.lab.cluster.control import socket_address
+from keepclose.model.json_values import JsonObject
 from keepclose.system.private_files import BrokenFileError, PrivateDirectory
-
-JsonObject = dict[str, Any]
 
 
 class CallError(Exception):

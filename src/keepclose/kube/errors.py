@@ -22,13 +22,12 @@ A message says what failed, on what, and what to do about it. Other statuses are
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from keepclose.model.field_errors import Cause
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 
 class KubeError(Exception):

@@ -26,10 +26,10 @@ from keepclose.lab.workloads.types import (
     REPLICA_SETS,
     Deployment,
     DeploymentStatus,
-    JsonObject,
     ReplicaSet,
     reference_to,
 )
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 
 

@@ -17,7 +17,8 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import NotFound
 from keepclose.kube.kinds import Kind
 from keepclose.lab.workloads.pods import controller_of
-from keepclose.lab.workloads.types import JsonObject, Workload, owned_by
+from keepclose.lab.workloads.types import Workload, owned_by
+from keepclose.model.json_values import JsonObject
 
 T = TypeVar("T", bound=Named)
 

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.lab.workloads.pods import PodSpec, WorkloadPod
-from keepclose.lab.workloads.types import DaemonSet, JsonObject, ReplicaSet, owned_by
+from keepclose.lab.workloads.types import DaemonSet, ReplicaSet, owned_by
 from keepclose.model.decoding import Rejected, convert_as
+from keepclose.model.json_values import JsonObject
 
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5

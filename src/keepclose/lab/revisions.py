@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.lab.workloads.rolling_update import deployment_bounds
-from keepclose.lab.workloads.types import Deployment, JsonObject, ReplicaSet, owned_by
+from keepclose.lab.workloads.types import Deployment, ReplicaSet, owned_by
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.numbers import parse_natural
 

@@ -9,11 +9,12 @@ beside them; the draft guesses nothing of those. Only objects are made here; not
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.slo.figures import Guess
 from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.policy_validation import (
     CLUSTER_POLICY,
     LOCAL_POLICY,
@@ -26,7 +27,6 @@ from keepclose.model.well_known import (
     PREFER_SAME_ZONE,
 )
 
-JsonObject = dict[str, Any]
 EVERYWHERE: Final = "everywhere"
 """The DaemonSet with a pod on every node."""
 SOME: Final = "some"

@@ -9,12 +9,8 @@ from typing import Final
 
 import msgspec
 
-from keepclose.lab.workloads.types import (
-    DaemonSetStatus,
-    DeploymentStatus,
-    JsonObject,
-    ReplicaSetStatus,
-)
+from keepclose.lab.workloads.types import DaemonSetStatus, DeploymentStatus, ReplicaSetStatus
+from keepclose.model.json_values import JsonObject
 
 Status = DeploymentStatus | ReplicaSetStatus | DaemonSetStatus
 # The API shows these even when they are 0.

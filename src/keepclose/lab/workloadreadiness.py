@@ -6,7 +6,7 @@ done, because its first pods may be about to come.
 
 from __future__ import annotations
 
-from keepclose.lab.workloads.types import JsonObject
+from keepclose.model.json_values import JsonObject
 
 
 def ready_count(workload: JsonObject) -> int | None:

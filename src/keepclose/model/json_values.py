@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+JsonObject = dict[str, Any]
+
 # Three calls a level, which is what the greediest walk takes, must fit into a stack of 1,000.
 DEPTH_MAX: Final = 200
 # The largest EndpointSlice, of 1,000 endpoints, has 20,000; so many take 30 ms to decode.

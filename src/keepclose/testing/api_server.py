@@ -22,8 +22,8 @@ import aiohttp
 import msgspec
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 PATIENCE: Final = 60.0
 """Seconds after which something that should have happened is held to be lost."""
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.apiserver.storage.store import Store
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.attackers import NODE, Attacker, Reply, Wire
 from keepclose.testing.replaying import Attack, Strike
 
-JsonObject = dict[str, Any]
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 YAML: Final = "application/yaml"
 MERGE: Final = "application/merge-patch+json"

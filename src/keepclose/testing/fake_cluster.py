@@ -18,8 +18,9 @@ from keepclose.kube import kinds
 from keepclose.kube.errors import ConnectionLost
 from keepclose.kube.kinds import Kind
 from keepclose.kube.transport.transport import Request
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.fake_cluster_state import Change, Compacted, FakeStore, JsonObject
+from keepclose.testing.fake_cluster_state import Change, Compacted, FakeStore
 from keepclose.testing.fakewatches import FakeWatch
 from keepclose.testing.scripted_streams import (
     HOST,

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 
-JsonObject = dict[str, Any]
 Listener = Callable[["Change"], None]
 
 

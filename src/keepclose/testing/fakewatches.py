@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConnectionLost, TransportError
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.scripted_streams import HOST, bookmark, status_of
 
-JsonObject = dict[str, Any]
 BOOKMARK_S: Final = 60.0
 GARBAGE: Final = b"<html>502 Bad Gateway</html>\n"
 

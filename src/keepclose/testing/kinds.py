@@ -13,9 +13,10 @@ import msgspec
 from keepclose.apiserver.registry.metadata import metadata_causes
 from keepclose.apiserver.registry.registry import AllocationSettings, strategies
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
+from keepclose.apiserver.registry.strategy import Context, Strategy
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
+from keepclose.model.json_values import JsonObject
 
 NOW: Final = "2026-01-02T03:04:05Z"
 

@@ -10,9 +10,10 @@ import structlog
 
 from keepclose.apiserver.registry.deletion import Propagation
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
+from keepclose.apiserver.registry.strategy import Context, Strategy
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.storage.errors import StorageError
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.api_server import PATIENCE, Served
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
 from keepclose.testing.kinds import Kinds, raw
 

@@ -6,8 +6,8 @@ from copy import deepcopy
 
 import pytest
 
-from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import Kinds, raw
 
 HINTED = {

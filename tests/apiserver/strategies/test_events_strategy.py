@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 
 from keepclose.apiserver.registry.events import strict_event_causes
-from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 NOT_A_NAME = (

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.strategies.label_selectors import (
-    JsonObject,
-    matches,
-    selector_causes,
-    selector_text,
-)
+from keepclose.apiserver.strategies.label_selectors import matches, selector_causes, selector_text
+from keepclose.model.json_values import JsonObject
 
 EXPRESSIONS: JsonObject = {
     "matchLabels": {"b": "2"},

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
+from keepclose.apiserver.registry.strategy import Context, Strategy
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.model.gates import FeatureGates
+from keepclose.model.json_values import JsonObject
 
 CONTEXT = Context(FeatureGates(), "2026-01-01T00:00:00Z")
 

@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.apiserver.registry.pod_templates import quality_of_service
 from keepclose.apiserver.registry.pods import FIXED_SPEC
-from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_SENTENCE
 from keepclose.testing.kinds import NOW, Kinds, raw
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.strategies.scale import scale_of, write_scale
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import raw
 
 DEPLOYMENTS = BY_KIND["apps/v1", "Deployment"]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.registry.services import ServiceStrategy
-from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_VALUE_SENTENCE
 from keepclose.testing.kinds import Kinds, raw
 

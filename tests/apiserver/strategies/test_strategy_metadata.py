@@ -11,9 +11,9 @@ from keepclose.apiserver.registry.metadata import (
     read_metadata,
 )
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.registry.strategy import JsonObject
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.field_errors import required
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
 from keepclose.testing.kinds import raw
 

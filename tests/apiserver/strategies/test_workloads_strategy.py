@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from keepclose.apiserver.registry.strategy import JsonObject
+from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import Kinds, raw
 
 SELECTOR = {"matchLabels": {"app": "web"}}

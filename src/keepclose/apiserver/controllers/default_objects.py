@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import structlog
@@ -34,9 +34,8 @@ from keepclose.model.addresses import (
     family_of,
     parse_lenient,
 )
+from keepclose.model.json_values import JsonObject
 from keepclose.model.well_known import KUBERNETES_SERVICE, SERVICE_NAME_LABEL, SKIP_MIRROR_LABEL
-
-JsonObject = dict[str, Any]
 
 NAMESPACE, NAME = KUBERNETES_SERVICE
 MANAGER: Final = "keepclose-apiserver"

@@ -35,8 +35,8 @@ from keepclose.apiserver.storage.entries import DELETED, Change, Entry
 from keepclose.apiserver.storage.errors import Closed, Overflow
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.storage.subscriptions import Subscription
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 Key = tuple[str, str, str]
 """Store, namespace and name."""
 

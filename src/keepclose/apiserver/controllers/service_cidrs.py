@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -23,9 +23,9 @@ from keepclose.apiserver.serving.writing import Writer, timestamp
 from keepclose.apiserver.storage.entries import DELETED, Change
 from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.typed import read_as
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 
-JsonObject = dict[str, Any]
 _Network = IPv4Network | IPv6Network
 _Address = IPv4Address | IPv6Address
 

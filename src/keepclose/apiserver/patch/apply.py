@@ -52,8 +52,7 @@ from keepclose.apiserver.patching.lastapplied import (
 from keepclose.apiserver.patching.ownership import compare_writes
 from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.status_errors import Failure, bad_request
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 _NEVER_OWNED: Final = union(
     set_of("apiVersion", "kind", "metadata"),

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from keepclose.apiserver.patch.field_sets import LEAF, FieldSet, sort_steps
 from keepclose.apiserver.patch.shapes import Kind, Shape, step_of
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 UNOWNED: Final = frozenset({"apiVersion", "kind"})
 UNOWNED_METADATA: Final = frozenset(

@@ -20,12 +20,11 @@ from keepclose.apiserver.patch.go_format import name_type
 from keepclose.apiserver.status_errors import Failure, bad_request
 from keepclose.model.json_values import (
     JsonDepthError,
+    JsonObject,
     JsonValueError,
     check_depth,
     decode_json,
 )
-
-JsonObject = dict[str, Any]
 
 MAX_OPERATIONS: Final = 10_000
 # All copies of one patch together, as JSON; the limit of a kube-apiserver. Without it each copy of

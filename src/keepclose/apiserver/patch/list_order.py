@@ -12,8 +12,7 @@ from functools import cmp_to_key
 from typing import Any
 
 from keepclose.apiserver.patch.go_format import encode_sorted, name_type, show
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 
 class ListError(Exception):

@@ -18,8 +18,8 @@ from keepclose.apiserver.patch.field_sets import (
     encode_fields,
     union,
 )
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 # manager, operation, version (empty for an apply), subresource
 Owner = tuple[str, str, str, str]
 

@@ -26,8 +26,7 @@ from keepclose.apiserver.patch.list_order import (
 from keepclose.apiserver.patching.merge import drop_nulls, refuse_deep
 from keepclose.apiserver.schema.types import ANY, Type
 from keepclose.apiserver.status_errors import Failure, bad_request
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 DIRECTIVE: Final = "$patch"
 RETAIN: Final = "$retainKeys"

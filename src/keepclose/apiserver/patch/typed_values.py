@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from keepclose.apiserver.patch.field_sets import LEAF, FieldSet
 from keepclose.apiserver.patch.shapes import Kind, Shape, step_of
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 
 class _Absent:

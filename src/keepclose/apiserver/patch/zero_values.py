@@ -7,12 +7,11 @@ on the object itself, the rest on its status - belongs to nobody who writes ther
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from keepclose.apiserver.patch.field_sets import FieldSet, set_of
 from keepclose.apiserver.schema.types import Form, Type
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 _TEMPLATE: Final[JsonObject] = {"metadata": {}, "spec": {"containers": None}}
 

@@ -7,7 +7,7 @@ date, for kubectl alone.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from keepclose.apiserver.patch.comparing import compare_objects
 from keepclose.apiserver.patch.field_sets import FieldSet, difference
@@ -16,9 +16,7 @@ from keepclose.apiserver.patch.shapes import shape_of
 from keepclose.apiserver.patch.typed_values import list_fields
 from keepclose.apiserver.patching.checking import find_misfits
 from keepclose.apiserver.schema.types import Type
-from keepclose.model.json_values import decode_json
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject, decode_json
 
 KUBECTL: Final = "kubectl"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"

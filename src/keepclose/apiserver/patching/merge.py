@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from keepclose.apiserver.status_errors import bad_request
-from keepclose.model.json_values import JsonDepthError, check_depth
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonDepthError, JsonObject, check_depth
 
 
 def apply_merge_patch(document: JsonObject, patch: JsonObject) -> JsonObject:

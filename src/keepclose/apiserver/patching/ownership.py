@@ -32,8 +32,7 @@ from keepclose.apiserver.patch.managed_fields import (
 from keepclose.apiserver.patch.shapes import Shape, StepError, shape_of
 from keepclose.apiserver.patch.zero_values import Resets, blank_of, resets_of
 from keepclose.apiserver.schema.types import Type
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 
 def record_update(

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from keepclose.apiserver.tables.ages import age_of
-from keepclose.apiserver.tables.fields import JsonObject, text_at, value_at
+from keepclose.apiserver.tables.fields import text_at, value_at
+from keepclose.model.json_values import JsonObject
 
 NONE: Final = "<none>"
 

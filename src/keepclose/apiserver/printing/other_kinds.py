@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from keepclose.apiserver.printing.cells import Cells, Column, Printer, name_of, wide
 from keepclose.apiserver.tables.ages import UNKNOWN, age_of
-from keepclose.apiserver.tables.fields import JsonObject, number_at, object_at, text_at, value_at
+from keepclose.apiserver.tables.fields import number_at, object_at, text_at, value_at
+from keepclose.model.json_values import JsonObject
 
 
 class _Names(NamedTuple):

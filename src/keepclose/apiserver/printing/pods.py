@@ -25,7 +25,6 @@ from keepclose.apiserver.printing.cells import (
 )
 from keepclose.apiserver.tables.ages import age_since, read_time
 from keepclose.apiserver.tables.fields import (
-    JsonObject,
     is_set,
     list_at,
     number_at,
@@ -33,6 +32,7 @@ from keepclose.apiserver.tables.fields import (
     text_at,
     value_at,
 )
+from keepclose.model.json_values import JsonObject
 
 
 class _Restarts:

@@ -19,15 +19,9 @@ from keepclose.apiserver.printing.cells import (
     name_of,
     wide,
 )
-from keepclose.apiserver.tables.fields import (
-    JsonObject,
-    list_at,
-    number_at,
-    pairs_at,
-    text_at,
-    texts_at,
-)
+from keepclose.apiserver.tables.fields import list_at, number_at, pairs_at, text_at, texts_at
 from keepclose.apiserver.tables.selections import show_labels
+from keepclose.model.json_values import JsonObject
 
 
 def external_address(service: JsonObject) -> str:

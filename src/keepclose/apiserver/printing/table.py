@@ -16,7 +16,7 @@ from keepclose.apiserver.printing.services import SERVICE
 from keepclose.apiserver.printing.workloads import DAEMON_SET, DEPLOYMENT, REPLICA_SET
 from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.tables.endpoints import ENDPOINT_SLICE, ENDPOINTS
-from keepclose.apiserver.tables.fields import JsonObject, object_at, text_at
+from keepclose.apiserver.tables.fields import object_at, text_at
 from keepclose.apiserver.tables.nodes import NODE
 from keepclose.apiserver.tables.others import (
     CONFIG_MAP,
@@ -26,6 +26,7 @@ from keepclose.apiserver.tables.others import (
     SERVICE_CIDR,
     UNKNOWN_KIND,
 )
+from keepclose.model.json_values import JsonObject
 
 Include = Literal["Metadata", "Object", "None"]
 

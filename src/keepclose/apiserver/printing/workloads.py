@@ -16,8 +16,9 @@ from keepclose.apiserver.printing.cells import (
     whole_number,
     wide,
 )
-from keepclose.apiserver.tables.fields import JsonObject, list_at, number_at, pairs_at, text_at
+from keepclose.apiserver.tables.fields import list_at, number_at, pairs_at, text_at
 from keepclose.apiserver.tables.selections import show_labels, show_selector
+from keepclose.model.json_values import JsonObject
 
 _TEMPLATE: Final = (
     wide("Containers", "Names of the containers in the pod template."),

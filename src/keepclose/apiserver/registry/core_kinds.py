@@ -13,9 +13,10 @@ from keepclose.apiserver.registry.metadata import (
     carry_system_metadata,
     is_known_finalizer,
 )
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy, keep, keep_all_but_status
 from keepclose.model.field_errors import Cause, invalid
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import qualified_name
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"

@@ -21,10 +21,11 @@ from keepclose.apiserver.registry.metadata import (
     finalizers_of,
 )
 from keepclose.apiserver.registry.resources import Resource
-from keepclose.apiserver.registry.strategy import JsonObject, Strategy
+from keepclose.apiserver.registry.strategy import Strategy
 from keepclose.apiserver.status_errors import Failure, conflict, forbidden, invalid
 from keepclose.model.field_errors import Cause, not_supported
 from keepclose.model.field_errors import invalid as invalid_value
+from keepclose.model.json_values import JsonObject
 
 IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
 _NANOSECONDS: Final = 10**9

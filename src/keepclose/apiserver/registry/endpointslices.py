@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.addresses import endpoint_ip_causes, ip_warnings, legacy_ip_causes
@@ -15,6 +15,7 @@ from keepclose.model.endpointslice.types import EndpointAddress, Endpoints, Endp
 from keepclose.model.endpointslice.validation import PROTOCOLS
 from keepclose.model.field_errors import Cause, invalid, not_supported, required
 from keepclose.model.gates import Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import (
     dns1123_label,
     dns1123_subdomain,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata import IMMUTABLE
 from keepclose.model.metadata_validation import qualified_name
 

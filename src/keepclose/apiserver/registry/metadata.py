@@ -7,7 +7,7 @@ the model, to which finalizers are added here, because nothing but a server look
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.status_errors import bad_request
 from keepclose.model.field_errors import Cause, forbidden, invalid, too_long, too_many
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
 from keepclose.model.metadata_validation import (
@@ -24,8 +25,6 @@ from keepclose.model.metadata_validation import (
     path_segment,
     qualified_name,
 )
-
-JsonObject = dict[str, Any]
 
 FOREGROUND_FINALIZER: Final = "foregroundDeletion"
 ORPHAN_FINALIZER: Final = "orphan"

@@ -7,11 +7,10 @@ would make it look changed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
+from keepclose.model.json_values import JsonObject
 from keepclose.model.quantities import millis
-
-JsonObject = dict[str, Any]
 
 GRACE_PERIOD: Final = 30
 _MODE: Final = 0o644

@@ -20,11 +20,12 @@ from keepclose.apiserver.registry.pod_templates import (
     default_pod_spec,
     quality_of_service,
 )
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.apiserver.strategies.pod_rules import hostname_warnings, pod_causes
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.field_errors import Cause, forbidden, invalid, required
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata import IMMUTABLE
 from keepclose.model.workload import Pod
 from keepclose.model.workload_rules import validate_pod

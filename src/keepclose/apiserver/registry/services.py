@@ -16,7 +16,7 @@ from keepclose.apiserver.registry.service_allocation import (
     held_addresses,
     held_ports,
 )
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.status_errors import invalid
 from keepclose.apiserver.strategies.allocation.reservations import Ranges, Reservation
 from keepclose.apiserver.strategies.overlay import carry
@@ -24,6 +24,7 @@ from keepclose.apiserver.strategies.plain import PlainStrategy, keep, keep_all_b
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.field_errors import Cause
 from keepclose.model.gates import Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.defaults import default_families, default_service, hide_on_read
 from keepclose.model.service.strategy import (
     normalize_cluster_ips,

@@ -9,14 +9,11 @@ a user's object, because that would lose the fields it does not know.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from keepclose.model.field_errors import Cause
 from keepclose.model.gates import FeatureGates
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 
 class Context(msgspec.Struct, frozen=True):

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepclose.apiserver.registry.pod_templates import default_pod_spec
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.label_selectors import is_empty, matches, selector_causes
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.apiserver.strategies.pod_rules import hostname_warnings, template_causes
 from keepclose.apiserver.strategies.rollouts import rolling_causes
 from keepclose.model.field_errors import Cause, forbidden, invalid, not_supported, required
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata import IMMUTABLE
 from keepclose.model.numbers import parse_natural
 from keepclose.model.workload_rules import NOT_NEGATIVE

@@ -7,7 +7,7 @@ the paths whether PATCH of a kind takes `dryRun`.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -25,8 +25,8 @@ from keepclose.apiserver.schemas.definitions import META
 from keepclose.apiserver.schemas.documents import TITLE, Document, make_document
 from keepclose.apiserver.schemas.gnostic import encode_document
 from keepclose.model.gates import FeatureGates
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 # NB: clients ask for "...spec.v2@v1.0+protobuf", but an answer of that type breaks every kubectl:
 # "@" may not stand in a media type.
 PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"

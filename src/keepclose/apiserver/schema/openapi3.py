@@ -7,7 +7,7 @@ address of a document carries its hash, so that a client may keep it for ever.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -24,8 +24,8 @@ from keepclose.apiserver.schema.operations import (
 from keepclose.apiserver.schemas.definitions import META
 from keepclose.apiserver.schemas.documents import TITLE, Document, make_document
 from keepclose.model.gates import FeatureGates
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 # Documents of every group hold these beside what their operations name.
 _ALWAYS: Final = tuple(META + name for name in ("APIResourceList", "Status", "WatchEvent"))
 _READABLE: Final = ("application/json", "application/yaml")

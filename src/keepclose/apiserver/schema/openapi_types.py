@@ -7,7 +7,7 @@ both a number and a string.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,8 +15,8 @@ from keepclose.apiserver.schema.types import Form, ListKind, Type
 from keepclose.apiserver.schemas.definitions import META, SPECIAL, load_definitions, load_types
 from keepclose.apiserver.schemas.descriptions import describe
 from keepclose.model.gates import FeatureGates
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 _SCALARS: Final = {Form.STRING: "string", Form.INTEGER: "integer", Form.BOOLEAN: "boolean"}
 _TIME: Final = {"type": "string", "format": "date-time"}
 _SPECIAL_3: Final[dict[str, JsonObject]] = {

@@ -25,9 +25,8 @@ from keepclose.apiserver.schema.protobuf_wire import (
     split_numbers,
 )
 from keepclose.apiserver.schemas.scalarmessages import READERS, read_bytes, read_text
-from keepclose.model.json_values import VALUES_MAX
+from keepclose.model.json_values import VALUES_MAX, JsonObject
 
-JsonObject = dict[str, Any]
 # Takes one value as it was on the wire.
 Reader = Callable[[Value], Any]
 # Puts what all values of a field make into the object.

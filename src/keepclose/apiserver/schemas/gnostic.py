@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
+
 Encoder = Callable[[Any], bytes]
 
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar
 
 from keepclose.apiserver.serving.fair_queue import Workers
-from keepclose.apiserver.storage.entries import Entry, JsonObject
+from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
+from keepclose.model.json_values import JsonObject
 
 T = TypeVar("T")
 MOST_ATTEMPTS: Final = 5

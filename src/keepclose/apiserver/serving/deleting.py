@@ -24,7 +24,7 @@ from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
 from keepclose.apiserver.serving.negotiation import Form, render_entry
 from keepclose.apiserver.serving.options import ListOptions, Query, read_integer
 from keepclose.apiserver.serving.reading import Listed, read_list
-from keepclose.apiserver.serving.request_bodies import JsonObject, media_type_of, read_values
+from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
 from keepclose.apiserver.status_errors import bad_request, invalid, not_found, stale
@@ -32,6 +32,7 @@ from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Missing, Stale
 from keepclose.model.field_errors import not_supported
+from keepclose.model.json_values import JsonObject
 
 
 class Asked(msgspec.Struct, frozen=True):

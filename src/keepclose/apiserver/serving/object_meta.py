@@ -26,9 +26,9 @@ from keepclose.apiserver.status_errors import (
 )
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.model.field_errors import invalid as invalid_value
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import path_segment
 
-JsonObject = dict[str, Any]
 # Without vowels and look-alikes, as Kubernetes draws them: no words come out by accident.
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5

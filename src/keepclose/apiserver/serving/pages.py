@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -14,8 +14,8 @@ from keepclose.apiserver.schema.operations import group_paths
 from keepclose.apiserver.schemas.documents import Document
 from keepclose.apiserver.status_errors import no_such_path, not_acceptable
 from keepclose.model.gates import FeatureGates
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 Query = dict[str, str]
 Page = Callable[[Request, Query], Answer]
 _CHECKS: Final = ("ping", "storage")

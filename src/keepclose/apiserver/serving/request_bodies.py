@@ -26,12 +26,12 @@ from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
 from keepclose.model.json_values import (
     JsonDepthError,
+    JsonObject,
     JsonValueError,
     check_depth,
     decode_json,
 )
 
-JsonObject = dict[str, Any]
 APPLY: Final = "application/apply-patch+yaml"
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"

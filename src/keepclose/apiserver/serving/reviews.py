@@ -7,7 +7,7 @@ through, so it holds for the request that follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -17,8 +17,8 @@ from keepclose.apiserver.http.messages import Answer, Request
 from keepclose.apiserver.schemas.findings import word_of
 from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
 from keepclose.apiserver.status_errors import Failure, bad_request
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 _ACCESS_REVIEW: Final = "SelfSubjectAccessReview"
 _RULES_REVIEW: Final = "SelfSubjectRulesReview"
 _RESOURCE_TEXTS: Final = ("verb", "group", "resource", "subresource", "namespace", "name")

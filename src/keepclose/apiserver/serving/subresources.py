@@ -9,7 +9,7 @@ field.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,8 +20,8 @@ from keepclose.apiserver.serving.writing import timestamp
 from keepclose.apiserver.status_errors import Failure, bad_request, conflict, not_found
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.model.field_errors import Cause, not_supported, render_value, required
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 SUCCESS: Final[JsonObject] = {
     "kind": "Status",
     "apiVersion": "v1",

@@ -37,13 +37,13 @@ from keepclose.apiserver.serving.object_meta import (
 )
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.reading import read_one
-from keepclose.apiserver.serving.request_bodies import JsonObject
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.status_errors import Failure, already_exists, conflict, invalid, not_found
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import NoSpace, TooLarge
 from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.json_values import JsonObject
 
 _SERVICE: Final = "io.k8s.api.core.v1.Service"
 # Fields that an emulated release may not know, by the type of the objects that have them.

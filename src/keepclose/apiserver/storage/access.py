@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from keepclose.apiserver.storage.entries import Entry, JsonObject
+from keepclose.apiserver.storage.entries import Entry
+from keepclose.model.json_values import JsonObject
 
 
 class ObjectStore(Protocol):

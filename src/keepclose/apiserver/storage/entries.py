@@ -9,13 +9,12 @@ share (namespaces, labels, uids of owners) are held once in memory.
 from __future__ import annotations
 
 from sys import intern
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from keepclose.apiserver.storage.errors import Malformed
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 ADDED: Final = "ADDED"
 MODIFIED: Final = "MODIFIED"

@@ -22,7 +22,6 @@ from keepclose.apiserver.storage.entries import (
     MODIFIED,
     Change,
     Entry,
-    JsonObject,
     decode_object,
     encode_entry,
     read_key,
@@ -44,6 +43,7 @@ from keepclose.apiserver.storage.log import Dropped, Log, Synchronous
 from keepclose.apiserver.storage.opening import open_log
 from keepclose.apiserver.storage.state import Key, State
 from keepclose.apiserver.storage.subscriptions import Subscription
+from keepclose.model.json_values import JsonObject
 
 __all__ = [
     "Ahead",

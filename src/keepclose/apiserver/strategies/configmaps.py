@@ -7,9 +7,10 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from typing import Final
 
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.model.field_errors import Cause, forbidden, invalid, too_long
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import DNS1123_SUBDOMAIN_MAX, byte_length
 
 MAX_BYTES: Final = 1 << 20

@@ -7,7 +7,7 @@ Hints whose gate is off are dropped unless the stored slice has some.
 from __future__ import annotations
 
 from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.overlay import carry
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.apiserver.strategies.typed import read_as
@@ -26,6 +26,7 @@ from keepclose.model.endpointslice.validation import (
     validate_endpoint_slice_update,
 )
 from keepclose.model.field_errors import Cause
+from keepclose.model.json_values import JsonObject
 
 
 class EndpointSliceStrategy(PlainStrategy):

@@ -5,13 +5,13 @@ These are the selectors with matchLabels and matchExpressions, not those of a qu
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from keepclose.model.field_errors import Cause, forbidden, invalid, required
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata import validate_labels
 from keepclose.model.metadata_validation import label_value, qualified_name
 
-JsonObject = dict[str, Any]
 Labels = dict[str, str]
 
 _WITH_VALUES: Final = ("In", "NotIn")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.model.field_errors import Cause, invalid
+from keepclose.model.json_values import JsonObject
 from keepclose.model.workload_rules import NOT_NEGATIVE
 
 

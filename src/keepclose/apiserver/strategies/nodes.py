@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepclose.apiserver.registry.metadata import beyond_metadata
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy, keep_all_but_status
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.addresses import cidr_causes, family_of
@@ -23,6 +23,7 @@ from keepclose.model.field_errors import (
     required,
 )
 from keepclose.model.gates import Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import label_value, qualified_name
 from keepclose.model.workload import Node
 from keepclose.model.workload_rules import validate_node

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 
 class _Member(NamedTuple):

@@ -12,8 +12,9 @@ import msgspec
 
 from keepclose.apiserver.registry.metadata import carry_system_metadata
 from keepclose.apiserver.registry.resources import Resource
-from keepclose.apiserver.registry.strategy import Context, JsonObject, Strategy
+from keepclose.apiserver.registry.strategy import Context, Strategy
 from keepclose.model.field_errors import Cause
+from keepclose.model.json_values import JsonObject
 
 
 class PlainStrategy(Strategy):

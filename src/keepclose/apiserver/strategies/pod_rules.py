@@ -6,7 +6,7 @@ server looks at. Values that nothing in this project reads are not judged.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from keepclose.apiserver.registry.metadata import beyond_metadata
 from keepclose.apiserver.strategies.typed import read_as
@@ -18,13 +18,12 @@ from keepclose.model.field_errors import (
     not_supported,
     required,
 )
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata import validate_annotations, validate_labels
 from keepclose.model.metadata_validation import dns1123_label, dns1123_subdomain, port_number
 from keepclose.model.quantities import millis, quantity_causes
 from keepclose.model.workload import Pod
 from keepclose.model.workload_rules import NOT_NEGATIVE, validate_pod
-
-JsonObject = dict[str, Any]
 
 RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 DNS_POLICIES: Final = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")

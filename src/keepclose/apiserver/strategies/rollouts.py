@@ -6,13 +6,12 @@ Both are numbers or shares of the whole. Deployments and DaemonSets differ in li
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.json_values import JsonObject
 from keepclose.model.numbers import INT64_MAX, parse_natural
 from keepclose.model.workload_rules import NOT_NEGATIVE
-
-JsonObject = dict[str, Any]
 
 _PERCENT_SENTENCE: Final = (
     "a valid percent string must be a numeric string followed by an ending '%' "

@@ -6,15 +6,14 @@ A Scale is not stored: it is made from the workload, and writing one changes the
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, Final
+from typing import Final
 
 from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.status_errors import bad_request, invalid
 from keepclose.apiserver.strategies.label_selectors import selector_text
 from keepclose.model.field_errors import invalid as invalid_value
+from keepclose.model.json_values import JsonObject
 from keepclose.model.workload_rules import NOT_NEGATIVE
-
-JsonObject = dict[str, Any]
 
 _SHARED: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 

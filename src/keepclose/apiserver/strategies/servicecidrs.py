@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.strategy import Context, JsonObject
+from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.model.addresses import cidr_causes, family_of
 from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata import IMMUTABLE
 
 DEFAULT_NAME: Final = "kubernetes"

@@ -19,14 +19,8 @@ from keepclose.apiserver.printing.cells import (
     age,
     name_of,
 )
-from keepclose.apiserver.tables.fields import (
-    JsonObject,
-    list_at,
-    number_at,
-    text_at,
-    texts_at,
-    value_at,
-)
+from keepclose.apiserver.tables.fields import list_at, number_at, text_at, texts_at, value_at
+from keepclose.model.json_values import JsonObject
 
 _SHOWN: Final = 3
 

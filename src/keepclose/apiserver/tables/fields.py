@@ -7,9 +7,7 @@ because of one of them: nothing here raises.
 
 from __future__ import annotations
 
-from typing import Any
-
-JsonObject = dict[str, Any]
+from keepclose.model.json_values import JsonObject
 
 
 def value_at(value: object, *path: str) -> object:

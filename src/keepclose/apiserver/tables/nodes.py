@@ -19,7 +19,8 @@ from keepclose.apiserver.printing.cells import (
     wide,
 )
 from keepclose.apiserver.tables.ages import UNKNOWN
-from keepclose.apiserver.tables.fields import JsonObject, is_set, list_at, pairs_at, text_at
+from keepclose.apiserver.tables.fields import is_set, list_at, pairs_at, text_at
+from keepclose.model.json_values import JsonObject
 
 _ROLE_PREFIX: Final = "node-role.kubernetes.io/"
 _ROLE_LABEL: Final = "kubernetes.io/role"

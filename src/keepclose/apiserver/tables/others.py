@@ -6,7 +6,8 @@ from typing import Final
 
 from keepclose.apiserver.printing.cells import AGE, NAME, Cells, Column, Printer, age, name_of
 from keepclose.apiserver.tables.ages import read_time
-from keepclose.apiserver.tables.fields import JsonObject, object_at, text_at, texts_at, value_at
+from keepclose.apiserver.tables.fields import object_at, text_at, texts_at, value_at
+from keepclose.model.json_values import JsonObject
 
 
 def _namespace_cells(item: JsonObject, now: float) -> Cells:

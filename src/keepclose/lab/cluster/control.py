@@ -19,9 +19,9 @@ import structlog
 
 from keepclose.kube.errors import KubeError, ServerError, TransportError
 from keepclose.lab.refusals import LabRefusal
+from keepclose.model.json_values import JsonObject
 from keepclose.system.private_files import PrivateDirectory
 
-JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
 Handler = Callable[[JsonObject, Tell], Awaitable[JsonObject]]
 _LONGEST: Final = 1 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepclose.cluster.components import ROLES, Components
-from keepclose.lab.cluster.control import Handler, JsonObject, Tell
+from keepclose.lab.cluster.control import Handler, Tell
 from keepclose.lab.cluster.programs import ProgramError
 from keepclose.lab.faults.handlers import HANDLERS, TroubleHandler
 from keepclose.lab.faults.injector import Troubles
@@ -14,6 +14,7 @@ from keepclose.lab.traffic.run import handle_traffic
 from keepclose.lab.view import LabView
 from keepclose.model.gate_history import VersionError, parse_emulated_version
 from keepclose.model.gates import GateError, gates_at, parse_gates
+from keepclose.model.json_values import JsonObject
 from keepclose.routing.node_level import NodeLevelMode
 
 

@@ -18,7 +18,8 @@ from keepclose.lab.podreasons import explain_unready, is_ready
 from keepclose.lab.view import LabView
 from keepclose.lab.workloadreadiness import ready_count
 from keepclose.lab.workloads.constraints import LabelSelector
-from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
+from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS
+from keepclose.model.json_values import JsonObject
 from keepclose.system.namespaces import Namespace
 from keepclose.system.threads import open_in_thread
 

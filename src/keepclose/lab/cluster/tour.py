@@ -29,7 +29,6 @@ from keepclose.lab.cluster.tour_steps import (
     SERVICE,
     Change,
     HintedEndpoint,
-    JsonObject,
     Promise,
     Request,
     Step,
@@ -40,6 +39,7 @@ from keepclose.lab.traffic.report import TrafficReport
 from keepclose.model.addresses import IPV4
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node

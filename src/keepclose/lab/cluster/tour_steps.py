@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from keepclose.kube.kinds import SERVICES, Kind
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate
+from keepclose.model.json_values import JsonObject
 
-JsonObject = dict[str, Any]
 NAMESPACE: Final = "default"
 SERVICE: Final = "demo-svc"
 DEPLOYMENT: Final = "demo"

@@ -7,16 +7,16 @@ cannot be cut become one too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from keepclose.kube.errors import Invalid, KubeError
 from keepclose.lab.faults.injector import Troubles
 from keepclose.lab.refusals import LabRefusal
+from keepclose.model.json_values import JsonObject
 from keepclose.system.namespaces import NetworkError
 
-JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
 TroubleHandler = Callable[[Troubles, JsonObject, Tell], Awaitable[JsonObject]]
 T = TypeVar("T")

@@ -24,10 +24,11 @@ from keepclose.lab.apiways import await_return
 from keepclose.lab.draining import delete_pods, sort_pods, wait_gone
 from keepclose.lab.faults import node_status
 from keepclose.lab.faults.node_states import NodeState, describe_nodes, find_node, find_nodes
-from keepclose.lab.faults.node_status import NODES, JsonObject, MarkedNode
+from keepclose.lab.faults.node_status import NODES, MarkedNode
 from keepclose.lab.nodecuts import NodeCuts
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.model.json_values import JsonObject
 
 _TRIES: Final = 5
 NEEDS_PACKETS: Final = 5

@@ -8,15 +8,14 @@ be undone after a restart as well. Nothing here asks a server or reads a clock.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from keepclose.kube.kinds import Kind
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import Frozen, ObjectMeta
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
-
-JsonObject = dict[str, Any]
 
 ZONE_ANNOTATION: Final = "keepclose.dev/lab-zone"
 """The zone that a relabelled node had before; "" for none."""

@@ -28,11 +28,10 @@ from keepclose.lab.faults.node_status import NODES as MARKED_NODES
 from keepclose.lab.faults.node_status import MarkedNode, MarkedStatus, mark_heard, untaint
 from keepclose.lab.network.addresses import NodeAddresses
 from keepclose.lab.workloads.pods import PODS
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import Frozen, ObjectMeta
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
-
-JsonObject = dict[str, Any]
 
 OS_IMAGE: Final = "keepclose lab"
 """What nodes of a lab report; by it they are known again."""

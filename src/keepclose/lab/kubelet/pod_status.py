@@ -9,7 +9,7 @@ Conditions of others are never touched, and PodScheduled is only added where it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,9 +26,8 @@ from keepclose.lab.kubelet.pod_specs import (
     PodCondition,
     Terminated,
 )
+from keepclose.model.json_values import JsonObject
 from keepclose.model.workload import PodIP
-
-JsonObject = dict[str, Any]
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"

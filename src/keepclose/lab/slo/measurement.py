@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -25,13 +25,13 @@ from keepclose.lab.slopolicies import SOME, Policy, list_policies, tell_choice
 from keepclose.lab.traffic.answers import Answer, Result
 from keepclose.lab.traffic.connections import Caller
 from keepclose.lab.view import LabView
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.policy_validation import CLUSTER_POLICY
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PREFER_SAME_ZONE
 from keepclose.system.namespaces import NetworkError
 from keepclose.system.threads import finish_in_thread
 
-JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
 RESTART_AT: Final = 0.1
 MOVE_AT: Final = 0.6

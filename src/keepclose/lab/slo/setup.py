@@ -33,7 +33,8 @@ from keepclose.lab.slopolicies import (
 )
 from keepclose.lab.workloadreadiness import ready_count
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
-from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, JsonObject
+from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 
 PURPOSE: Final = "slo"

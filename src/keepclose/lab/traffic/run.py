@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,7 @@ from keepclose.lab.trafficverdicts import find_fault
 from keepclose.lab.view import LabView
 from keepclose.model.addresses import IPV6
 from keepclose.model.gates import FeatureGates
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Node
@@ -59,7 +60,6 @@ from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.system.namespaces import Namespace, NetworkError
 from keepclose.system.threads import finish_in_thread
 
-JsonObject = dict[str, Any]
 Tell = Callable[[JsonObject], None]
 _BROKE_OFF: Final = 1
 _NEEDS_PRIVILEGE: Final = 5

@@ -27,7 +27,8 @@ from keepclose.lab.revisions import (
 from keepclose.lab.workloads import deployment_status
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.rolling_update import Size, deployment_bounds, share_out
-from keepclose.lab.workloads.types import Deployment, DeploymentStatus, JsonObject, ReplicaSet
+from keepclose.lab.workloads.types import Deployment, DeploymentStatus, ReplicaSet
+from keepclose.model.json_values import JsonObject
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True):

@@ -15,7 +15,8 @@ from keepclose.kube.errors import ApiError, Conflict, NotFound, TransportError
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.lab.workloads.expectations import DOUBT_S, Expectations
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
-from keepclose.lab.workloads.types import DaemonSet, JsonObject, ReplicaSet, reference_to
+from keepclose.lab.workloads.types import DaemonSet, ReplicaSet, reference_to
+from keepclose.model.json_values import JsonObject
 
 T = TypeVar("T")
 AT_ONCE: Final = 16

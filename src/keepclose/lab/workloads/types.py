@@ -6,13 +6,13 @@ the API server fills in have its defaults here too, so that an object decodes fr
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from keepclose.kube.kinds import Kind
 from keepclose.lab.workloads.constraints import LabelSelector
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import Frozen, ObjectMeta, ObjectReference
 
-JsonObject = dict[str, Any]
 Share = int | str
 """A number, or a part of the whole such as "25%"."""
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from keepclose.model.json_values import JsonObject
 from keepclose.proxy.nft.writer import ElementsOf, Failure, Family, NftError, NftWriter
 
-JsonObject = dict[str, Any]
 # What comes up while an entry of another shape is read.
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
