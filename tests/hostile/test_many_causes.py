@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keepclose.apiserver.status_errors import MOST_CAUSE_CHARACTERS, MOST_CAUSES, invalid
+from keepclose.apiserver.status_errors import MOST_CAUSE_CHARACTERS, MOST_CAUSES, invalid_object
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
 from keepclose.testing.api_server import Served, serving
@@ -26,7 +26,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Served]:
 def test_an_answer_names_so_many_causes() -> None:
     """The first ones are named, in the message as in the details."""
     causes = [required(f"spec.taints[{place}].key") for place in range(3 * MOST_CAUSES)]
-    failure = invalid("Node", "", "n1", causes)
+    failure = invalid_object("Node", "", "n1", causes)
     assert failure.details is not None
     assert len(failure.details["causes"]) == MOST_CAUSES
     assert failure.message.count("Required value") == MOST_CAUSES
@@ -37,8 +37,8 @@ def test_causes_that_repeat_their_list_are_bounded() -> None:
     """Without a bound the answer has the square of the size of the body."""
     values = ["x" * 100] * 1_000
     causes = [invalid_value("spec.values", values, f"not {place}") for place in range(1_000)]
-    assert len(invalid("Node", "", "n1", causes).message) < 2 * MOST_CAUSE_CHARACTERS
-    one = invalid("Node", "", "n1", [invalid_value("spec.values", values * 10, "no")])
+    assert len(invalid_object("Node", "", "n1", causes).message) < 2 * MOST_CAUSE_CHARACTERS
+    one = invalid_object("Node", "", "n1", [invalid_value("spec.values", values * 10, "no")])
     assert "x: no" not in one.message
     assert one.message.endswith("no")
 

@@ -112,7 +112,7 @@ def stale(plural: str, group: str, name: str) -> Failure:
     return conflict(plural, group, name, why)
 
 
-def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Failure:
+def invalid_object(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Failure:
     """Return the answer to an object that breaks the rules of its kind; it names the first ones."""
     named = _shown(causes)
     texts = list(dict.fromkeys(f"{cause.field}: {body}" for cause, body in named))

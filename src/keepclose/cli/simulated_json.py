@@ -15,7 +15,7 @@ from keepclose.simulate.datasets import DataSet
 from keepclose.simulate.scenarios import Scenario
 from keepclose.simulate.summary import Summary, Worst
 
-NAMED_INPUTS: Final = 20
+NAMED_INPUTS_JSON: Final = 20
 FIGURES: Final = (
     "total",
     "in_zone",
@@ -134,7 +134,7 @@ def _worst(worst: Worst | None, dataset: DataSet) -> dict[str, Any] | None:
     return {
         "value": worst.value,
         "count": worst.count,
-        "inputs": [dataset.label(row) for row in worst.rows[:NAMED_INPUTS]],
+        "inputs": [dataset.label(row) for row in worst.rows[:NAMED_INPUTS_JSON]],
     }
 
 

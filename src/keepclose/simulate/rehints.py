@@ -17,7 +17,7 @@ from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
 from keepclose.routing.allocation.zone_sizes import ALLOCATED
 
-Step = Callable[[Sequence[float], Sequence[int], Sequence[int]], list[int] | None]
+AllocationStep = Callable[[Sequence[float], Sequence[int], Sequence[int]], list[int] | None]
 
 
 def step_balanced(
@@ -49,14 +49,14 @@ def step_local(
     return matrix if code == 1 else None
 
 
-STEPS: Final[dict[str, Step]] = {
+STEPS: Final[dict[str, AllocationStep]] = {
     "balanced": step_balanced,
     "kube-auto": step_auto,
     "local": step_local,
 }
 
 
-def count_rehints(step: Step, changes: int, seed: int) -> float:
+def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
     """Return how many existing endpoints are re-hinted per added or removed endpoint.
 
     Each run of 20 changes starts with other zones and 6 to 60 endpoints in them.

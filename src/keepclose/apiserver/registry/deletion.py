@@ -22,7 +22,7 @@ from keepclose.apiserver.registry.metadata import (
 )
 from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.registry.strategy import Strategy
-from keepclose.apiserver.status_errors import Failure, conflict, forbidden, invalid
+from keepclose.apiserver.status_errors import Failure, conflict, forbidden, invalid_object
 from keepclose.model.field_errors import Cause, not_supported
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
@@ -85,7 +85,7 @@ def check_options(options: DeleteOptions) -> None:
     if policy is not None and policy not in list(Propagation):
         causes.append(not_supported("propagationPolicy", policy, (*Propagation, "nil")))
     if causes:
-        raise invalid("DeleteOptions", "meta.k8s.io", "", causes)
+        raise invalid_object("DeleteOptions", "meta.k8s.io", "", causes)
 
 
 def decide_deletion(

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from keepclose.apiserver.registry.allocation_ranges import FULL
-from keepclose.apiserver.status_errors import Failure, internal_error, invalid
+from keepclose.apiserver.status_errors import Failure, internal_error, invalid_object
 from keepclose.apiserver.strategies.allocation.reservations import Reservation
 from keepclose.model.field_errors import Cause
 from keepclose.model.field_errors import invalid as invalid_value
@@ -214,4 +214,4 @@ def _is_given_node_ports(service: Service) -> bool:
 
 
 def _refused(service: Service, cause: Cause) -> Failure:
-    return invalid("Service", "", service.metadata.name, [cause])
+    return invalid_object("Service", "", service.metadata.name, [cause])

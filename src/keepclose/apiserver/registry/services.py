@@ -17,7 +17,7 @@ from keepclose.apiserver.registry.service_allocation import (
     held_ports,
 )
 from keepclose.apiserver.registry.strategy import Context
-from keepclose.apiserver.status_errors import invalid
+from keepclose.apiserver.status_errors import invalid_object
 from keepclose.apiserver.strategies.allocation.reservations import Ranges, Reservation
 from keepclose.apiserver.strategies.overlay import carry
 from keepclose.apiserver.strategies.plain import PlainStrategy, keep, keep_all_but_status
@@ -163,5 +163,5 @@ class ServiceStrategy(PlainStrategy):
             old=old,
         )
         if isinstance(settled, list):
-            raise invalid("Service", "", service.metadata.name, settled)
+            raise invalid_object("Service", "", service.metadata.name, settled)
         return settled

@@ -27,7 +27,7 @@ from keepclose.apiserver.serving.reading import Listed, read_list
 from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
 from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
-from keepclose.apiserver.status_errors import bad_request, invalid, not_found, stale
+from keepclose.apiserver.status_errors import bad_request, invalid_object, not_found, stale
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import Missing, Stale
@@ -149,7 +149,7 @@ def read_delete_options(request: Request, query: Query) -> Asked:
         raise bad_request("invalid DeleteOptions: dryRun is a list of strings")
     if any(one != "All" for one in dry_run):
         cause = not_supported("dryRun", dry_run, ["All"])
-        raise invalid("DeleteOptions", "meta.k8s.io", "", [cause])
+        raise invalid_object("DeleteOptions", "meta.k8s.io", "", [cause])
     check_options(options)
     return Asked(options, dry_run=bool(dry_run))
 

@@ -20,7 +20,7 @@ from keepclose.apiserver.status_errors import (
     already_exists,
     bad_request,
     conflict,
-    invalid,
+    invalid_object,
     not_found,
     stale,
 )
@@ -132,6 +132,6 @@ def check_versions(
     if version in (None, "", "0"):
         if not strategy.allows_unconditional_update:
             cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(resource.plural, resource.group, name, [cause])
+            raise invalid_object(resource.plural, resource.group, name, [cause])
     elif version != before["resourceVersion"]:
         raise stale(resource.plural, resource.group, name)

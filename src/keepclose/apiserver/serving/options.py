@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from keepclose.apiserver.registry.metadata import manager_causes
-from keepclose.apiserver.status_errors import Failure, bad_request, invalid
+from keepclose.apiserver.status_errors import Failure, bad_request, invalid_object
 from keepclose.model.field_errors import Cause, forbidden, not_supported
 from keepclose.model.numbers import parse_int64
 from keepclose.model.selectors import (
@@ -109,7 +109,7 @@ def read_list_options(query: Query) -> ListOptions:
     )
     causes = _list_causes(options, query)
     if causes:
-        raise invalid("ListOptions", "meta.k8s.io", "", causes)
+        raise invalid_object("ListOptions", "meta.k8s.io", "", causes)
     return options
 
 
@@ -131,7 +131,7 @@ def read_write_options(query: Query, *, patch: str = "") -> WriteOptions:
         causes.append(forbidden("force", "may not be specified for non-apply patch"))
     if causes:
         kind = "PatchOptions" if patch else "CreateOptions"
-        raise invalid(kind, "meta.k8s.io", "", causes)
+        raise invalid_object(kind, "meta.k8s.io", "", causes)
     return WriteOptions(
         dry_run=dry_run == "All",
         field_manager=manager,

@@ -19,7 +19,12 @@ from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.schemas.checking import check_object
 from keepclose.apiserver.serving.negotiation import JSON, YAML
-from keepclose.apiserver.status_errors import Failure, bad_request, invalid, unsupported_media_type
+from keepclose.apiserver.status_errors import (
+    Failure,
+    bad_request,
+    invalid_object,
+    unsupported_media_type,
+)
 from keepclose.kube.yaml_nodes import Limits, YamlError
 from keepclose.kube.yaml_values import explain, read_yaml
 from keepclose.model.field_errors import invalid as invalid_value
@@ -152,7 +157,7 @@ def required_manager(given: str) -> str:
     """Return the name under which a configuration is applied, which must be given."""
     if not given:
         cause = required("fieldManager", "is required for apply patch")
-        raise invalid("PatchOptions", "meta.k8s.io", "", [cause])
+        raise invalid_object("PatchOptions", "meta.k8s.io", "", [cause])
     return given
 
 
@@ -223,7 +228,9 @@ def check_patched(
         raise bad_request(f"error decoding patch: {error}") from None
     problems = check_object(shape, value)
     if problems.wrong_type:
-        raise invalid("", "", "", [invalid_value("patch", _encode(value), problems.wrong_type)])
+        raise invalid_object(
+            "", "", "", [invalid_value("patch", _encode(value), problems.wrong_type)]
+        )
     texts = [f'unknown field "{path}"' for path in problems.unknown]
     return _settle(texts, resource, validation or _DEFAULT_VALIDATION)
 

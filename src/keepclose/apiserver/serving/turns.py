@@ -24,7 +24,7 @@ SHARE_SECONDS: Final = 0.02
 """An identity may hold the loop for so long in each window before its requests queue."""
 TURN_SECONDS: Final = 0.005
 """Queued requests are answered for so long before the loop looks after connections again."""
-MOST_QUEUED: Final = 512
+MOST_WAITING: Final = 512
 """Small requests of one identity that may queue; a connection has one at a time."""
 _MOST_REMEMBERED: Final = 1024
 
@@ -32,7 +32,7 @@ _MOST_REMEMBERED: Final = 1024
 class Turns(Generic[T]):
     """Who has used the loop lately, and whose requests wait for their turn."""
 
-    def __init__(self, *, most_queued: int = MOST_QUEUED) -> None:
+    def __init__(self, *, most_queued: int = MOST_WAITING) -> None:
         """Begin with nothing spent."""
         self._most_queued = most_queued
         # By identity: when its window began, and what was spent since.

@@ -38,7 +38,13 @@ from keepclose.apiserver.serving.object_meta import (
 from keepclose.apiserver.serving.options import WriteOptions
 from keepclose.apiserver.serving.reading import read_one
 from keepclose.apiserver.serving.targets import Target
-from keepclose.apiserver.status_errors import Failure, already_exists, conflict, invalid, not_found
+from keepclose.apiserver.status_errors import (
+    Failure,
+    already_exists,
+    conflict,
+    invalid_object,
+    not_found,
+)
 from keepclose.apiserver.storage.access import ObjectStore
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.errors import NoSpace, TooLarge
@@ -262,7 +268,7 @@ class Writer:
             if resource.stored_as:
                 causes = newer_event_causes(causes, new, None)
             if causes:
-                raise invalid(resource.kind, BY_STORE[resource.store].group, name, causes)
+                raise invalid_object(resource.kind, BY_STORE[resource.store].group, name, causes)
             if rights is not None:
                 rights.check_create(new)
             strategy.on_read(new)
@@ -310,7 +316,9 @@ class Writer:
             if resource.stored_as:
                 causes = newer_event_causes(causes, new, old)
             if causes:
-                raise invalid(resource.kind, BY_STORE[resource.store].group, target.name, causes)
+                raise invalid_object(
+                    resource.kind, BY_STORE[resource.store].group, target.name, causes
+                )
             strategy.on_read(new)
             if target.subresource:
                 warnings = strategy.status_warnings(new)

@@ -9,7 +9,7 @@ from copy import deepcopy
 from typing import Final
 
 from keepclose.apiserver.registry.resources import Resource
-from keepclose.apiserver.status_errors import bad_request, invalid
+from keepclose.apiserver.status_errors import bad_request, invalid_object
 from keepclose.apiserver.strategies.label_selectors import selector_text
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
@@ -57,7 +57,7 @@ def write_scale(resource: Resource, workload: JsonObject, scale: JsonObject) -> 
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if replicas < 0:
         cause = invalid_value("spec.replicas", replicas, NOT_NEGATIVE)
-        raise invalid("Scale", "autoscaling", before["name"], [cause])
+        raise invalid_object("Scale", "autoscaling", before["name"], [cause])
     changed = deepcopy(workload)
     changed["spec"]["replicas"] = replicas
     changed["metadata"].pop("resourceVersion", None)

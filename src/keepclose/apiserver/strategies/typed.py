@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from keepclose.apiserver.status_errors import bad_request, invalid
+from keepclose.apiserver.status_errors import bad_request, invalid_object
 from keepclose.model.decoding import KnownObject, Rejected, convert
 
 Known = TypeVar("Known", bound=KnownObject)
@@ -17,5 +17,5 @@ def read_as(kind: type[Known], raw: dict[str, Any]) -> Known:
         return found
     if isinstance(found, Rejected):
         name = (raw.get("metadata") or {}).get("name", "")
-        raise invalid(kind.__name__, "", name, [found.cause])
+        raise invalid_object(kind.__name__, "", name, [found.cause])
     raise bad_request(f"the object provided is unrecognized (must be of type {kind.__name__})")

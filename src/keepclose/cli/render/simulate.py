@@ -17,7 +17,7 @@ from keepclose.simulate.datasets import DataSet
 from keepclose.simulate.scenarios import Scenario
 from keepclose.simulate.summary import Column, Summary, Worst
 
-NAMED_INPUTS: Final = 3
+NAMED_INPUTS_TEXT: Final = 3
 METRICS: Final = (
     "total",
     "in zone",
@@ -209,7 +209,7 @@ def _table(first: str, *columns: str) -> Grid:
 
 
 def _names(worst: Worst, dataset: DataSet) -> Line:
-    labels = [dataset.label(row) for row in worst.rows[:NAMED_INPUTS]]
+    labels = [dataset.label(row) for row in worst.rows[:NAMED_INPUTS_TEXT]]
     more = ", ..." if worst.count > len(labels) else ""
     return Line(", ".join(labels) + more, style="dim")
 

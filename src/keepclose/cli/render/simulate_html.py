@@ -28,7 +28,7 @@ from keepclose.simulate.datasets import DataSet
 from keepclose.simulate.scenarios import Scenario
 from keepclose.simulate.summary import Summary, Worst
 
-NAMED_INPUTS: Final = 10
+NAMED_INPUTS_HTML: Final = 10
 COMPARED_ROWS: Final = 50_000
 """So many inputs are enough to see where algorithms differ."""
 _HUES: Final = ("#4477cc", "#cc6633", "#2f9e6e", "#aa4499", "#b08a00")
@@ -184,7 +184,7 @@ def _worst_cases(report: Report) -> str:
 
 
 def _names(worst: Worst, dataset: DataSet) -> str:
-    labels = [dataset.label(row) for row in worst.rows[:NAMED_INPUTS]]
+    labels = [dataset.label(row) for row in worst.rows[:NAMED_INPUTS_HTML]]
     return ", ".join(labels) + (", ..." if worst.count > len(labels) else "")
 
 
