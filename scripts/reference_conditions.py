@@ -11,12 +11,12 @@ from typing import NamedTuple
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.well_known import PROXY_NAME_LABEL
-from keepclose.routing.conditionreasons import ConditionReason
 from keepclose.routing.conditions import ACCEPTED, PROGRAMMED, service_conditions
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.honored_condition import (
     HONORED,
     Acknowledgements,
+    ConditionReason,
     NodeSample,
     Obstacle,
     find_obstacle,

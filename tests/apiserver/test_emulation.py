@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 
-from keepclose.model.gate_history import VersionError, parse_emulated_version
-from keepclose.model.gates import FeatureGates, Gate, GateError, gates_at, parse_gates
+from keepclose.model.gates import (
+    FeatureGates,
+    Gate,
+    GateError,
+    VersionError,
+    gates_at,
+    parse_emulated_version,
+    parse_gates,
+)
 from keepclose.testing.api_server import Reply, Served, serving
 
 JsonObject = dict[str, Any]

@@ -23,7 +23,7 @@ from keepclose.model.acknowledgements import (
     render_acknowledgement,
     render_data,
 )
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.reconcile.settings import ControllerSettings

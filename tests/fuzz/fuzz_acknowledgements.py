@@ -8,7 +8,7 @@ import msgspec
 from fuzzbounds import require
 
 from keepclose.model.acknowledgements import parse_acknowledgement, render_acknowledgement
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.decoding import Rejected, convert_as
 
 MUTATES_JSON = True

@@ -14,9 +14,15 @@ import pytest
 from keepclose.apiserver.schema.scalars import Unread, store_quantity
 from keepclose.lab.revisions import number_in
 from keepclose.lab.workloads.rolling_update import resolve_share
-from keepclose.model.json_values import DEPTH_MAX, JsonDepthError, decode_json
+from keepclose.model.json_values import (
+    DEPTH_MAX,
+    INT64_MAX,
+    JsonDepthError,
+    decode_json,
+    parse_int64,
+    parse_natural,
+)
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.numbers import INT64_MAX, parse_int64, parse_natural
 from keepclose.model.quantities import QUANTITY_CHARACTERS_MAX, millis
 from keepclose.testing.api_server import Served, serving
 

@@ -21,7 +21,7 @@ from keepclose.apiserver.registry.metadata import FIELD_MANAGER_MAX
 from keepclose.apiserver.serving.options import _MOST_OPTIONS
 from keepclose.apiserver.strategies.configmaps import MAX_BYTES
 from keepclose.model.json_values import DEPTH_MAX
-from keepclose.model.metadata import ANNOTATIONS_MAX_BYTES
+from keepclose.model.metadata_validation import ANNOTATIONS_MAX_BYTES
 from keepclose.testing.api_server import PATIENCE, Served, serving
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from keepclose.kube.errors import UsageError
 from keepclose.kube.kinds import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES
 from keepclose.kube.requests import APPLY, PatchType
 from keepclose.kube.transport.transport import Request
-from keepclose.model.configuration import Namespace
+from keepclose.model.core_kinds import Namespace
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import node, pod, service
 

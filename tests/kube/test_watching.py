@@ -23,7 +23,7 @@ from keepclose.kube.errors import (
 from keepclose.kube.kinds import CONFIG_MAPS, PODS, SERVICES, Kind
 from keepclose.kube.watch import stream
 from keepclose.kube.watch.stream import EventDecoder, Lines, WatchEvent, read_events
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import pod
 from keepclose.testing.fake_clock import FakeClock

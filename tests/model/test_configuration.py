@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.model.configuration import ConfigMap, Namespace, NamespaceStatus
+from keepclose.model.core_kinds import ConfigMap, Namespace, NamespaceStatus
 from keepclose.model.meta import ObjectMeta
 
 

@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keepclose.model.meta import ObjectMeta, OwnerReference
-from keepclose.model.metadata import (
-    validate_annotations,
-    validate_labels,
-    validate_metadata,
-    validate_metadata_update,
-)
 from keepclose.model.metadata_validation import (
     LABEL_SENTENCE,
     LABEL_VALUE_SENTENCE,
     SUBDOMAIN_SENTENCE,
     dns1123_subdomain,
+    validate_annotations,
+    validate_labels,
+    validate_metadata,
+    validate_metadata_update,
 )
 
 GOOD = ObjectMeta(name="web", namespace="default")

@@ -16,7 +16,7 @@ from keepclose.model.acknowledgements import (
     parse_version,
     render_acknowledgement,
 )
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.meta import NamespacedName, ObjectMeta, OwnerReference
 
 WEB = NamespacedName("shop", "web")

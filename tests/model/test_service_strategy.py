@@ -18,6 +18,7 @@ from keepclose.model.service.strategy import (
     prepare_for_create,
     prepare_for_update,
     prepare_status_update,
+    warnings_for,
 )
 from keepclose.model.service.types import (
     LoadBalancerIngress,
@@ -26,7 +27,6 @@ from keepclose.model.service.types import (
     ServicePort,
     ServiceStatus,
 )
-from keepclose.model.service_warnings import warnings_for
 from keepclose.testing.builders import service
 
 GATES = FeatureGates()

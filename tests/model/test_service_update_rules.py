@@ -18,7 +18,7 @@ from keepclose.model.service.types import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.model.service_update_rules import (
+from keepclose.model.service.validation import (
     validate_service_status_update,
     validate_service_update,
 )

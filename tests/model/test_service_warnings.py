@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.service_warnings import warnings_for
+from keepclose.model.service.strategy import warnings_for
 from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.builders import service
 

@@ -18,8 +18,16 @@ from keepclose.model.metadata_validation import (
     LABEL_VALUE_SENTENCE,
     SUBDOMAIN_SENTENCE,
 )
-from keepclose.model.workload import Container, ContainerPort, NodeStatus, Pod, PodIP, PodSpec
-from keepclose.model.workload_rules import validate_node, validate_pod
+from keepclose.model.workload import (
+    Container,
+    ContainerPort,
+    NodeStatus,
+    Pod,
+    PodIP,
+    PodSpec,
+    validate_node,
+    validate_pod,
+)
 from keepclose.testing import builders
 
 MUST_BE_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"

@@ -35,7 +35,7 @@ from keepclose.kube.kinds import (
     PODS,
     SERVICES,
 )
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 
 _NUMBERS = itertools.count(1)
 ELECTION = (

@@ -15,7 +15,7 @@ from keepclose.kube.errors import ServerError
 from keepclose.kube.kinds import CONFIG_MAPS
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.watch.stream import WatchEvent
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 
 Events = AsyncIterator[WatchEvent[ConfigMap]]
 

@@ -25,8 +25,7 @@ from keepclose.model.endpointslice.types import (
     EndpointSlice,
 )
 from keepclose.model.service.types import Service
-from keepclose.slices.legacy import mirrored_endpoint, mirrored_slice
-from keepclose.slices.mirroring import mirror, should_mirror
+from keepclose.slices.mirroring import mirror, mirrored_endpoint, mirrored_slice, should_mirror
 
 pytestmark = pytest.mark.real
 

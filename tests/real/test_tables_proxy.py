@@ -29,11 +29,10 @@ from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_end
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy, routed_ports
 from keepclose.ruleset.names import ServicePortKey
-from keepclose.ruleset.packets import Fate, Node, Packet
 from keepclose.ruleset.ruleset import Ruleset
 from keepclose.ruleset.settings import DetectLocal, LocalTraffic, RulesetSettings
 from keepclose.ruleset.tables import Table
-from keepclose.ruleset.tracer import trace_outcomes
+from keepclose.ruleset.tracer import Fate, Node, Packet, trace_outcomes
 
 pytestmark = pytest.mark.real
 

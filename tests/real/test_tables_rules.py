@@ -35,13 +35,14 @@ from keepclose.model.endpointslice.validation import (
 from keepclose.model.field_errors import Cause
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.metadata import validate_metadata, validate_metadata_update
 from keepclose.model.metadata_validation import (
     dns1035_label,
     dns1123_label,
     dns1123_subdomain,
     port_name,
     port_number,
+    validate_metadata,
+    validate_metadata_update,
 )
 from keepclose.model.service import strategy as service_strategy
 from keepclose.model.service.defaults import default_service
@@ -50,10 +51,9 @@ from keepclose.model.service.network_validation import (
     validate_load_balancer_status,
 )
 from keepclose.model.service.policy_validation import validate_external_policy
+from keepclose.model.service.strategy import warnings_for
 from keepclose.model.service.types import Service
-from keepclose.model.service.validation import validate_service
-from keepclose.model.service_update_rules import validate_service_update
-from keepclose.model.service_warnings import warnings_for
+from keepclose.model.service.validation import validate_service, validate_service_update
 
 pytestmark = pytest.mark.real
 

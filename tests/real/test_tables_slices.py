@@ -49,12 +49,11 @@ from keepclose.slices.endpoints import (
     port_key,
     same_beyond_id,
 )
-from keepclose.slices.families import address_types
-from keepclose.slices.finishing import with_trigger_time
-from keepclose.slices.legacy import repack
+from keepclose.slices.mirroring import repack
+from keepclose.slices.packing import with_trigger_time
 from keepclose.slices.service_planner import ServiceState
 from keepclose.slices.settings import Cluster, Settings
-from keepclose.slices.slice_metadata import is_owned_by, new_slice, slice_labels
+from keepclose.slices.slice_metadata import address_types, is_owned_by, new_slice, slice_labels
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker, format_instant, instant
 
 pytestmark = pytest.mark.real

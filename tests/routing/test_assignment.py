@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.routing.assignment import assign
+from keepclose.routing.heuristics import assign
 
 Current = dict[str, dict[str, list[str]]]
 Target = dict[str, dict[str, int]]

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keepclose.routing.allocation.balanced import (
+    REVERSAL,
     Balance,
     Objective,
     allocate_balanced,
@@ -22,7 +23,6 @@ from keepclose.routing.allocation.balanced import (
     fill_flows,
 )
 from keepclose.routing.allocation.hysteresis import HYSTERESIS
-from keepclose.routing.allocation.unhinted import REVERSAL
 from keepclose.routing.allocation.weighted import evaluate_weighted, weighted_matrix
 from keepclose.routing.allocation.zone_sizes import ALLOCATED, SHARED
 from keepclose.simulate.evaluation import FIGURES, MEAN_DEVIATION, VALID, evaluate_matrix

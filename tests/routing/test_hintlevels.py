@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.routing.hintlevels import (
+from keepclose.routing.hint_facts import (
     count_ready,
     follow_node_hints,
     follow_zone_hints,

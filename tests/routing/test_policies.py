@@ -6,7 +6,9 @@ import pytest
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.policies import (
+from keepclose.routing.port_endpoints import NodeView, PortEndpoint
+from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.selection import (
     EXTERNAL,
     INTERNAL,
     Direction,
@@ -14,8 +16,6 @@ from keepclose.routing.policies import (
     explain_policy,
     find_local_endpoints,
 )
-from keepclose.routing.port_endpoints import NodeView, PortEndpoint
-from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 
 GATES = FeatureGates()

@@ -8,7 +8,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.service_ports import RoutedPort
-from keepclose.routing.topologykeys import match_topology_keys
+from keepclose.routing.topology import match_topology_keys
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.routing.allocation.zoneheap import order_heap, pop_heap, push_heap
+from keepclose.routing.allocation.local import order_heap, pop_heap, push_heap
 
 
 @pytest.mark.parametrize(

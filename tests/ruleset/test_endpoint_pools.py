@@ -19,8 +19,8 @@ from keepclose.ruleset import (
     Update,
 )
 from keepclose.ruleset.listing import listing_of
-from keepclose.ruleset.packets import Packet
 from keepclose.ruleset.tables import Unserved
+from keepclose.ruleset.tracer import Packet
 
 POOLED = replace(SETTINGS, pooled=True)
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)

@@ -31,7 +31,7 @@ from keepclose.model.service.types import (
     ServiceStatus,
 )
 from keepclose.ruleset import DetectLocal, LocalTraffic, RulesetSettings
-from keepclose.ruleset.packets import Packet
+from keepclose.ruleset.tracer import Packet
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 HERE, THERE = "n1", "n2"

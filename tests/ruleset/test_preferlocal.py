@@ -14,7 +14,7 @@ from tracednodes import DROP, NODE_IP, OUTSIDE, POD, REJECT, follow, load, make_
 
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.ruleset.packets import Packet
+from keepclose.ruleset.tracer import Packet
 from keepclose.testing.builders import endpoint
 
 POLICIES = ("Cluster", "Local", "PreferLocal")

@@ -19,7 +19,7 @@ from keepclose.ruleset import (
     Update,
     cleanup_text,
 )
-from keepclose.ruleset.packets import Packet
+from keepclose.ruleset.tracer import Packet
 
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
 KEY = ServicePortKey.of(PORT)

@@ -23,7 +23,7 @@ from keepclose.ruleset import (
     Transaction,
     Update,
 )
-from keepclose.ruleset.packets import Packet
+from keepclose.ruleset.tracer import Packet
 
 GATES = FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY)
 PORTS = (

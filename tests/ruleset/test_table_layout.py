@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from keepclose.ruleset import DetectLocal, Listing, LocalTraffic, RulesetSettings
 from keepclose.ruleset.commands import Transaction
-from keepclose.ruleset.layout import Layout, lay_out
-from keepclose.ruleset.placement import place_layout
+from keepclose.ruleset.layout import Layout, lay_out, place_layout
 
 WANT = """\
 add table ip kube-proxy { comment "rules for Services, by keepclose" ; }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.ruleset.texts import (
+from keepclose.ruleset.names import (
     plain_address,
     plain_range,
     plain_ranges,

@@ -12,7 +12,6 @@ from keepclose.model.meta import NamespacedName
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import CountBy, Table
-from keepclose.ruleset.packets import Fate, Node, Packet, Trace
 from keepclose.ruleset.statements import (
     Count,
     Drop,
@@ -27,7 +26,7 @@ from keepclose.ruleset.statements import (
     Statement,
 )
 from keepclose.ruleset.tables import Chain, Element, Hook, Map, make_rule
-from keepclose.ruleset.tracer import trace_outcomes, trace_packet
+from keepclose.ruleset.tracer import Fate, Node, Packet, Trace, trace_outcomes, trace_packet
 
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
 HERE = PortEndpoint("10.180.0.1", 80, node_name="n1", zone="zone-a")

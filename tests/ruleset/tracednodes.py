@@ -24,8 +24,7 @@ from keepclose.ruleset import (
     ServicePortKey,
     Table,
 )
-from keepclose.ruleset.packets import Fate, Node, Packet, Trace
-from keepclose.ruleset.tracer import trace_outcomes
+from keepclose.ruleset.tracer import Fate, Node, Packet, Trace, trace_outcomes
 
 NODE: Final = "n1"
 NODE_IP: Final = "192.168.0.2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.slices.families import address_types, slices_of_other_types
+from keepclose.slices.slice_metadata import address_types, slices_of_other_types
 from keepclose.testing.builders import endpoint_slice, service
 
 

@@ -7,8 +7,13 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
-from keepclose.slices.finishing import add_placeholder, finish, take_over, with_trigger_time
-from keepclose.slices.packing import SlicePlan
+from keepclose.slices.packing import (
+    SlicePlan,
+    add_placeholder,
+    finish,
+    take_over,
+    with_trigger_time,
+)
 from keepclose.slices.slice_metadata import new_slice, placeholder
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 

@@ -14,7 +14,7 @@ from keepclose.model.endpointslice.types import (
     EndpointSubset,
 )
 from keepclose.model.meta import ObjectMeta, ObjectReference, OwnerReference
-from keepclose.slices.legacy import mirrored_endpoint, mirrored_slice, repack
+from keepclose.slices.mirroring import mirrored_endpoint, mirrored_slice, repack
 
 HTTP = EndpointsPort("http", 80, "TCP")
 DNS = EndpointsPort("dns", 53, "UDP")

@@ -13,8 +13,7 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointPort, Endpoint
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Pod
 from keepclose.slices.endpoints import EndpointBuilder
-from keepclose.slices.finishing import add_placeholder, finish
-from keepclose.slices.packing import SlicePlan
+from keepclose.slices.packing import SlicePlan, add_placeholder, finish
 from keepclose.slices.placement import Placement
 from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service

@@ -11,10 +11,9 @@ from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Node, Pod
 from keepclose.slices.endpoints import EndpointBuilder
-from keepclose.slices.families import address_types
-from keepclose.slices.finishing import add_placeholder, finish
-from keepclose.slices.packing import SlicePlan
+from keepclose.slices.packing import SlicePlan, add_placeholder, finish
 from keepclose.slices.placement import Placement
+from keepclose.slices.slice_metadata import address_types
 from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint_slice, node, pod, service
 

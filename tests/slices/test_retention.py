@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.fieldpaths import SLICE_GATES, describe_fields, differing_fields
+from keepclose.model.field_errors import SLICE_GATES, describe_fields, differing_fields
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.retention import retain_slices, withhold
 from keepclose.testing.builders import endpoint, endpoint_slice

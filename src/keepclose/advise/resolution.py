@@ -19,21 +19,20 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import MANAGED_BY_LABEL, MIRRORING_CONTROLLER, PROXY_NAME_LABEL
 from keepclose.model.workload import Pod
-from keepclose.routing.events import TopologyEvent
 from keepclose.routing.port_endpoints import (
     NodeView,
     PortEndpoint,
     collect_endpoints,
     labels_by_node,
 )
-from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.reasons import Reason, ReasonCode, TopologyEvent
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.routing.strategy import Strategy, choose_strategy
-from keepclose.slices.families import address_types
 from keepclose.slices.mirroring import mirror
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.slice_metadata import address_types
 
 DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
 """What dumps all objects that an answer needs."""

@@ -23,8 +23,14 @@ def read_gates(
 
     An emulated version brings its own defaults.
     """
-    from keepclose.model.gate_history import VersionError, parse_emulated_version
-    from keepclose.model.gates import DEFAULT_GATES, GateError, gates_at, parse_gates
+    from keepclose.model.gates import (
+        DEFAULT_GATES,
+        GateError,
+        VersionError,
+        gates_at,
+        parse_emulated_version,
+        parse_gates,
+    )
 
     defaults = defaults or DEFAULT_GATES
     try:

@@ -24,7 +24,7 @@ from keepclose.model.acknowledgements import (
     parse_acknowledgement,
     parse_version,
 )
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import Condition, NamespacedName

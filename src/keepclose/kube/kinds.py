@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
-from keepclose.model.configuration import ConfigMap, Namespace
-from keepclose.model.core_kinds import Event, Lease
+from keepclose.model.core_kinds import ConfigMap, Event, Lease, Namespace
 from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod

@@ -16,9 +16,8 @@ import msgspec
 
 from keepclose.lab.workloads.rolling_update import deployment_bounds
 from keepclose.lab.workloads.types import Deployment, ReplicaSet, owned_by
-from keepclose.model.json_values import JsonObject
+from keepclose.model.json_values import JsonObject, parse_natural
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.numbers import parse_natural
 
 TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
 REVISION: Final = "deployment.kubernetes.io/revision"

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.meta import NamespacedName, ObjectMeta, OwnerReference
 from keepclose.model.metadata_validation import plain_line
 

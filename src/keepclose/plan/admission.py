@@ -17,8 +17,7 @@ from keepclose.model.service.defaults import default_families, default_service
 from keepclose.model.service.strategy import normalize_cluster_ips
 from keepclose.model.service.types import Service
 from keepclose.model.service.validation import validate_service
-from keepclose.model.workload import Node, Pod
-from keepclose.model.workload_rules import validate_node, validate_pod
+from keepclose.model.workload import Node, Pod, validate_node, validate_pod
 
 STAND_INS = {"IPv4": "0.0.0.0", "IPv6": "::"}  # noqa: S104 (an address that nobody has)
 """What stands for a cluster IP that the API server would have allocated."""

@@ -39,8 +39,7 @@ from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
 from keepclose.proxy.validation import Flaws
 from keepclose.routing.honored_condition import HONORED
 from keepclose.routing.reasons import ReasonCode
-from keepclose.routing.topology import followed_levels
-from keepclose.routing.topologykeys import needs_node_labels
+from keepclose.routing.topology import followed_levels, needs_node_labels
 
 _log = structlog.get_logger(__name__)
 

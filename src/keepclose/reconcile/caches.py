@@ -15,7 +15,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.kinds import CONFIG_MAPS, ENDPOINT_SLICES, ENDPOINTS, NODES, PODS, SERVICES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, ACKNOWLEDGEMENT_SELECTOR
-from keepclose.model.configuration import ConfigMap
+from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches

@@ -19,12 +19,11 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import KubeError
 from keepclose.kube.kinds import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.fieldpaths import describe_fields
+from keepclose.model.field_errors import describe_fields
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.honored_condition import hint_levels
 from keepclose.slices.changes import is_managed_by
-from keepclose.slices.finishing import take_over
-from keepclose.slices.packing import SlicePlan
+from keepclose.slices.packing import SlicePlan, take_over
 from keepclose.slices.retention import retain_slices, withhold
 from keepclose.slices.service_planner import ServicePlan
 

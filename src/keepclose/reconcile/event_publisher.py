@@ -15,8 +15,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.service.types import Service
 from keepclose.routing.auto import disabled_event, enabled_event
-from keepclose.routing.events import TopologyEvent
-from keepclose.routing.reasons import WARNED_OF, Reason
+from keepclose.routing.reasons import WARNED_OF, Reason, TopologyEvent
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.service_planner import ServicePlan
 

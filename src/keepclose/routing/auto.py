@@ -19,10 +19,9 @@ from keepclose.routing.allocation.kube_auto import (
     lend_endpoints,
     set_targets,
 )
-from keepclose.routing.events import TopologyEvent
 from keepclose.routing.hint_facts import FactsOf, SliceFacts, hints_for, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
-from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.reasons import Reason, ReasonCode, TopologyEvent
 
 OVERLOAD_THRESHOLD = 0.2
 

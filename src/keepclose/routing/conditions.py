@@ -12,12 +12,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from keepclose.model.fieldpaths import describe_fields
+from keepclose.model.field_errors import describe_fields
 from keepclose.model.meta import Condition
-from keepclose.routing.conditionreasons import ConditionReason
 from keepclose.routing.hint_facts import FactsOf, slice_facts
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.honored_condition import HONORED, Acknowledgements, Obstacle, judge_honored
+from keepclose.routing.honored_condition import (
+    HONORED,
+    Acknowledgements,
+    ConditionReason,
+    Obstacle,
+    judge_honored,
+)
 from keepclose.routing.strategy import Strategy, StrategyName, Verdict
 
 ACCEPTED = "TrafficDistributionAccepted"

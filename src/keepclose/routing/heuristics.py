@@ -12,14 +12,13 @@ has it answered elsewhere and asks again with the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
-from keepclose.routing.assignment import assign
 from keepclose.routing.heuristic_answers import (
     Allotment,
     Answer,
@@ -35,6 +34,13 @@ from keepclose.routing.hint_facts import FactsOf, hints_for, slice_facts, with_h
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
 from keepclose.routing.reasons import Reason, ReasonCode
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
+
+Id = TypeVar("Id", bound="SupportsRichComparison")
+
+UNPLACED = ""
+"""The group of endpoints that stand in none yet."""
 __all__ = [
     "Allotment",
     "Failure",
@@ -48,6 +54,46 @@ __all__ = [
     "apply_heuristic",
     "hint_by_matrix",
 ]
+
+
+def assign(
+    target: Mapping[str, Mapping[str, int]],
+    current: Mapping[str, Mapping[str, Collection[Id]]],
+) -> dict[Id, str]:
+    """Return the new group of each endpoint that has to change; nothing to change gives {}.
+
+    `target` says, by location, how many endpoints located there each group should have; `current`
+    names those it has now, with "" for endpoints in no group. The number of changes is the least
+    possible for these counts. Endpoints in no group go first, then those that a group has too many
+    of; such a group keeps its first ids in sort order. The group that lacks most is served first,
+    then by name.
+
+    A target that asks for more endpoints than a location has is met as far as they go; one that
+    asks for fewer leaves the rest as they are, without a group those that have none.
+    """
+    changes: dict[Id, str] = {}
+    for location in sorted(current):
+        groups = current[location]
+        wanted = target.get(location, {})
+        lacking = [
+            (min(0, len(groups.get(group, ())) - number), group)
+            for group, number in wanted.items()
+            if group != UNPLACED
+        ]
+        if not any(shortage for shortage, _ in lacking):
+            continue
+        free = sorted(groups.get(UNPLACED, ()))
+        for group in sorted(groups):
+            keep = max(0, wanted.get(group, 0))
+            if group != UNPLACED:
+                free.extend(sorted(groups[group])[keep:])
+        # The entries are (minus what the group lacks, group), so the neediest sorts first.
+        position = 0
+        for shortage, group in sorted(lacking):
+            for one in free[position : position - shortage]:
+                changes[one] = group
+            position -= shortage
+    return changes
 
 
 class Heuristic(Protocol):

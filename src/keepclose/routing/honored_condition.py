@@ -9,6 +9,7 @@ more or less do not change is not written again.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,7 +21,6 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PROXY_NAME_LABEL
-from keepclose.routing.conditionreasons import ConditionReason
 from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 
 HONORED: Final = "TrafficDistributionHonored"
@@ -30,6 +30,30 @@ _GATES: Final = {
     HintLevel.ZONES: Gate.SERVICE_TRAFFIC_DISTRIBUTION,
     HintLevel.NODES: Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,
 }
+
+
+class ConditionReason(StrEnum):
+    """The one-word reasons that conditions give."""
+
+    ACCEPTED = "Accepted"
+    UNSUPPORTED_VALUE = "UnsupportedValue"
+    FEATURE_DISABLED = "FeatureDisabled"
+    OVERRIDDEN_BY_ANNOTATION = "OverriddenByAnnotation"
+    NOT_ACCEPTED = "NotAccepted"
+    HINTS_POPULATED = "HintsPopulated"
+    MISSING_TOPOLOGY = "MissingTopology"
+    NO_ENDPOINTS = "NoEndpoints"
+    WRITE_FAILED = "WriteFailed"
+    FIELD_DROPPED = "FieldDropped"
+    CONTENDED = "Contended"
+    NOT_ALLOCATED = "NotAllocated"
+    HEURISTIC_FAILED = "HeuristicFailed"
+    ALL_NODES_ACKNOWLEDGED = "AllNodesAcknowledged"
+    PENDING = "Pending"
+    PARTIALLY_HONORED = "PartiallyHonored"
+    OTHER_PROXY = "OtherProxy"
+    HEADLESS = "Headless"
+    OVERRIDDEN_BY_POLICY = "OverriddenByPolicy"
 
 
 class NodeSample(msgspec.Struct, frozen=True):

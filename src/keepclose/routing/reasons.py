@@ -137,3 +137,11 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     subject: str = ""
     fix: str = ""
+
+
+class TopologyEvent(msgspec.Struct, frozen=True):
+    """An event on a Service: Normal or Warning, a reason in one word, a message."""
+
+    type: str
+    reason: str
+    message: str

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
+from keepclose.ruleset.names import quote_comment
 from keepclose.ruleset.tables import Chain, Counter, Element, Map, Rule, Set
-from keepclose.ruleset.texts import quote_comment
 
 MOST_COMMANDS: Final = 2_000
 """How many commands go into one transaction, more or less; each takes nft a few kilobytes."""

@@ -25,6 +25,7 @@ from keepclose.ruleset.names import (
     ServicePortKey,
     counter_base,
     endpoint_base,
+    plain_address,
     whole_name,
 )
 from keepclose.ruleset.settings import CountBy, RulesetSettings
@@ -42,7 +43,6 @@ from keepclose.ruleset.statements import (
     Translate,
 )
 from keepclose.ruleset.tables import Chain, Counted, Counter, Rule, Set, make_rule
-from keepclose.ruleset.texts import plain_address
 
 MOST_NUMBERS: Final = 1_000_000
 """From how many numbers an endpoint is drawn at most; greater weights are scaled down."""

@@ -17,7 +17,19 @@ from typing import Final
 import msgspec
 
 from keepclose.model.addresses import IPV4
-from keepclose.ruleset.names import LAYOUT, fingerprint
+from keepclose.ruleset.commands import (
+    AddChain,
+    AddMap,
+    AddRule,
+    AddSet,
+    AddTable,
+    Command,
+    DeleteChain,
+    DeleteSet,
+    FlushChain,
+)
+from keepclose.ruleset.listing import Listing
+from keepclose.ruleset.names import LAYOUT, fingerprint, plain_address, plain_ranges
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import (
     ClearMark,
@@ -47,7 +59,6 @@ from keepclose.ruleset.tables import (
     Set,
     make_rule,
 )
-from keepclose.ruleset.texts import plain_address, plain_ranges
 
 CLUSTER_IPS: Final = "cluster-ips"
 NODEPORT_IPS: Final = "nodeport-ips"
@@ -109,6 +120,7 @@ _BASE_CHAINS: Final[tuple[tuple[str, Hook, tuple[str, ...]], ...]] = (
 )
 DESTINATION: Final = (Field.DESTINATION, Field.PROTOCOL, Field.PORT)
 _NODEPORT = (Field.PROTOCOL, Field.PORT)
+_COMMENT = "rules for Services, by keepclose"
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -318,3 +330,39 @@ def _endpoints(settings: RulesetSettings, transport: str) -> Map:
         typeof=f"{key} : {ip} daddr . {transport} dport",
         counted=settings.count_by is not CountBy.NOTHING,
     )
+
+
+def place_layout(layout: Layout, existing: Listing, *, trust: bool) -> list[Command]:
+    """Return what makes the fixed part of the listed table this one; nothing if it is already."""
+    if trust and all(existing.holds(chain) for chain in (layout.marker, *layout.chains)):
+        return []
+    markers = sorted([name for name in existing.chains if name.startswith(LAYOUT)])
+    commands: list[Command] = [AddTable(_COMMENT)]
+    if existing.chains and not markers:
+        for chain in layout.chains:
+            if chain.hook is not None:
+                commands += [AddChain(Chain(chain.name)), DeleteChain(chain.name)]
+    commands += [AddSet(one) for one in layout.sets]
+    commands += [AddMap(one) for one in layout.maps]
+    for chain in layout.chains:
+        commands += [AddChain(chain), FlushChain(chain.name), *_rules(chain)]
+    commands.append(AddChain(layout.marker))
+    commands += [DeleteChain(name) for name in markers if name != layout.marker.name]
+    if NODEPORT_IPS in existing.sets - {one.name for one in layout.sets}:
+        commands.append(DeleteSet(NODEPORT_IPS))
+    return commands
+
+
+def replace_layout(placed: Layout, layout: Layout) -> list[Command]:
+    """Return what turns one fixed part into another that has the same chains, sets and maps."""
+    if placed.marker == layout.marker:
+        return []
+    commands: list[Command] = []
+    for old, new in zip(placed.chains, layout.chains, strict=True):
+        if old != new:
+            commands += [FlushChain(new.name), *_rules(new)]
+    return [*commands, AddChain(layout.marker), DeleteChain(placed.marker.name)]
+
+
+def _rules(chain: Chain) -> list[AddRule]:
+    return [AddRule(chain.name, rule) for rule in chain.rules]

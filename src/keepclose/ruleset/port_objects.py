@@ -13,6 +13,7 @@ Decides nothing about endpoints. What is not an address, a known protocol or a p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Final
 
@@ -24,6 +25,7 @@ from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset.endpoint_chains import Scribe, place_of, usable_endpoints
 from keepclose.ruleset.layout import (
     CLUSTER_IPS,
+    DESTINATION,
     FIREWALL_IPS,
     HAIRPINS,
     NO_ENDPOINT_NODEPORTS,
@@ -39,13 +41,17 @@ from keepclose.ruleset.names import (
     EXTERNAL,
     FIREWALL,
     LOCAL,
+    POOL,
     SERVICE,
     ServicePortKey,
+    plain_address,
+    plain_ranges,
     port_base,
+    whole_name,
 )
-from keepclose.ruleset.pools import pool_chain, pool_elements, pooled_endpoints
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import (
+    Draw,
     Drop,
     Field,
     Goto,
@@ -53,6 +59,7 @@ from keepclose.ruleset.statements import (
     Match,
     Return,
     SetMark,
+    To,
 )
 from keepclose.ruleset.tables import (
     Chain,
@@ -65,7 +72,6 @@ from keepclose.ruleset.tables import (
     Verdict,
     make_rule,
 )
-from keepclose.ruleset.texts import plain_address, plain_ranges
 
 TRANSPORTS: Final = frozenset({"tcp", "udp", "sctp"})
 LONGEST_AFFINITY_S: Final = 86400
@@ -82,6 +88,49 @@ _COUNTING: Final = {
     NO_ENDPOINT_SERVICES: UNSERVED_SERVICES,
     NO_ENDPOINT_NODEPORTS: UNSERVED_NODEPORTS,
 }
+
+
+def pooled_endpoints(
+    port: RoutedPort, selection: Selection, settings: RulesetSettings
+) -> list[PortEndpoint]:
+    """Return the endpoints of a port that needs no chain of its own; empty for all others."""
+    if (
+        not settings.pooled
+        or port.node_port
+        or port.session_affinity == "ClientIP"
+        or port.external_ips
+        or port.load_balancer_ips
+    ):
+        return []
+    endpoints = usable_endpoints(selection.internal.endpoints, settings.family)
+    return endpoints if len({one.weight for one in endpoints}) == 1 else []
+
+
+def pool_elements(
+    at: tuple[str, str, str], endpoints: Sequence[PortEndpoint], settings: RulesetSettings
+) -> list[Element]:
+    """Return what leads from an address, protocol and port to the endpoints, of which some are."""
+    transport = at[1]
+    container = endpoints_map(settings, transport)
+    pool = pool_chain(settings.ip, transport, len(endpoints), container)
+    elements = [
+        Element(container, (*at, _number(index)), To(one.address, one.port))
+        for index, one in enumerate(endpoints)
+    ]
+    return [*elements, Element(SERVICE_IPS, at, Goto(pool.name))]
+
+
+@lru_cache(maxsize=4096)
+def pool_chain(ip: str, transport: str, count: int, container: str) -> Chain:
+    """Return the chain that draws one of so many endpoints of whatever port it is entered for."""
+    is_protocol = Match(Field.PROTOCOL, (transport,))
+    rule = make_rule(ip, is_protocol, Draw(DESTINATION, count, container))
+    return Chain(whole_name(POOL, f"{transport}/{count}", print_of=rule.text), (rule,))
+
+
+@lru_cache(maxsize=4096)
+def _number(index: int) -> str:
+    return str(index)
 
 
 class PortObjects(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from keepclose.ruleset.commands import (
     add_chain,
     split_commands,
 )
-from keepclose.ruleset.kernel_state import Ledger
+from keepclose.ruleset.kernel_state import CHAIN, COUNTER, SET, Item, Ledger, Retirement
 from keepclose.ruleset.layout import (
     CONTAINERS,
     COUNTED_ENDPOINTS,
@@ -40,6 +40,8 @@ from keepclose.ruleset.layout import (
     UNSERVED_SERVICES,
     Layout,
     lay_out,
+    place_layout,
+    replace_layout,
 )
 from keepclose.ruleset.listing import Listing
 from keepclose.ruleset.names import (
@@ -51,9 +53,7 @@ from keepclose.ruleset.names import (
     ServicePortKey,
     is_service_chain,
 )
-from keepclose.ruleset.placement import place_layout, replace_layout
 from keepclose.ruleset.port_objects import NO_OBJECTS, PortObjects, render_port
-from keepclose.ruleset.retirement import CHAIN, COUNTER, SET, Item, Retirement
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import Drop
 from keepclose.ruleset.tables import Counted, Slot, Table, Unserved

@@ -13,10 +13,9 @@ from typing import Final
 import msgspec
 
 from keepclose.model.addresses import IPV4
-from keepclose.ruleset.names import safe_name
+from keepclose.ruleset.names import plain_range, quote_interface, safe_name
 from keepclose.ruleset.statements import Field, Match
 from keepclose.ruleset.tables import ADDRESS_TYPES, FAMILIES
-from keepclose.ruleset.texts import plain_range, quote_interface
 
 TABLE: Final = "kube-proxy"
 MASQUERADE_BIT: Final = 14

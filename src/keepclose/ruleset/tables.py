@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.ruleset.names import ServicePortKey
+from keepclose.ruleset.names import ServicePortKey, quote_comment
 from keepclose.ruleset.statements import Drop, Goto, Statement, To
-from keepclose.ruleset.texts import quote_comment
 
 ElementKey = tuple[str, ...]
 Verdict = Goto | Drop | To

@@ -6,20 +6,212 @@ wrong. A Service has subset labels or hints, never both: whoever does not write 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
+from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import Gate
+from keepclose.model.meta import NamespacedName, OwnerReference
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
+from keepclose.model.workload import Pod
 from keepclose.routing.auto import allocate
-from keepclose.routing.events import TopologyEvent
 from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
-from keepclose.routing.heuristics import apply_heuristic
+from keepclose.routing.heuristics import apply_heuristic, assign
 from keepclose.routing.hint_facts import FactsOf
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
-from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.strategy import Strategy, StrategyName
+from keepclose.routing.node_level import (
+    EndpointOwner,
+    NodeLevelDecision,
+    controller_of,
+    node_overlay,
+)
+from keepclose.routing.reasons import Reason, ReasonCode, TopologyEvent
+from keepclose.routing.strategy import (
+    Strategy,
+    StrategyName,
+    Verdict,
+    annotation_path,
+    topology_annotation,
+)
+from keepclose.routing.subsets import (
+    Approach,
+    Level,
+    SubsetDecision,
+    SubsetMode,
+    SubsetOptions,
+    decide_subsets,
+)
+from keepclose.slices.placement import Placement
 from keepclose.slices.settings import Cluster, Settings
+
+DETECTION = "detection"
+Members = dict[str, dict[str, set[NamespacedName]]]
+"""Ready endpoints by the zone they are in and the zone of the slice that holds them."""
+
+
+class Hosts:
+    """Where the ready pods of one Service run, and whose they are."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, OwnerReference | None]] = Counter()
+        self._filed: dict[NamespacedName, tuple[str, OwnerReference | None]] = {}
+
+    def put(self, pod: Pod) -> None:
+        """Count a pod that is ready, in place of what it was counted as before."""
+        self.remove(pod.key)
+        host = (pod.spec.node_name, controller_of(pod.metadata.owner_references))
+        self._filed[pod.key] = host
+        self._counts[host] += 1
+
+    def remove(self, source: NamespacedName) -> None:
+        """Stop counting a pod; one that was not counted does no harm."""
+        host = self._filed.pop(source, None)
+        if host is not None:
+            self._counts[host] -= 1
+            if self._counts[host] == 0:
+                del self._counts[host]
+
+    def pairs(self) -> list[EndpointOwner]:
+        """Return each pair of node and owner once, in an order that does not depend on history."""
+        found: list[EndpointOwner] = list(self._counts)
+        found.sort(key=_order)
+        return found
+
+
+def _order(host: EndpointOwner) -> tuple[str, str]:
+    return host[0] or "", "" if host[1] is None else host[1].uid
+
+
+def decide_overlay(
+    service: Service,
+    strategy: Strategy,
+    *,
+    cluster: Cluster,
+    settings: Settings,
+    endpoints: Callable[[], Sequence[EndpointOwner]],
+    previously_on: Callable[[], bool],
+) -> NodeLevelDecision | None:
+    """Return the decision about node hints; None where the mechanism leaves no room for one.
+
+    `endpoints` gives node and owner of the ready endpoints, each pair once; `previously_on` says
+    whether some endpoint has a node hint now.
+    """
+    if not may_overlay(strategy, settings):
+        return None
+    wish = strategy.distribution is not Verdict.ABSENT
+    return node_overlay(
+        annotation=service.metadata.annotations.get(NODE_TOPOLOGY_ANNOTATION),
+        mode=settings.node_level_mode,
+        explicit=wish or topology_annotation(service)[1] is not None,
+        nodes=cluster.nodes.values(),
+        endpoints=endpoints(),
+        previously_on=previously_on(),
+        options=settings.node_level,
+    )
+
+
+def lay_over(strategy: Strategy, overlay: NodeLevelDecision | None) -> Strategy:
+    """Return what governs: where nothing else did, node-level topology does once it is on."""
+    if overlay is None or not overlay.on or strategy.name is not StrategyName.NONE:
+        return strategy
+    asked = any(reason.code is ReasonCode.NODE_HINTS_ADDED for reason in overlay.reasons)
+    message = "node-level topology was found to suit the Service"
+    found = () if asked else (Reason(ReasonCode.NODE_LEVEL_DETECTED, message),)
+    return replace(
+        strategy,
+        name=StrategyName.NODE_LEVEL,
+        source=annotation_path(NODE_TOPOLOGY_ANNOTATION) if asked else DETECTION,
+        reasons=(*strategy.reasons, *found),
+    )
+
+
+class Division:
+    """The groups of one Service and address type."""
+
+    def __init__(self, placement: Placement, locate: Callable[[Endpoint], str]) -> None:
+        """Take the endpoints and how the group is found that an endpoint is at home in."""
+        self._placement = placement
+        self._locate = locate
+        self._ready: Members = {}
+        self._filed: dict[NamespacedName, tuple[str, str]] = {}
+        self._idle: set[NamespacedName] = set()
+        self._moved: set[NamespacedName] = set()
+        self.refile(source for source, _, _ in placement.wanted())
+
+    def refile(self, sources: Iterable[NamespacedName]) -> None:
+        """Take note of endpoints that came, went, changed, or were seen in another slice."""
+        for source in sources:
+            old = self._filed.pop(source, None)
+            if old is not None:
+                self._ready[old[0]][old[1]].discard(source)
+            self._idle.discard(source)
+            endpoint = self._placement.endpoint(source)
+            if endpoint is None:
+                continue
+            if endpoint.is_ready:
+                place = (self._locate(endpoint), self._placement.written_zone(source))
+                self._filed[source] = place
+                self._ready.setdefault(place[0], {}).setdefault(place[1], set()).add(source)
+                self._placement.regroup(source, place[1])
+            else:
+                self._idle.add(source)
+
+    def divide(
+        self,
+        *,
+        approach: Approach,
+        shares: Mapping[str, float],
+        options: SubsetOptions,
+        level: Level = Level.ZONE,
+    ) -> SubsetDecision:
+        """Put every endpoint into its group and return the decision that led there."""
+        located = {zone: sum(map(len, groups.values())) for zone, groups in self._ready.items()}
+        placed: dict[str, dict[str, int]] = {}
+        for zone, groups in self._ready.items():
+            for group, members in groups.items():
+                if group and members:
+                    placed.setdefault(group, {})[zone] = len(members)
+        decision = decide_subsets(
+            approach=approach,
+            shares=shares,
+            located=located,
+            placed=placed,
+            active=self._placement.is_divided,
+            options=options,
+            level=level,
+        )
+        if decision.mode is SubsetMode.RANDOM:
+            self.undo()
+            return decision
+        for source in self._moved:
+            # What the last plan moved counts only once it was seen written.
+            self._placement.regroup(source, self._filed.get(source, ("", ""))[1])
+        changes = assign(decision.target, self._ready)
+        for source, group in changes.items():
+            self._placement.regroup(source, group)
+        self._moved = set(changes)
+        self._place_idle(sorted({g for row in decision.target.values() for g in row}))
+        return decision
+
+    def undo(self) -> None:
+        """Put all endpoints into the one group that everybody uses."""
+        grouped = self._placement.grouped()
+        for source in grouped:
+            self._placement.regroup(source, "")
+        self._moved.update(grouped)
+
+    def _place_idle(self, groups: list[str]) -> None:
+        # Endpoints that are not ready carry no traffic: they wait where they are, or at home.
+        for source in self._idle:
+            endpoint = self._placement.endpoint(source)
+            home = "" if endpoint is None else self._locate(endpoint)
+            written = self._placement.written_zone(source)
+            choices = [zone for zone in (written, home, *groups) if zone in groups]
+            self._placement.regroup(source, choices[0])
 
 
 class Hinting(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.fieldpaths import differing_fields
+from keepclose.model.field_errors import differing_fields
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.slices.packing import SlicePlan

@@ -19,24 +19,19 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.conditions import service_conditions
-from keepclose.routing.events import TopologyEvent
 from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
 from keepclose.routing.hint_facts import SliceFacts, slice_facts
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.node_level import NodeLevelDecision
-from keepclose.routing.reasons import Reason
+from keepclose.routing.reasons import Reason, TopologyEvent
 from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 from keepclose.routing.subsets import Level, group_name, read_limits
-from keepclose.slices.division import Division
 from keepclose.slices.endpoints import EndpointBuilder
-from keepclose.slices.families import address_types, slices_of_other_types
-from keepclose.slices.finishing import add_placeholder, finish
-from keepclose.slices.hinting import Hinting, hint_slices
-from keepclose.slices.hosts import Hosts
-from keepclose.slices.nodeoverlay import decide_overlay, lay_over
-from keepclose.slices.packing import SlicePlan
+from keepclose.slices.hinting import Division, Hinting, Hosts, decide_overlay, hint_slices, lay_over
+from keepclose.slices.packing import SlicePlan, add_placeholder, finish
 from keepclose.slices.placement import Placement, locate_by_zone
 from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.slice_metadata import address_types, slices_of_other_types
 
 _SPARE_FACTS = 4
 

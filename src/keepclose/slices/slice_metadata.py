@@ -8,8 +8,9 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from keepclose.model.addresses import IPV4, IPV6, family_of
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta, controller_reference
 from keepclose.model.metadata_validation import dns1123_subdomain, without_prefix_dash
@@ -26,6 +27,27 @@ from keepclose.model.well_known import (
 _FOR_PLACES = (FOR_ZONE_LABEL, FOR_REGION_LABEL)
 _RESERVED = frozenset({SERVICE_NAME_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL, *_FOR_PLACES})
 _NO_LABELS: Mapping[str, str] = {}
+
+
+def address_types(service: Service) -> tuple[str, ...]:
+    """Return the address types of the Service's slices, the primary one first; never empty."""
+    recorded = tuple(
+        family for family in dict.fromkeys(service.spec.ip_families) if family in (IPV4, IPV6)
+    )
+    if recorded:
+        return recorded
+    cluster_ip = service.spec.cluster_ip
+    if cluster_ip in ("", "None"):
+        return (IPV4, IPV6)
+    return (IPV6 if family_of(cluster_ip) == IPV6 else IPV4,)
+
+
+def slices_of_other_types(
+    slices: Iterable[EndpointSlice], types: tuple[str, ...]
+) -> tuple[EndpointSlice, ...]:
+    """Return the slices to delete because the Service no longer has their type, by name."""
+    stray = [piece for piece in slices if piece.address_type not in types]
+    return tuple(sorted(stray, key=lambda piece: piece.metadata.name))
 
 
 def slice_labels(

@@ -20,8 +20,7 @@ from keepclose.routing.hints import SliceSet
 from keepclose.routing.node_level import EndpointOwner
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import Strategy
-from keepclose.slices.hinting import hint_slices
-from keepclose.slices.nodeoverlay import decide_overlay, lay_over
+from keepclose.slices.hinting import decide_overlay, hint_slices, lay_over
 from keepclose.slices.settings import Cluster, Settings
 
 OwnersOf = Callable[[Sequence[EndpointSlice]], Sequence[EndpointOwner]]

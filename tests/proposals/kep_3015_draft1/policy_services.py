@@ -19,9 +19,8 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.selection import Outcome
-from keepclose.ruleset.packets import Node as PacketNode
-from keepclose.ruleset.packets import Packet
-from keepclose.ruleset.tracer import trace_outcomes
+from keepclose.ruleset.tracer import Node as PacketNode
+from keepclose.ruleset.tracer import Packet, trace_outcomes
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 OFF: Final = FeatureGates()

@@ -37,7 +37,7 @@ from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.port_endpoints import NodeView
-from keepclose.ruleset.packets import Packet
+from keepclose.ruleset.tracer import Packet
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, pod

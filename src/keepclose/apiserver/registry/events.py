@@ -12,8 +12,7 @@ from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.json_values import JsonObject
-from keepclose.model.metadata import IMMUTABLE
-from keepclose.model.metadata_validation import qualified_name
+from keepclose.model.metadata_validation import IMMUTABLE, qualified_name
 
 _NOT_OURS: Final = "does not match event.namespace"
 _LIMIT: Final = 128

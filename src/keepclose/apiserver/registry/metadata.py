@@ -17,13 +17,15 @@ from keepclose.model.field_errors import Cause, forbidden, invalid, too_long, to
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
-from keepclose.model.metadata import NameCheck, validate_metadata, validate_metadata_update
 from keepclose.model.metadata_validation import (
+    NameCheck,
     dns1035_label,
     dns1123_label,
     dns1123_subdomain,
     path_segment,
     qualified_name,
+    validate_metadata,
+    validate_metadata_update,
 )
 
 FOREGROUND_FINALIZER: Final = "foregroundDeletion"

@@ -26,9 +26,8 @@ from keepclose.apiserver.strategies.pod_rules import hostname_warnings, pod_caus
 from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.field_errors import Cause, forbidden, invalid, required
 from keepclose.model.json_values import JsonObject
-from keepclose.model.metadata import IMMUTABLE
-from keepclose.model.workload import Pod
-from keepclose.model.workload_rules import validate_pod
+from keepclose.model.metadata_validation import IMMUTABLE
+from keepclose.model.workload import Pod, validate_pod
 
 FIXED_SPEC: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,"

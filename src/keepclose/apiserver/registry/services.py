@@ -31,15 +31,15 @@ from keepclose.model.service.strategy import (
     patch_allocated_values,
     prepare_for_create,
     prepare_for_update,
+    status_warnings_for,
     warnings_for,
 )
 from keepclose.model.service.types import Service
-from keepclose.model.service.validation import validate_service
-from keepclose.model.service_update_rules import (
+from keepclose.model.service.validation import (
+    validate_service,
     validate_service_status_update,
     validate_service_update,
 )
-from keepclose.model.service_warnings import status_warnings_for
 
 
 class ServiceStrategy(PlainStrategy):

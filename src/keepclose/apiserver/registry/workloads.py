@@ -16,10 +16,9 @@ from keepclose.apiserver.strategies.plain import PlainStrategy, same
 from keepclose.apiserver.strategies.pod_rules import hostname_warnings, template_causes
 from keepclose.apiserver.strategies.rollouts import rolling_causes
 from keepclose.model.field_errors import Cause, forbidden, invalid, not_supported, required
-from keepclose.model.json_values import JsonObject
-from keepclose.model.metadata import IMMUTABLE
-from keepclose.model.numbers import parse_natural
-from keepclose.model.workload_rules import NOT_NEGATIVE
+from keepclose.model.json_values import JsonObject, parse_natural
+from keepclose.model.metadata_validation import IMMUTABLE
+from keepclose.model.workload import NOT_NEGATIVE
 
 TEMPLATE_GENERATION: Final = "deprecated.daemonset.template.generation"
 _TEMPLATE: Final = "spec.template"

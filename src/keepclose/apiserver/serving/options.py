@@ -14,7 +14,7 @@ import msgspec
 from keepclose.apiserver.registry.metadata import manager_causes
 from keepclose.apiserver.status_errors import Failure, bad_request, invalid_object
 from keepclose.model.field_errors import Cause, forbidden, not_supported
-from keepclose.model.numbers import parse_int64
+from keepclose.model.json_values import parse_int64
 from keepclose.model.selectors import (
     FieldSelector,
     LabelSelector,

@@ -9,8 +9,7 @@ from typing import Final
 
 from keepclose.model.field_errors import Cause, forbidden, invalid, required
 from keepclose.model.json_values import JsonObject
-from keepclose.model.metadata import validate_labels
-from keepclose.model.metadata_validation import label_value, qualified_name
+from keepclose.model.metadata_validation import label_value, qualified_name, validate_labels
 
 Labels = dict[str, str]
 

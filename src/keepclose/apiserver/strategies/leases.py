@@ -6,7 +6,7 @@ from keepclose.apiserver.registry.strategy import Context
 from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.model.field_errors import Cause, invalid
 from keepclose.model.json_values import JsonObject
-from keepclose.model.workload_rules import NOT_NEGATIVE
+from keepclose.model.workload import NOT_NEGATIVE
 
 
 class LeaseStrategy(PlainStrategy):

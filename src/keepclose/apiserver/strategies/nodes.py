@@ -25,8 +25,7 @@ from keepclose.model.field_errors import (
 from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import label_value, qualified_name
-from keepclose.model.workload import Node
-from keepclose.model.workload_rules import validate_node
+from keepclose.model.workload import Node, validate_node
 
 TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NODE_INFO: Final = (

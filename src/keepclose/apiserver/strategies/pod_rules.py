@@ -19,11 +19,15 @@ from keepclose.model.field_errors import (
     required,
 )
 from keepclose.model.json_values import JsonObject
-from keepclose.model.metadata import validate_annotations, validate_labels
-from keepclose.model.metadata_validation import dns1123_label, dns1123_subdomain, port_number
+from keepclose.model.metadata_validation import (
+    dns1123_label,
+    dns1123_subdomain,
+    port_number,
+    validate_annotations,
+    validate_labels,
+)
 from keepclose.model.quantities import millis, quantity_causes
-from keepclose.model.workload import Pod
-from keepclose.model.workload_rules import NOT_NEGATIVE, validate_pod
+from keepclose.model.workload import NOT_NEGATIVE, Pod, validate_pod
 
 RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
 DNS_POLICIES: Final = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")

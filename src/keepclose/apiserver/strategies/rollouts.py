@@ -9,9 +9,8 @@ import re
 from typing import Final
 
 from keepclose.model.field_errors import Cause, invalid, required
-from keepclose.model.json_values import JsonObject
-from keepclose.model.numbers import INT64_MAX, parse_natural
-from keepclose.model.workload_rules import NOT_NEGATIVE
+from keepclose.model.json_values import INT64_MAX, JsonObject, parse_natural
+from keepclose.model.workload import NOT_NEGATIVE
 
 _PERCENT_SENTENCE: Final = (
     "a valid percent string must be a numeric string followed by an ending '%' "

@@ -13,7 +13,7 @@ from keepclose.apiserver.status_errors import bad_request, invalid_object
 from keepclose.apiserver.strategies.label_selectors import selector_text
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
-from keepclose.model.workload_rules import NOT_NEGATIVE
+from keepclose.model.workload import NOT_NEGATIVE
 
 _SHARED: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 

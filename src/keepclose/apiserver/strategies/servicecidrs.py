@@ -13,7 +13,7 @@ from keepclose.apiserver.strategies.plain import PlainStrategy
 from keepclose.model.addresses import cidr_causes, family_of
 from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.json_values import JsonObject
-from keepclose.model.metadata import IMMUTABLE
+from keepclose.model.metadata_validation import IMMUTABLE
 
 DEFAULT_NAME: Final = "kubernetes"
 _FIELD = "spec.cidrs"

@@ -12,8 +12,13 @@ from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.slo.measurement import handle_slo
 from keepclose.lab.traffic.run import handle_traffic
 from keepclose.lab.view import LabView
-from keepclose.model.gate_history import VersionError, parse_emulated_version
-from keepclose.model.gates import GateError, gates_at, parse_gates
+from keepclose.model.gates import (
+    GateError,
+    VersionError,
+    gates_at,
+    parse_emulated_version,
+    parse_gates,
+)
 from keepclose.model.json_values import JsonObject
 from keepclose.routing.node_level import NodeLevelMode
 

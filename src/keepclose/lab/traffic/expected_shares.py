@@ -14,10 +14,16 @@ from keepclose.model.addresses import canonical
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.workload import Pod
-from keepclose.routing.policies import EXTERNAL, INTERNAL
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason, ReasonCode
-from keepclose.routing.selection import Outcome, PacketVerdict, Selection, select
+from keepclose.routing.selection import (
+    EXTERNAL,
+    INTERNAL,
+    Outcome,
+    PacketVerdict,
+    Selection,
+    select,
+)
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 
 _FAILURES: Final = {

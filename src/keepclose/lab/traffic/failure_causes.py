@@ -16,7 +16,7 @@ from keepclose.lab.podreasons import explain_unready, is_ready
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Pod
-from keepclose.routing.hintlevels import count_ready
+from keepclose.routing.hint_facts import count_ready
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import HINTING, Strategy

@@ -14,8 +14,8 @@ import msgspec
 
 from keepclose.kube.kinds import Kind
 from keepclose.lab.workloads.constraints import Affinity, SpreadConstraint, Toleration
+from keepclose.model.json_values import parse_int64
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, OwnerReference
-from keepclose.model.numbers import parse_int64
 from keepclose.model.workload import StatusCondition
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"

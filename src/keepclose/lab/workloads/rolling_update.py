@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from keepclose.lab.workloads.types import Deployment, ReplicaSet, Share, Strategy
-from keepclose.model.numbers import parse_natural
+from keepclose.model.json_values import parse_natural
 
 MOST_REPLICAS: Final = 2**31 - 1
 """An int32 in the API: with maxSurge beside it a size could come to more, which no server takes."""

@@ -31,18 +31,16 @@ from keepclose.model.field_errors import (
     too_many,
 )
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.metadata import (
+from keepclose.model.metadata_validation import (
     IMMUTABLE,
     NameCheck,
-    validate_labels,
-    validate_metadata,
-    validate_metadata_update,
-)
-from keepclose.model.metadata_validation import (
     dns1123_label,
     dns1123_subdomain,
     label_value,
     qualified_name,
+    validate_labels,
+    validate_metadata,
+    validate_metadata_update,
 )
 from keepclose.model.well_known import ZONE_LABEL
 

@@ -18,9 +18,9 @@ from itertools import groupby
 from typing import Final
 
 from keepclose.ruleset.commands import AddElement, DeleteElement, Transaction
+from keepclose.ruleset.names import plain_comment
 from keepclose.ruleset.statements import Drop, Goto, To
 from keepclose.ruleset.tables import ElementKey, Verdict
-from keepclose.ruleset.texts import plain_comment
 
 _HEADER: Final = struct.Struct("=IHHII")
 _FAMILY: Final = struct.Struct(">BBH")

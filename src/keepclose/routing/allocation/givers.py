@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
 
-from keepclose.routing.allocation.zoneheap import pop_heap, push_heap
+from keepclose.routing.allocation.local import pop_heap, push_heap
 
 
 def serve_zone(  # noqa: PLR0917 - called from compiled code, which takes positions only

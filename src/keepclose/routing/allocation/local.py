@@ -17,11 +17,67 @@ from typing import Final
 
 import msgspec
 
-from keepclose.routing.allocation.zoneheap import order_heap, pop_heap, push_heap
-
 ALLOCATED: Final = 1
 BELOW_START: Final = 0
 DOWNGRADED: Final = -1
+
+
+def order_heap(
+    ints: MutableSequence[int], heap: int, length: int, floats: Sequence[float], keys: int
+) -> None:
+    """Make a heap of the first `length` zones; none or one needs no ordering."""
+    for top in range(length // 2 - 1, -1, -1):
+        _sift_down(ints, heap, length, top, floats, keys)
+
+
+def pop_heap(
+    ints: MutableSequence[int], heap: int, length: int, floats: Sequence[float], keys: int
+) -> int:
+    """Move the first zone of a heap behind its new end; return the new length."""
+    length -= 1
+    ints[heap], ints[heap + length] = ints[heap + length], ints[heap]
+    _sift_down(ints, heap, length, 0, floats, keys)
+    return length
+
+
+def push_heap(
+    ints: MutableSequence[int], heap: int, length: int, floats: Sequence[float], keys: int
+) -> None:
+    """Take the zone just behind the end of a heap into it."""
+    child = length
+    while child > 0:
+        parent = (child - 1) // 2
+        zone = ints[heap + child]
+        above = ints[heap + parent]
+        if not floats[keys + zone] < floats[keys + above]:
+            break
+        ints[heap + child] = above
+        ints[heap + parent] = zone
+        child = parent
+
+
+def _sift_down(  # noqa: PLR0917 - called from compiled code, which takes positions only
+    ints: MutableSequence[int],
+    heap: int,
+    length: int,
+    top: int,
+    floats: Sequence[float],
+    keys: int,
+) -> None:
+    """Move a zone down a heap until no zone below it is before it; equals keep their places."""
+    parent = top
+    while 2 * parent + 1 < length:
+        child = 2 * parent + 1
+        zone = ints[heap + child]
+        if child + 1 < length and floats[keys + ints[heap + child + 1]] < floats[keys + zone]:
+            child += 1
+            zone = ints[heap + child]
+        above = ints[heap + parent]
+        if not floats[keys + zone] < floats[keys + above]:
+            break
+        ints[heap + child] = above
+        ints[heap + parent] = zone
+        parent = child
 
 
 class Outcome(StrEnum):

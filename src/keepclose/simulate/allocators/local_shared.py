@@ -14,8 +14,7 @@ import math
 from collections.abc import MutableSequence, Sequence
 
 from keepclose.routing.allocation.givers import move_one, serve_zone
-from keepclose.routing.allocation.local import find_least_size
-from keepclose.routing.allocation.zoneheap import order_heap, pop_heap, push_heap
+from keepclose.routing.allocation.local import find_least_size, order_heap, pop_heap, push_heap
 
 
 def allocate_local_shared(  # noqa: PLR0915, PLR0917 - the signature all allocators share
