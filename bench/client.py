@@ -18,7 +18,7 @@ import kubernetes
 import msgspec
 
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.kinds import ENDPOINT_SLICES, PODS
+from keepclose.kube.requests import ENDPOINT_SLICES, PODS
 from keepclose.kube.watch.list_decoding import decode_page
 from keepclose.kube.watch.stream import EventDecoder, Lines, read_events
 

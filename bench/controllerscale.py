@@ -20,7 +20,7 @@ import uvloop
 
 from keepclose.apiserver.storage.store import Store
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.testing.processes import embedded_server
 from sidebyside import Scene, cpu_seconds, measure, open_client, our_controller, resident_bytes
 from storage import make_pod

@@ -39,7 +39,7 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.system.namespaces import enter_network
 from keepclose.testing.netns import namespaces
 from keepclose.testing.processes import Embedded, embedded_server

@@ -34,7 +34,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import Conflict
-from keepclose.kube.kinds import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, Kind
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.processes import embedded_server
 

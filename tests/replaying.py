@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from keepclose.kube.errors import AlreadyExists
-from keepclose.kube.kinds import NAMESPACES, NODES, PODS, SERVICES, Kind
+from keepclose.kube.requests import NAMESPACES, NODES, PODS, SERVICES, Kind
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.testing.controllers import LONG_GRACE_S, World
 from keepclose.testing.crowds import do_all

@@ -14,7 +14,7 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.kinds import NODES, SERVICES
+from keepclose.kube.requests import NODES, SERVICES
 from keepclose.testing.api_server import serving
 
 SERVICE: dict[str, Any] = {

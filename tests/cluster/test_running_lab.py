@@ -19,7 +19,7 @@ from upcommands import until as until_so
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.kinds import NAMESPACES
+from keepclose.kube.requests import NAMESPACES
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2")
 SECONDS = 120.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.lab.cluster.tour_steps import (
     STEPS,
     HintedEndpoint,

@@ -25,7 +25,7 @@ from keepclose.controller.metrics import Metrics
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES, Kind
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointSlice

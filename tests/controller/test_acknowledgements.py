@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from keepclose.controller.acknowledgements import Ledger, NodeGroup, newest_version
 from keepclose.controller.controller import Controller
 from keepclose.kube.errors import NotFound
-from keepclose.kube.kinds import CONFIG_MAPS, NODES, SERVICES
+from keepclose.kube.requests import CONFIG_MAPS, NODES, SERVICES
 from keepclose.model.acknowledgements import (
     ACKNOWLEDGEMENT_NAMESPACE,
     HintLevel,

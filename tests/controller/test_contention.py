@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from keepclose.controller.metrics import Metrics
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import ROUNDS, Contention, find_writer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName

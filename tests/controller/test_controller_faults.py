@@ -13,7 +13,7 @@ from faultycluster import Desk, desk, facts, populate, web
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from keepclose.kube.kinds import ENDPOINTS
+from keepclose.kube.requests import ENDPOINTS
 from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.model.workload import StatusCondition
 from keepclose.reconcile.settings import ControllerSettings

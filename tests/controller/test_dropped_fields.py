@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from keepclose.controller.controller import Controller
 from keepclose.kube.cache import Cache
-from keepclose.kube.kinds import ENDPOINTS, SERVICES
+from keepclose.kube.requests import ENDPOINTS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition

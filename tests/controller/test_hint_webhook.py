@@ -30,7 +30,7 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, LEASES, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, EVENTS, LEASES, SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates

@@ -22,7 +22,7 @@ from faultycluster import facts
 from traffic import Traffic
 
 from keepclose.kube.cache import Cache
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates

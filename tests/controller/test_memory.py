@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keepclose.controller.memory import LOOK_S, THRESHOLD, settle_memory
+from keepclose.runtime.event_loop import LOOK_S, THRESHOLD, settle_memory
 from keepclose.testing.fake_clock import FakeClock
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, serve
 from keepclose.kube.auth.in_cluster import load_settings
-from keepclose.kube.kinds import ENDPOINT_SLICES, LEASES
+from keepclose.kube.requests import ENDPOINT_SLICES, LEASES
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.controllers import CLOCK, World, world

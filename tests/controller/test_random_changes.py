@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keepclose.kube.cache import Cache
-from keepclose.kube.kinds import ENDPOINT_SLICES, PODS, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, PODS, SERVICES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import MUTATING_WEBHOOKS
+from keepclose.kube.requests import MUTATING_WEBHOOKS
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.testing.fake_clock import FakeClock

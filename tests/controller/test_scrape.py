@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from keepclose.controller.metrics import Metrics
-from keepclose.kube.kinds import ENDPOINTS
+from keepclose.kube.requests import ENDPOINTS
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.runtime.metrics_text import render_metrics

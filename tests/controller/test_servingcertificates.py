@@ -16,7 +16,7 @@ import pytest
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.kinds import SECRETS
+from keepclose.kube.requests import SECRETS
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, EVENTS, NAMESPACES, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, ENDPOINTS, EVENTS, NAMESPACES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.well_known import (

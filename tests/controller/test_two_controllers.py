@@ -20,8 +20,8 @@ from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, SEEK_PERIO
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import ENDPOINT_SLICES, PODS
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost
+from keepclose.kube.requests import ENDPOINT_SLICES, PODS
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointHints

@@ -15,7 +15,7 @@ from fuzzobjects import OBJECTS
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import KubeError, error_from
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.kube.watch.list_decoding import decode_object, decode_page
 from keepclose.kube.watch.stream import EventDecoder, read_events
 from keepclose.model.endpointslice.types import EndpointSlice

@@ -13,8 +13,8 @@ import pytest
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.certificates import Authority
 from keepclose.apiserver.controllers.pod_reaper import PODS, Graces
-from keepclose.apiserver.security.files import BrokenFileError
 from keepclose.apiserver.storage.store import Store
+from keepclose.system.private_files import BrokenFileError
 from keepclose.testing.api_server import serving
 from keepclose.testing.kinds import raw
 from keepclose.webhook.serving_certificates import is_good, make_pair

@@ -15,7 +15,6 @@ import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.credentials import Tokens
-from keepclose.apiserver.security.files import read_private, write_private
 from keepclose.cluster.calling import CallError, call
 from keepclose.lab.cluster.data_dir import ClusterState, Home, HomeError, claim_home, is_held
 from keepclose.system.private_files import (
@@ -23,6 +22,8 @@ from keepclose.system.private_files import (
     ForeignDirectoryError,
     PrivateDirectory,
     open_append,
+    read_private,
+    write_private,
 )
 from keepclose.testing.processes import NotStartedError, start_embedded
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.cluster.layout import Layout
-from keepclose.kube.kinds import NODES
+from keepclose.kube.requests import NODES
 from keepclose.lab.replicasets import BURST_REPLICAS, plan_replica_set
 from keepclose.lab.workloads import replicasets
 from keepclose.lab.workloads.daemonsets import BURST_PODS, plan_daemon_set

@@ -30,7 +30,7 @@ from keepclose.kube.errors import (
     TransportError,
     Unauthorized,
 )
-from keepclose.kube.kinds import NODES, PODS
+from keepclose.kube.requests import NODES, PODS
 from keepclose.kube.transport.aiohttp_transport import AioTransport, Server
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.kube.backoff import Backoff, TokenBucket
+from keepclose.kube.transport.retries import Backoff, TokenBucket
 from keepclose.testing.fake_clock import FakeClock
 
 

@@ -25,7 +25,7 @@ from keepclose.kube.errors import (
     TooManyRequests,
     TransportError,
 )
-from keepclose.kube.kinds import LEASES, NODES, PODS, SERVICES
+from keepclose.kube.requests import LEASES, NODES, PODS, SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request, Response
 from keepclose.model.core_kinds import Lease

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from keepclose.kube.complaints import MOST_NAMED, Complaints
 from keepclose.kube.errors import Forbidden, Unauthorized
+from keepclose.kube.watch.reflector import MOST_NAMED, Complaints
 from keepclose.model.field_errors import invalid
 from keepclose.testing.fake_clock import FakeClock
 

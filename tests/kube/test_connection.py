@@ -15,7 +15,7 @@ from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import ConnectionSettings, User, connect, make_credentials
 from keepclose.kube.errors import Unauthorized
-from keepclose.kube.kinds import NODES
+from keepclose.kube.requests import NODES
 from keepclose.kube.transport.aiohttp_transport import Server
 from keepclose.testing.builders import node
 from keepclose.testing.fake_clock import FakeClock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.kube.correlation import Correlator, Recent, Tally
+from keepclose.kube.event_recorder import Correlator, Recent, Tally
 from keepclose.model.meta import ObjectReference
 from keepclose.testing.fake_clock import FakeClock
 

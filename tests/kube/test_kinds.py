@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.kube import kinds
-from keepclose.kube.kinds import ENDPOINT_SLICES, LEASES, NODES, PODS, SERVICES, Kind
+from keepclose.kube import requests
+from keepclose.kube.requests import ENDPOINT_SLICES, LEASES, NODES, PODS, SERVICES, Kind
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_paths_are_those_of_the_api(
 
 def test_every_kind_agrees_with_its_struct() -> None:
     """What a kind writes into objects is what its struct holds by default."""
-    constants = [value for value in vars(kinds).values() if isinstance(value, Kind)]
+    constants = [value for value in vars(requests).values() if isinstance(value, Kind)]
     typed = [kind for kind in constants if kind.struct is not dict]
     assert (len(constants), len(typed)) == (11, 9)
     for kind in typed:

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.kinds import LEASES
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost, format_microtime
+from keepclose.kube.requests import LEASES
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.core_kinds import Lease, LeaseSpec

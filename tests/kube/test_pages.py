@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.kube.errors import BrokenStream, UnreadableObject
-from keepclose.kube.kinds import NODES, PODS, SERVICES, Kind
+from keepclose.kube.requests import NODES, PODS, SERVICES, Kind
 from keepclose.kube.watch.list_decoding import decode_object, decode_page, name_of
 from keepclose.testing.builders import node, pod, service
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.kube.proxies import find_proxy
+from keepclose.kube.auth.kubeconfig import find_proxy
 
 ENV = {"HTTPS_PROXY": "http://p:3128", "HTTP_PROXY": "plain:80"}
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder, format_time
-from keepclose.kube.kinds import EVENTS
+from keepclose.kube.requests import EVENTS
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.core_kinds import Event, EventSource
 from keepclose.model.meta import ObjectReference

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.kinds import PODS
+from keepclose.kube.requests import PODS
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.kube.watch.reflector import Reflector

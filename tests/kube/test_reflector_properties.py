@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import PODS
+from keepclose.kube.requests import PODS
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.meta import NamespacedName

@@ -7,8 +7,15 @@ import pytest
 
 from keepclose.kube import requests
 from keepclose.kube.errors import UsageError
-from keepclose.kube.kinds import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES
-from keepclose.kube.requests import APPLY, PatchType
+from keepclose.kube.requests import (
+    APPLY,
+    ENDPOINT_SLICES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    SERVICES,
+    PatchType,
+)
 from keepclose.kube.transport.transport import Request
 from keepclose.model.core_kinds import Namespace
 from keepclose.model.meta import ObjectMeta

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.echoes import EchoTransport

@@ -10,7 +10,7 @@ import pytest
 
 from keepclose.kube.auth.credentials import ClientCertificate
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.tls import make_context
+from keepclose.kube.transport.aiohttp_transport import make_context
 from keepclose.testing.certificates import Authority
 
 AUTHORITY = Authority()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keepclose.kube.watchdog import Watchdog
+from keepclose.kube.watch.stream import Watchdog
 from keepclose.testing.fake_clock import FakeClock
 
 

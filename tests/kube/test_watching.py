@@ -20,7 +20,7 @@ from keepclose.kube.errors import (
     ServerError,
     TimedOut,
 )
-from keepclose.kube.kinds import CONFIG_MAPS, PODS, SERVICES, Kind
+from keepclose.kube.requests import CONFIG_MAPS, PODS, SERVICES, Kind
 from keepclose.kube.watch import stream
 from keepclose.kube.watch.stream import EventDecoder, Lines, WatchEvent, read_events
 from keepclose.model.core_kinds import ConfigMap

@@ -11,7 +11,7 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.connection import make_credentials
-from keepclose.kube.kinds import EVENTS
+from keepclose.kube.requests import EVENTS
 from keepclose.kube.transport.aiohttp_transport import AioTransport
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.kubelet.kubelets import Kubelets

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import NODES
+from keepclose.kube.requests import NODES
 from keepclose.lab.binding import Binder
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations

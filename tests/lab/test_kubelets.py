@@ -11,8 +11,7 @@ import pytest
 from kubeletbed import KubeletBed, is_ready, kubelets_of, status_of
 from msgspec import UNSET
 
-from keepclose.kube.kinds import EVENTS, NODES
-from keepclose.kube.requests import PatchType
+from keepclose.kube.requests import EVENTS, NODES, PatchType
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod, ReadinessGate
 from keepclose.model.meta import NamespacedName

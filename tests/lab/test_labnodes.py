@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
 from keepclose.lab.network.addresses import node_addresses
 from keepclose.lab.workloads.pods import PODS

@@ -10,7 +10,7 @@ import pytest
 from troublebed import ZONES, Bed, troubled
 
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.kinds import NAMESPACES, SERVICES
+from keepclose.kube.requests import NAMESPACES, SERVICES
 from keepclose.lab.slo.setup import SloBed
 from keepclose.lab.slopolicies import MARK, list_policies
 from keepclose.lab.workloads.pods import PODS

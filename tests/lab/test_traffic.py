@@ -12,7 +12,7 @@ import pytest_asyncio
 from trafficbeds import JsonObject, TrafficBed, traffic_bed
 
 from keepclose.kube.errors import AlreadyExists
-from keepclose.kube.kinds import PODS, SERVICES
+from keepclose.kube.requests import PODS, SERVICES
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.traffic.run import handle_traffic
 from keepclose.lab.view import LabView

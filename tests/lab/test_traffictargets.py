@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.traffic.targets import (
     TrafficRequest,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from troublebed import Bed, troubled
 
-from keepclose.kube.kinds import NODES
+from keepclose.kube.requests import NODES
 from keepclose.lab.faults.injector import Drain, Failure, Healing
 from keepclose.lab.faults.node_states import NodeState
 from keepclose.lab.faults.node_status import CORDON_ANNOTATION, UNREACHABLE, ZONE_ANNOTATION

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import EVENTS, NODES
+from keepclose.kube.requests import EVENTS, NODES
 from keepclose.lab.revisions import REVISION, template_hash
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from keepclose.kube.kinds import PODS
+from keepclose.kube.requests import PODS
 from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.traffic.connections import Inside

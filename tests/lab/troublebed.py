@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.lab.faults.injector import Troubles
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from programs import real_control_plane
 
-from keepclose.kube.kinds import NAMESPACES
+from keepclose.kube.requests import NAMESPACES
 from keepclose.testing.controllers import World, opened
 from keepclose.testing.processes import embedded_server
 from replaying import SERVICE_RANGES

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sights import POST, PUT, STATUS, conditions, quick
 
 from keepclose.kube.client import PatchType
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import (
     SUBSETTING_ANNOTATION,

@@ -12,7 +12,7 @@ import pytest
 from sights import POST, PUT, hints, quick, states
 from traffic import reached
 
-from keepclose.kube.kinds import PODS, SERVICES
+from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.controllers import World

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sights import hints, quick
 
 from keepclose.controller.controller import Controller
-from keepclose.kube.kinds import NODES, PODS, SERVICES
+from keepclose.kube.requests import NODES, PODS, SERVICES
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.controllers import World

@@ -17,7 +17,7 @@ from sights import conditions, hints, quick
 from keepclose.controller.controller import Controller
 from keepclose.controller.metrics import Metrics
 from keepclose.heuristics.process import IsolatedHeuristic, Limits
-from keepclose.kube.kinds import PODS, SERVICES
+from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import TRAFFIC_DISTRIBUTION_ANNOTATION

@@ -14,7 +14,7 @@ from sights import POST, PUT, hints, quick
 from traffic import reached
 
 from keepclose.controller.controller import Controller
-from keepclose.kube.kinds import NODES, SERVICES, Kind
+from keepclose.kube.requests import NODES, SERVICES, Kind
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import OwnerReference
 from keepclose.model.well_known import (

@@ -11,7 +11,7 @@ import pytest
 from sights import quick
 
 from keepclose.controller.controller import Controller
-from keepclose.kube.kinds import NODES, SERVICES
+from keepclose.kube.requests import NODES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import (

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sights import POST, PUT, quick
 
-from keepclose.kube.kinds import ENDPOINT_SLICES, ENDPOINTS, NODES, SERVICES, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, ENDPOINTS, NODES, SERVICES, Kind
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import (
     NODE_TOPOLOGY_ANNOTATION,

@@ -14,7 +14,7 @@ from sights import DELETE, POST, PUT, Churn, RecordProperty, groups, quick
 from traffic import followed
 
 from keepclose.controller.controller import Controller
-from keepclose.kube.kinds import NODES, SERVICES
+from keepclose.kube.requests import NODES, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import (

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from keepclose.kube.cache import Cache
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.endpointslice.types import EndpointSlice

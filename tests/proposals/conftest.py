@@ -11,7 +11,7 @@ from proposalapis import ProposalApi
 from proposalworlds import add_two_zones
 from statements import TITLES, proposal_of
 
-from keepclose.kube.kinds import NAMESPACES
+from keepclose.kube.requests import NAMESPACES
 from keepclose.testing.api_server import Api, connected
 from keepclose.testing.controllers import World, opened
 from keepclose.testing.processes import Embedded, embedded_server

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.testing.api_server import serving
 from keepclose.testing.netanswers import Answer, Silence, answering, ask, calling, count_answers
 from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared, started

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.kube.kinds import CONFIG_MAPS, ENDPOINT_SLICES, NODES, SERVICES
+from keepclose.kube.requests import CONFIG_MAPS, ENDPOINT_SLICES, NODES, SERVICES
 from keepclose.model.acknowledgements import (
     HintLevel,
     NodeAcknowledgement,

@@ -11,7 +11,7 @@ import pytest
 
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.connection import connect
-from keepclose.kube.kinds import CONFIG_MAPS
+from keepclose.kube.requests import CONFIG_MAPS
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.acknowledgements import (
     MOST_EXCEPTIONS,

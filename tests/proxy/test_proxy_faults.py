@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Request
 from keepclose.model.workload import Node, NodeAddress, NodeStatus

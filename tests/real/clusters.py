@@ -11,7 +11,7 @@ from apis import pod
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.resolution import resolve
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.slices.settings import Settings
 

@@ -9,7 +9,7 @@ import pytest
 from apis import Api, opened, serving
 from unit_tables import summary_lines
 
-from keepclose.kube.kinds import NAMESPACES
+from keepclose.kube.requests import NAMESPACES
 
 _NUMBERS = itertools.count(1)
 

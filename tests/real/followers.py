@@ -12,7 +12,7 @@ from apis import CLOCK, ONCE, opened, wait_until
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import CONFIG_MAPS
+from keepclose.kube.requests import CONFIG_MAPS
 from keepclose.kube.watch.reflector import IDLE_S, Reflector
 from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.meta import NamespacedName

@@ -24,7 +24,7 @@ from programs import (
 )
 
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import ENDPOINTS, NAMESPACES, SERVICES
+from keepclose.kube.requests import ENDPOINTS, NAMESPACES, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.well_known import MANAGED_BY_LABEL
 

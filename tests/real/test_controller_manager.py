@@ -26,7 +26,7 @@ from embedded import Embedded, embedded_server, start_embedded
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import AlreadyExists, NotFound
-from keepclose.kube.kinds import (
+from keepclose.kube.requests import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     ENDPOINTS,

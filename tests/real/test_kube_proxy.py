@@ -20,7 +20,7 @@ from programs import program, running
 from wires import Wire
 
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import NODES, PODS, SERVICES
+from keepclose.kube.requests import NODES, PODS, SERVICES
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 

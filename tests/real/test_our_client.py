@@ -15,7 +15,7 @@ from apis import Api, config_map, endpoint_slice, opened, pod, service
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client, PatchType
 from keepclose.kube.errors import ConfigError, Conflict, Invalid, NotFound
-from keepclose.kube.kinds import (
+from keepclose.kube.requests import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     LEASES,

@@ -25,7 +25,7 @@ from keepclose.kube.errors import (
     TooLarge,
     Unauthorized,
 )
-from keepclose.kube.kinds import CONFIG_MAPS, SERVICES
+from keepclose.kube.requests import CONFIG_MAPS, SERVICES
 
 JSON = {"Content-Type": "application/json"}
 

@@ -9,8 +9,8 @@ from apis import CLOCK, ONCE, Api, opened, service, wait_until
 
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import EVENTS, LEASES, SERVICES
 from keepclose.kube.leader_election import LeaderElector
+from keepclose.kube.requests import EVENTS, LEASES, SERVICES
 from keepclose.model.meta import ObjectReference
 
 LEASE_S = 6

@@ -18,7 +18,7 @@ from wires import Wire, rewired
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import Expired
-from keepclose.kube.kinds import CONFIG_MAPS, NAMESPACES
+from keepclose.kube.requests import CONFIG_MAPS, NAMESPACES
 
 WRITES = 300
 LONG = "x" * 300_000

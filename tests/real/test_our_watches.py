@@ -12,7 +12,7 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import ServerError
-from keepclose.kube.kinds import CONFIG_MAPS
+from keepclose.kube.requests import CONFIG_MAPS
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.watch.stream import WatchEvent
 from keepclose.model.core_kinds import ConfigMap

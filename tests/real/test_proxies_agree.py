@@ -21,7 +21,7 @@ import pytest
 from programs import program
 
 from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, SERVICES
 from keepclose.lab.network.relays import Relay
 from keepclose.model.service.types import Service
 from keepclose.testing.api_server import serving

@@ -17,7 +17,7 @@ from controllers import JSON, controller_manager
 from embedded import Embedded, embedded_server
 
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import ENDPOINT_SLICES, EVENTS, LEASES, NAMESPACES, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, EVENTS, LEASES, NAMESPACES, SERVICES
 
 ELECTION = ("--leader-elect=true", "--leader-elect-retry-period=500ms")
 PATIENCE = 90.0

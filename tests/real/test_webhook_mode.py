@@ -35,7 +35,7 @@ from programs import ControlPlane, free_port, program, real_control_plane, wait_
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
-from keepclose.kube.kinds import (
+from keepclose.kube.requests import (
     ENDPOINT_SLICES,
     EVENTS,
     MUTATING_WEBHOOKS,

@@ -10,7 +10,7 @@ import pytest
 from apis import Api, serving
 
 from keepclose.kube.errors import NotFound
-from keepclose.kube.kinds import NODES, Kind
+from keepclose.kube.requests import NODES, Kind
 from keepclose.lab.workloads.pods import PODS
 from keepclose.lab.workloads.types import DEPLOYMENTS, REPLICA_SETS
 from keepclose.model.json_values import JsonObject

@@ -21,7 +21,7 @@ from keepclose.kube.errors import (
     Invalid,
     NotFound,
 )
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, Kind
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import node, pod

@@ -43,7 +43,6 @@ from keepclose.apiserver.registry.registry import (
 )
 from keepclose.apiserver.registry.resources import BY_KIND, Resource
 from keepclose.apiserver.schemas.definitions import load_types
-from keepclose.apiserver.security.files import BrokenFileError, make_private_directory
 from keepclose.apiserver.security.kubeconfigs import write_kubeconfigs, write_node_kubeconfig
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
@@ -67,6 +66,7 @@ from keepclose.apiserver.storage.store import Store
 from keepclose.apiserver.strategies.servicecidrs import DEFAULT_NAME, default_service_cidr
 from keepclose.model.gates import FeatureGates
 from keepclose.runtime.event_loop import find_loop_factory
+from keepclose.system.private_files import BrokenFileError, make_private_directory
 
 NAMESPACES: Final = (
     "default",

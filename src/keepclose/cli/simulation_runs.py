@@ -15,7 +15,6 @@ from keepclose.cli.render.output import echo_document, say
 from keepclose.cli.render.progress import shown_progress
 from keepclose.cli.render.simulate_html import COMPARED_ROWS, Report, render_report
 from keepclose.cli.simulation import Choice, warn_of_slowness
-from keepclose.outputfiles import open_output
 from keepclose.simulate.churn import compare_churn
 from keepclose.simulate.comparison import compare
 from keepclose.simulate.csv.outputs import write_results
@@ -24,6 +23,7 @@ from keepclose.simulate.engine import simulate
 from keepclose.simulate.mechanisms import MECHANISMS
 from keepclose.simulate.scenarios import SCENARIOS
 from keepclose.simulate.summary import Summary, Weights
+from keepclose.system.files import open_output
 
 REPORTED_SCENARIO = SCENARIOS["mixed"]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ApiError, KubeError, NotFound
-from keepclose.kube.kinds import NAMESPACES, Kind
+from keepclose.kube.requests import NAMESPACES, Kind
 from keepclose.model.json_values import JsonObject
 
 MANAGER: Final = "keepclose-up"

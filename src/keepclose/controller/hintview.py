@@ -11,7 +11,7 @@ from typing import Any
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate

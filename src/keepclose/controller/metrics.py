@@ -13,14 +13,13 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from keepclose.controller.mirroringmetrics import DOUBLING, MIRRORING_PREFIX, MirroringMetrics
-from keepclose.controller.queuemetrics import QueueMetrics
 from keepclose.controller.service_gauges import ServiceGauges, distribution_in_effect
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.instrumentation import Result
 from keepclose.routing.strategy import StrategyName
-from keepclose.runtime.metrics_text import render_metrics
+from keepclose.runtime.metrics_text import QueueMetrics, render_metrics
 from keepclose.slices.mirroring import MAX_PER_SUBSET
 from keepclose.slices.service_planner import ServicePlan
 

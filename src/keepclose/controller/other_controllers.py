@@ -17,7 +17,7 @@ import structlog
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError, KubeError, NotFound
-from keepclose.kube.kinds import ENDPOINT_SLICES, LEASES
+from keepclose.kube.requests import ENDPOINT_SLICES, LEASES
 from keepclose.model.core_kinds import Lease
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta, controller_reference

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.memory import settle_memory
 from keepclose.controller.metrics import Metrics
 from keepclose.controller.other_controllers import refuse_rival
 from keepclose.kube.client import Client
@@ -25,7 +24,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector
 from keepclose.kube.transport.retries import Retries
 from keepclose.reconcile.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
-from keepclose.runtime.event_loop import find_loop_factory, until_signal
+from keepclose.runtime.event_loop import find_loop_factory, settle_memory, until_signal
 from keepclose.runtime.pages import Pages
 
 LEASE_NAMESPACE: Final = "kube-system"

@@ -27,7 +27,7 @@ from keepclose.kube.errors import (
     TooManyRequests,
     TransportError,
 )
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, ConfigError, Conflict, KubeError, NotFound
-from keepclose.kube.kinds import LEASES
+from keepclose.kube.requests import LEASES
 from keepclose.model.core_kinds import Lease, LeaseSpec
 from keepclose.model.meta import ObjectMeta
 

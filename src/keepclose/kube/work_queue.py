@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from keepclose.kube.backoff import TokenBucket
 from keepclose.kube.clock import Clock
+from keepclose.kube.transport.retries import TokenBucket
 
 K = TypeVar("K", bound=Hashable)
 _MOST_DOUBLINGS: Final = 60

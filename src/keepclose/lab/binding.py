@@ -12,8 +12,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder, format_time
-from keepclose.kube.kinds import Kind
-from keepclose.kube.requests import PatchType
+from keepclose.kube.requests import Kind, PatchType
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pods import PODS, WorkloadPod

@@ -15,7 +15,7 @@ import msgspec
 from keepclose.kube.cache import Named
 from keepclose.kube.client import Client
 from keepclose.kube.errors import NotFound
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.pods import controller_of
 from keepclose.lab.workloads.types import Workload, owned_by
 from keepclose.model.json_values import JsonObject

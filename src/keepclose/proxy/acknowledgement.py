@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from keepclose.kube.backoff import Backoff
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, ConfigError, Forbidden, KubeError, NotFound
-from keepclose.kube.kinds import CONFIG_MAPS
+from keepclose.kube.requests import CONFIG_MAPS
+from keepclose.kube.transport.retries import Backoff
 from keepclose.model.acknowledgements import (
     ACKNOWLEDGEMENT_NAMESPACE,
     MOST_EXCEPTIONS,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from keepclose.kube.cache import Cache, Index
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta

@@ -12,7 +12,7 @@ from typing import Any
 from keepclose.kube.cache import Cache, Index
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.kinds import CONFIG_MAPS, ENDPOINT_SLICES, ENDPOINTS, NODES, PODS, SERVICES
+from keepclose.kube.requests import CONFIG_MAPS, ENDPOINT_SLICES, ENDPOINTS, NODES, PODS, SERVICES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, ACKNOWLEDGEMENT_SELECTOR
 from keepclose.model.core_kinds import ConfigMap

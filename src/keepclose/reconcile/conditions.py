@@ -15,7 +15,7 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.event_recorder import format_time
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.routing.conditions import has_ours, merge_conditions

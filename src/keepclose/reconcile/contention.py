@@ -12,11 +12,10 @@ from collections import deque
 from typing import Any, Final
 
 from keepclose.controller.brakes import Brake
-from keepclose.kube.client import Client
+from keepclose.kube.client import USER_AGENT, Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError
-from keepclose.kube.kinds import ENDPOINT_SLICES, Kind
-from keepclose.kube.reader import USER_AGENT
+from keepclose.kube.requests import ENDPOINT_SLICES, Kind
 from keepclose.model.meta import NamespacedName
 from keepclose.model.metadata_validation import plain_line
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.errors import KubeError
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.field_errors import describe_fields
 from keepclose.model.meta import NamespacedName

@@ -11,12 +11,28 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from keepclose.controller.healthpages import add_health_pages
 from keepclose.model.meta import NamespacedName
 from keepclose.slices.service_planner import ServicePlan
 
 Explain = Callable[[NamespacedName], ServicePlan | None]
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def add_health_pages(app: web.Application, *, is_ready: Callable[[], bool]) -> None:
+    """Serve /healthz, which is always well, and /readyz, which refuses until caches are full."""
+
+    async def show_health(request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="ok")
+
+    async def show_readiness(request: web.Request) -> web.Response:
+        del request
+        if is_ready():
+            return web.Response(text="ok")
+        return web.Response(status=503, text="the caches are not complete yet")
+
+    app.router.add_get("/healthz", show_health)
+    app.router.add_get("/readyz", show_readiness)
 
 
 class Pages:

@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 MOST_BYTES: Final = 1 << 30
 """The largest input: a dump of a cluster of 5,000 nodes has a tenth of it, and parsed it needs many
@@ -33,6 +33,7 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+"""How long a pipe may be without a program that reads from it."""
 
 
 class InputError(OSError):
@@ -150,3 +151,26 @@ def _too_large(size: int | None, most: int) -> InputError:
 def _explain(error: OSError | ValueError) -> InputError:
     reason = error.strerror if isinstance(error, OSError) else ""
     return InputError(reason or str(error))
+
+
+def open_output(path: Path) -> BinaryIO:
+    """Open a file for writing, empty; raises OSError, also for a pipe from which nothing reads."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            file = open(path, "wb", opener=_open_at_once)  # noqa: SIM115 - Path has no opener
+        except OSError as error:
+            # NB: also what a pipe says before the program that reads it has opened it.
+            if error.errno != errno.ENXIO or not path.is_fifo():
+                raise
+            if time.monotonic() > until:
+                text = "it is a pipe from which nothing reads"
+                raise OSError(errno.ENXIO, text, str(path)) from error
+            time.sleep(0.01)
+            continue
+        os.set_blocking(file.fileno(), True)
+        return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)

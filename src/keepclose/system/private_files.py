@@ -19,9 +19,53 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
+__all__ = [
+    "BrokenFileError",
+    "create_private",
+    "make_private_directory",
+    "read_private",
+    "remove_private",
+    "write_private",
+]
 _FILE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SUDO_USER: Final = "SUDO_UID"
 _ROOT: Final = 0
+
+
+def make_private_directory(path: Path) -> None:
+    """Make the directory, with those above it; what it holds is for its owner alone."""
+    PrivateDirectory.open(path, make=True).close()
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Put the content at the path, readable by the owner alone."""
+    with PrivateDirectory.open(path.parent) as directory:
+        directory.write(path.name, content)
+
+
+def create_private(path: Path, content: bytes) -> bool:
+    """Put the content at the path unless there is a file; return whether there was none.
+
+    Of several that create at the same time one succeeds.
+    """
+    with PrivateDirectory.open(path.parent) as directory:
+        return directory.create(path.name, content)
+
+
+def read_private(path: Path) -> bytes | None:
+    """Return what the file holds, and take it from everyone but its owner; None without a file."""
+    try:
+        directory = PrivateDirectory.open(path.parent)
+    except FileNotFoundError:
+        return None
+    with directory:
+        return directory.read(path.name)
+
+
+def remove_private(path: Path) -> None:
+    """Remove a file; a missing one is fine."""
+    with PrivateDirectory.open(path.parent) as directory:
+        directory.remove(path.name)
 
 
 class BrokenFileError(Exception):

@@ -28,7 +28,7 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect, make_credentials
 from keepclose.kube.errors import NotFound
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import (
+from keepclose.kube.requests import (
     ENDPOINT_SLICES,
     ENDPOINTS,
     EVENTS,

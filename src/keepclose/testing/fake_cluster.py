@@ -14,9 +14,9 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from keepclose.kube import kinds
+from keepclose.kube import requests
 from keepclose.kube.errors import ConnectionLost
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.kube.transport.transport import Request
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
@@ -35,15 +35,15 @@ T = TypeVar("T")
 _KINDS: Final = {
     kind.path(): kind
     for kind in (
-        kinds.NODES,
-        kinds.PODS,
-        kinds.SERVICES,
-        kinds.ENDPOINTS,
-        kinds.EVENTS,
-        kinds.ENDPOINT_SLICES,
-        kinds.LEASES,
-        kinds.SECRETS,
-        kinds.MUTATING_WEBHOOKS,
+        requests.NODES,
+        requests.PODS,
+        requests.SERVICES,
+        requests.ENDPOINTS,
+        requests.EVENTS,
+        requests.ENDPOINT_SLICES,
+        requests.LEASES,
+        requests.SECRETS,
+        requests.MUTATING_WEBHOOKS,
     )
 }
 _JSON: Final = {"Content-Type": "application/json"}

@@ -23,7 +23,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import NotFound
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service

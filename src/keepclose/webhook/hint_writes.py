@@ -14,7 +14,7 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client, PatchType
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import ENDPOINT_SLICES
+from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.reconcile.dropped_fields import SliceGuard

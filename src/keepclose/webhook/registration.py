@@ -15,7 +15,7 @@ import structlog
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from keepclose.kube.kinds import MUTATING_WEBHOOKS
+from keepclose.kube.requests import MUTATING_WEBHOOKS
 from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 from keepclose.webhook.settings import PATH, WebhookSettings
 

@@ -14,9 +14,9 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from keepclose.controller.healthpages import add_health_pages
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.clock import Clock
+from keepclose.runtime.pages import add_health_pages
 from keepclose.webhook.admission import View, answer, read_request, write_response
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.serving_certificates import ServingPair, load_pair

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import AlreadyExists, ConfigError, Conflict, NotFound
-from keepclose.kube.kinds import SECRETS
+from keepclose.kube.requests import SECRETS
 from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 SECRET: Final = "keepclose-webhook-tls"  # noqa: S105 - the name of one

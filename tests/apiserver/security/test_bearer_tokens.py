@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from keepclose.apiserver.auth.credentials import InvalidNodeNameError, Tokens
 from keepclose.apiserver.auth.users import Role, User, node_user, role_user
-from keepclose.apiserver.security.files import BrokenFileError
+from keepclose.system.private_files import BrokenFileError
 
 
 def age_directory(directory: Path, seconds: float) -> None:

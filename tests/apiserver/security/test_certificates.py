@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from keepclose.apiserver.auth.certificates import Authority, InvalidHostError
 from keepclose.apiserver.auth.users import User, known_user
 from keepclose.apiserver.security.authentication import certified_user
-from keepclose.apiserver.security.files import BrokenFileError
+from keepclose.system.private_files import BrokenFileError
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC).timestamp()
 DAY = 86_400.0

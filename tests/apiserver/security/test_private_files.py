@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.apiserver.security.files import (
+from keepclose.system.private_files import (
     BrokenFileError,
     create_private,
     make_private_directory,

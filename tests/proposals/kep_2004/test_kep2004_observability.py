@@ -15,7 +15,7 @@ from sights import groups, quick
 from subset_services import SUBSETTING, A, B, C, subsetted
 
 from keepclose.controller.metrics import Metrics
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.well_known import (

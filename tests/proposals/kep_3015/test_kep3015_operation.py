@@ -31,7 +31,7 @@ from structlog.testing import capture_logs
 from webobjects import addresses_of, web
 
 from keepclose.controller.metrics import Metrics
-from keepclose.kube.kinds import PODS, SERVICES
+from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.addresses import IPV4
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName

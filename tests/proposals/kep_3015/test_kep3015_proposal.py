@@ -17,7 +17,7 @@ from proposalscenes import THREE_ZONES, UNEVEN, Scene, asking, own_nodes, own_zo
 from sights import hints
 from webobjects import web
 
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.testing.controllers import World
 
 PLACES = st.dictionaries(st.sampled_from(sorted(THREE_ZONES)), st.integers(0, 4))

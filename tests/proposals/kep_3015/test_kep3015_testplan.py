@@ -17,7 +17,7 @@ from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, named, own
 from sights import POST, PUT, hints, quick
 from webobjects import web
 
-from keepclose.kube.kinds import PODS, SERVICES
+from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import parse_gates
 from keepclose.slices.service_planner import ServicePlan

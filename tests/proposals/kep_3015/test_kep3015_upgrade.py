@@ -24,7 +24,7 @@ from proposalscenes import (
 )
 from sights import hints, quick
 
-from keepclose.kube.kinds import PODS, SERVICES
+from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
 from keepclose.routing.service_ports import routed_ports
 from keepclose.routing.strategy import Verdict

@@ -31,7 +31,7 @@ from policy_services import (
 from sights import POST, PUT, quick
 from tracednodes import make_ruleset
 
-from keepclose.kube.kinds import SERVICES as SERVICE_KIND
+from keepclose.kube.requests import SERVICES as SERVICE_KIND
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
 from keepclose.model.service.types import Service

@@ -29,7 +29,7 @@ from planned_services import PlannedService, count_writes, hints_of
 from sights import POST, hints, quick
 from traffic import reached
 
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.testing.api_server import serving

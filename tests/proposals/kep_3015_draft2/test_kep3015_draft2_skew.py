@@ -32,7 +32,7 @@ from tracednodes import POD, SETTINGS, follow, load, make_ruleset
 from traffic import reached
 from webobjects import web
 
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.routing.node_level import NodeLevelMode

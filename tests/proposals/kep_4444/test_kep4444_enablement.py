@@ -18,7 +18,7 @@ from proposalworlds import add_two_zones
 from sights import POST, PUT, hints, quick
 
 from keepclose.controller.metrics import Metrics
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.api_server import serving

@@ -18,7 +18,7 @@ from sights import POST, PUT, STATUS, conditions, hints, quick
 from structlog.testing import capture_logs
 
 from keepclose.controller.metrics import Metrics
-from keepclose.kube.kinds import PODS, SERVICES
+from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName

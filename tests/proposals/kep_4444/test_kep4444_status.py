@@ -13,7 +13,7 @@ from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking
 from proposalworlds import add_two_zones
 from sights import STATUS, conditions, hints, quick
 
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import Condition
 from keepclose.routing.balanced import BALANCED

@@ -14,7 +14,7 @@ from proposalscenes import GATES, NO_FIELD, Scene, asking, own_zones
 from sights import hints, quick
 from webobjects import web
 
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.strategy import StrategyName

@@ -24,14 +24,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from keepclose.apiserver.security.files import (
+from keepclose.model.metadata_validation import dns1123_subdomain
+from keepclose.system.private_files import (
     BrokenFileError,
     make_private_directory,
     read_private,
     remove_private,
     write_private,
 )
-from keepclose.model.metadata_validation import dns1123_subdomain
 
 _log = structlog.get_logger(__name__)
 RENEWED_BEFORE: Final = timedelta(days=30)

@@ -24,14 +24,14 @@ from zlib import crc32
 import structlog
 
 from keepclose.apiserver.auth.users import Role, User, node_user, role_user
-from keepclose.apiserver.security.files import (
+from keepclose.model.metadata_validation import dns1123_subdomain
+from keepclose.system.private_files import (
     BrokenFileError,
+    PrivateDirectory,
     create_private,
     make_private_directory,
     read_private,
 )
-from keepclose.model.metadata_validation import dns1123_subdomain
-from keepclose.system.private_files import PrivateDirectory
 
 RECHECK_SECONDS: Final = 1.0
 _NODE_FILE: Final = "node-"

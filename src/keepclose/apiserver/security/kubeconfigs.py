@@ -15,7 +15,7 @@ import yaml
 
 from keepclose.apiserver.auth.credentials import Tokens
 from keepclose.apiserver.auth.users import NODE_PREFIX, Role, role_user
-from keepclose.apiserver.security.files import (
+from keepclose.system.private_files import (
     make_private_directory,
     read_private,
     write_private,

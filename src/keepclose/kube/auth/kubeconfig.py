@@ -8,10 +8,12 @@ and is not supported is refused, never passed over.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from yarl import URL
 
@@ -20,7 +22,6 @@ from keepclose.kube.auth.exec_plugin import API_VERSIONS, ExecSpec
 from keepclose.kube.auth.kubeconfig_fields import Fields
 from keepclose.kube.connection import ConnectionSettings, User
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.proxies import find_proxy
 from keepclose.kube.transport.aiohttp_transport import Server
 from keepclose.kube.yaml_nodes import Limits, YamlError
 from keepclose.kube.yaml_values import read_yaml
@@ -35,6 +36,46 @@ _UNSUPPORTED: Final = {
     "as-groups": "name a user of its own in the context",
     "as-user-extra": "name a user of its own in the context",
 }
+
+
+def find_proxy(url: str, env: Mapping[str, str]) -> str:
+    """Return the URL of the proxy for a server; "" means to go there directly."""
+    parts = urlsplit(url)
+    variable = f"{parts.scheme}_proxy"
+    proxy = env.get(variable.upper()) or env.get(variable, "")
+    host = parts.hostname or ""
+    if not proxy or _is_this_machine(host):
+        return ""
+    exceptions = env.get("NO_PROXY") or env.get("no_proxy", "")
+    if any(_covers(entry.strip(), host) for entry in exceptions.split(",")):
+        return ""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _covers(entry: str, host: str) -> bool:
+    """Tell whether an exception is about the host; ports in exceptions are passed over."""
+    if entry == "*":
+        return True
+    address = _address(host)
+    if address is not None:
+        try:
+            return address in ipaddress.ip_network(entry.strip("[]"), strict=False)
+        except ValueError:
+            return False
+    name = entry.lower().removeprefix("*").lstrip(".").partition(":")[0]
+    return bool(name) and (host == name or host.endswith(f".{name}"))
+
+
+def _is_this_machine(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def load_kubeconfig(

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, UnreadableObject
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.model.decoding import WHOLE, Rejected, convert_as
 from keepclose.model.field_errors import Cause, invalid
 from keepclose.model.meta import ObjectMeta

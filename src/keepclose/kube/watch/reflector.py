@@ -14,16 +14,16 @@ over settings that cannot work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from random import Random
 from typing import Final, Generic, NoReturn, TypeVar, cast
 
-from keepclose.kube.backoff import Backoff
+import structlog
+
 from keepclose.kube.cache import Cache, Named, is_older
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.complaints import Complaints
 from keepclose.kube.errors import (
     ApiError,
     BrokenStream,
@@ -37,12 +37,18 @@ from keepclose.kube.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from keepclose.kube.kinds import Kind
-from keepclose.kube.watch.stream import WatchEvent
-from keepclose.kube.watchdog import Watchdog
+from keepclose.kube.requests import Kind
+from keepclose.kube.transport.retries import Backoff, TokenBucket
+from keepclose.kube.watch.stream import Watchdog, WatchEvent
 from keepclose.model.field_errors import Cause
 from keepclose.model.meta import NamespacedName
 
+# Names of objects that come and go must not pile up.
+_MOST_REMEMBERED: Final = 1000
+MOST_NAMED: Final = 100
+"""How many unreadable objects are named in a row; after that one a minute."""
+_NAMED_RATE: Final = 1 / 60
+_log = structlog.get_logger(__name__)
 T = TypeVar("T", bound=Named)
 
 PAGE_SIZE: Final = 500
@@ -64,6 +70,52 @@ _FAILURES_OF_OTHERS: Final = 2
 _NOT_STREAMED: Final = frozenset({400, 405, 406, 415, 422, 501})
 # So does a server whose etcd is too old, which a plain list need not wait for.
 _NOT_THIS_TIME: Final = 500
+
+
+def _tell_nobody() -> None:
+    """Do nothing."""
+
+
+class Complaints:
+    """The complaints about one kind."""
+
+    def __init__(self, kind: str, clock: Clock) -> None:
+        self._kind = kind
+        self._failure = ""
+        self._unreadable: dict[str, str] = {}
+        self._named = TokenBucket(clock, rate=_NAMED_RATE, burst=MOST_NAMED)
+        self._unnamed = 0
+        self.on_recovery: Callable[[], None] = _tell_nobody
+        """Called when the server answers again after it had not."""
+
+    def note_failure(self, doing: str, error: KubeError) -> None:
+        """Log a failed request unless the last one failed for the same reason."""
+        if str(error) != self._failure:
+            self._failure = str(error)
+            _log.warning("request failed", kind=self._kind, doing=doing, error=str(error))
+
+    def note_success(self) -> None:
+        """Make the next failure worth a line again."""
+        if self._failure:
+            self._failure = ""
+            _log.info("request succeeded again", kind=self._kind)
+            self.on_recovery()
+
+    def note_unreadable(self, name: str, cause: Cause) -> None:
+        """Log an object that cannot be read, unless that was said before or there are too many."""
+        if self._unreadable.get(name) == str(cause):
+            return
+        if len(self._unreadable) >= _MOST_REMEMBERED:
+            self._unreadable.clear()
+        self._unreadable[name] = str(cause)
+        if self._named.take():
+            more = {"not_named_before": self._unnamed} if self._unnamed else {}
+            self._unnamed = 0
+            _log.warning("object skipped", kind=self._kind, object=name, cause=str(cause), **more)
+            return
+        if not self._unnamed:
+            _log.warning("more objects are skipped than are named", kind=self._kind)
+        self._unnamed += 1
 
 
 class Reflector(Generic[T]):

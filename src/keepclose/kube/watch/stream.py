@@ -10,14 +10,15 @@ between streams; that is for whoever holds a cache.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import BrokenStream, ConnectionLost, TimedOut, error_of
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.kube.watch.list_decoding import (
     NOT_JSON,
     name_of,
@@ -36,6 +37,45 @@ INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 LONGEST_LINE: Final = 64 << 20
 MOST_INITIAL_BYTES: Final = 1 << 30
 """What a stream may have before the bookmark that ends its initial objects, as much as a list."""
+
+
+class Watchdog:
+    """Looks after one reading at a time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heard_at = clock.monotonic()
+
+    def hear(self) -> None:
+        """Note that something came just now."""
+        self._heard_at = self._clock.monotonic()
+
+    async def guard(
+        self, reading: Coroutine[object, object, None], patience_s: Callable[[], float]
+    ) -> bool:
+        """Run the reading; return whether it ended by itself, and let its errors through.
+
+        False means that nothing came for as long as the patience of that moment, and that the
+        reading was cancelled and has ended.
+        """
+        self.hear()
+        task = asyncio.ensure_future(reading)
+        try:
+            while not task.done():
+                left = self._heard_at + patience_s() - self._clock.monotonic()
+                if left <= 0:
+                    return False
+                try:
+                    await self._clock.wait_for(asyncio.wait((task,)), left)
+                except TimeoutError:
+                    continue
+            task.result()
+            return True
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.exception()
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):

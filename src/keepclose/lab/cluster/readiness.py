@@ -12,7 +12,7 @@ import msgspec
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import KubeError
-from keepclose.kube.kinds import ENDPOINT_SLICES, SERVICES, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, SERVICES, Kind
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
 from keepclose.lab.podreasons import explain_unready, is_ready
 from keepclose.lab.view import LabView

@@ -24,7 +24,7 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.cluster.control import ControlServer
 from keepclose.lab.cluster.data_dir import ClusterState, Home

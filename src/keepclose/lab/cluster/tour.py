@@ -23,7 +23,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import Expired, KubeError, TransportError
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES, Kind
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.lab.cluster.tour_steps import (
     NAMESPACE,
     SERVICE,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from keepclose.kube.kinds import SERVICES, Kind
+from keepclose.kube.requests import SERVICES, Kind
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import Frozen, ObjectMeta

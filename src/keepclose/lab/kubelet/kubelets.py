@@ -22,8 +22,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, KubeError, NotFound
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.kinds import NODES
-from keepclose.kube.requests import PatchType
+from keepclose.kube.requests import NODES, PatchType
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.kubelet.container_modes import Mode, mode_of, ports_of

@@ -21,9 +21,8 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import AlreadyExists, Conflict, NotFound
 from keepclose.kube.event_recorder import format_time
-from keepclose.kube.kinds import NODES as WHOLE_NODES
-from keepclose.kube.kinds import Kind
-from keepclose.kube.requests import PatchType
+from keepclose.kube.requests import NODES as WHOLE_NODES
+from keepclose.kube.requests import Kind, PatchType
 from keepclose.lab.faults.node_status import NODES as MARKED_NODES
 from keepclose.lab.faults.node_status import MarkedNode, MarkedStatus, mark_heard, untaint
 from keepclose.lab.network.addresses import NodeAddresses

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.workload import ContainerPort, PodIP, StatusCondition
 

@@ -17,7 +17,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError, NotFound
 from keepclose.kube.event_recorder import format_time
-from keepclose.kube.kinds import NAMESPACES, SERVICES, Kind
+from keepclose.kube.requests import NAMESPACES, SERVICES, Kind
 from keepclose.lab.draining import delete_pods
 from keepclose.lab.faults.node_status import NODES, cordon_patch, uncordon_patch
 from keepclose.lab.podmaking import name_pod

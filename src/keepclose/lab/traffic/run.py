@@ -17,7 +17,7 @@ import msgspec
 
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.errors import NotFound
-from keepclose.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
 from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.traffic.answers import Result

@@ -13,7 +13,7 @@ import msgspec
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import NotFound
-from keepclose.kube.kinds import SERVICES
+from keepclose.kube.requests import SERVICES
 from keepclose.lab.refusals import LabRefusal
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import FeatureGates

@@ -12,7 +12,7 @@ from typing import Any, Final
 from keepclose.kube.cache import Cache, Index, Named
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.kinds import NODES
+from keepclose.kube.requests import NODES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.lab.workloads.pods import PODS, WorkloadPod, controller_of
 from keepclose.lab.workloads.types import (

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.constraints import Affinity, SpreadConstraint, Toleration
 from keepclose.model.json_values import parse_int64
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, OwnerReference

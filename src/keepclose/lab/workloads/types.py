@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.kube.kinds import Kind
+from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.constraints import LabelSelector
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import Frozen, ObjectMeta, ObjectReference
