@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from keepclose.controller.brakes import LONGEST_S, Brake
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.contention import LONGEST_S, Brake
 from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")

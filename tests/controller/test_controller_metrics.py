@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.metrics import PREFIX, Metrics
-from keepclose.controller.mirroringmetrics import MIRRORING_PREFIX
+from keepclose.controller.metrics import MIRRORING_PREFIX, PREFIX, Metrics
 from keepclose.controller.service_gauges import desired_slices
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import (

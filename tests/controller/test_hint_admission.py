@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.controller.hintview import HintView
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import parse_gates
@@ -30,7 +29,7 @@ from keepclose.webhook.admission import (
     write_response,
 )
 from keepclose.webhook.rehinting import rehint
-from keepclose.webhook.scope import claim_service
+from keepclose.webhook.scope import HintView, claim_service
 
 DISTRIBUTION = "keepclose.dev/traffic-distribution"
 NODE_TOPOLOGY = "service.kubernetes.io/node-topology"

@@ -17,7 +17,6 @@ import pytest
 from faulty_heuristics import HOLD_VARIABLE
 from msgspec.structs import replace
 
-from keepclose.controller.hintview import HintView
 from keepclose.controller.process import Listening
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.heuristics.process import (
@@ -43,6 +42,7 @@ from keepclose.testing.controllers import CLOCK, World, world
 from keepclose.webhook.admission import View
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.process import LEASE_NAME, WebhookProcess, serve_webhook
+from keepclose.webhook.scope import HintView
 from keepclose.webhook.server import Webhook
 from keepclose.webhook.serving_certificates import ServingPair
 from keepclose.webhook.settings import WebhookSettings

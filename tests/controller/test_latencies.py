@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.controller.latencies import PodLatencies
+from keepclose.controller.event_handlers import PodLatencies
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 

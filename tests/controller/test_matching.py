@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keepclose.controller.matching import Matching
+from keepclose.controller.event_handlers import Matching
 from keepclose.model.service.types import Service
 from keepclose.slices.changes import services_for_pod
 from keepclose.testing import builders

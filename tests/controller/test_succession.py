@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from keepclose.controller.succession import Operation, Succession
+from keepclose.controller.writes import Operation, Succession
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.slices.packing import SlicePlan
 from keepclose.testing.builders import endpoint, endpoint_slice

@@ -16,8 +16,7 @@ from typing import Any
 import structlog
 
 from keepclose.controller.acknowledgements import TICK_S, Honoring, Ledger
-from keepclose.controller.event_handlers import Subscriptions
-from keepclose.controller.latencies import PodLatencies
+from keepclose.controller.event_handlers import PodLatencies, Subscriptions
 from keepclose.controller.mirroring import Mirroring
 from keepclose.controller.reconciler import Reconciler
 from keepclose.controller.service_planners import States

@@ -7,17 +7,17 @@ noted all the same, so that the next sync sees the present.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from keepclose.controller.latencies import PodLatencies
-from keepclose.controller.matching import Matching
 from keepclose.controller.own_writes import SliceNews
 from keepclose.controller.service_planners import States, is_same_wish
+from keepclose.kube.clock import Clock
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
+from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.reconcile.caches import Caches
@@ -32,7 +32,91 @@ from keepclose.slices.changes import (
 )
 from keepclose.slices.trackers import SliceTracker
 
+_Pair = tuple[str, str, str]
+_EVERYTHING = ("", "")
 _log = structlog.get_logger(__name__)
+
+
+class PodLatencies:
+    """Since when each Service has had a changed pod that no sync has looked at."""
+
+    def __init__(self, clock: Clock, *, on_reached: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._on_reached = on_reached
+        self._since: dict[NamespacedName, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def note(self, services: Iterable[NamespacedName]) -> None:
+        """Note that a pod of these Services changed just now."""
+        now = self._clock.monotonic()
+        for key in services:
+            self._since.setdefault(key, now)
+
+    def take(self, service: NamespacedName) -> float | None:
+        """Return since when pods have waited, and wait for the next; None when none has."""
+        return self._since.pop(service, None)
+
+    def end(self, service: NamespacedName, since: float, *, written: int, is_good: bool) -> None:
+        """Say how the sync went that took the time."""
+        if not is_good:
+            # NB: what changed meanwhile is younger.
+            self._since[service] = since
+        elif written:
+            self._on_reached(self._clock.monotonic() - since)
+
+    def forget(self, service: NamespacedName) -> None:
+        """Drop a Service that is gone."""
+        self._since.pop(service, None)
+
+
+class Matching:
+    """All Services that have a selector, filed by it."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[_Pair, dict[NamespacedName, Service]] = {}
+        self._filed: dict[NamespacedName, _Pair] = {}
+
+    def __len__(self) -> int:
+        return len(self._filed)
+
+    def change(self, old: Service | None, new: Service | None) -> None:
+        """Take a Service that came, changed or went, as caches tell it."""
+        if old is not None:
+            self._remove(old.key)
+        if new is None or new.spec.selector is None:
+            return
+        pair = self._choose(new.metadata.namespace, new.spec.selector)
+        self._filed[new.key] = pair
+        self._buckets.setdefault(pair, {})[new.key] = new
+
+    def services(self, namespace: str, labels: Mapping[str, str]) -> list[Service]:
+        """Return the Services of the namespace that select a pod with these labels."""
+        buckets = self._buckets
+        found: list[Service] = []
+        for key, value in (*labels.items(), _EVERYTHING):
+            bucket = buckets.get((namespace, key, value))
+            if bucket is not None:
+                found += [
+                    one for one in bucket.values() if matches(one.spec.selector or {}, labels)
+                ]
+        return found
+
+    def _choose(self, namespace: str, selector: Mapping[str, str]) -> _Pair:
+        pairs = [(namespace, key, value) for key, value in selector.items()]
+        if not pairs:
+            return (namespace, *_EVERYTHING)
+        return min(pairs, key=lambda pair: (len(self._buckets.get(pair, ())), pair))
+
+    def _remove(self, key: NamespacedName) -> None:
+        pair = self._filed.pop(key, None)
+        if pair is None:
+            return
+        bucket = self._buckets[pair]
+        del bucket[key]
+        if not bucket:
+            del self._buckets[pair]
 
 
 class Subscriptions:

@@ -11,8 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.controller.own_writes import SliceNews
-from keepclose.controller.setbacks import Setbacks
+from keepclose.controller.own_writes import Setbacks, SliceNews
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock

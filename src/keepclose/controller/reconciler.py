@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from keepclose.controller.event_handlers import Subscriptions
-from keepclose.controller.latencies import PodLatencies
+from keepclose.controller.event_handlers import PodLatencies, Subscriptions
 from keepclose.controller.other_controllers import FIX
+from keepclose.controller.own_writes import Setbacks
 from keepclose.controller.service_planners import Refreshed, States, is_same_wish
-from keepclose.controller.setbacks import Setbacks
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from keepclose.controller.brakes import Brake
 from keepclose.kube.client import USER_AGENT, Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError
@@ -19,6 +18,9 @@ from keepclose.kube.requests import ENDPOINT_SLICES, Kind
 from keepclose.model.meta import NamespacedName
 from keepclose.model.metadata_validation import plain_line
 
+FIRST_S: Final = 1.0
+LONGEST_S: Final = 300.0
+PEACE_S: Final = 60.0
 ROUNDS: Final = 3
 WINDOW_S: Final = 30.0
 LONGEST_S: Final = 60.0
@@ -33,6 +35,35 @@ _RAW_SLICES: Final[Kind[dict[str, Any]]] = Kind(
     ENDPOINT_SLICES.namespaced,
     dict,
 )
+
+
+class Brake:
+    """The waits of all Services."""
+
+    def __init__(self, clock: Clock, *, longest_s: float = LONGEST_S) -> None:
+        self._clock = clock
+        self._longest_s = longest_s
+        self._waits: dict[NamespacedName, tuple[float, float]] = {}
+
+    def note_loss(self, key: NamespacedName) -> float:
+        """Note that hints of a Service were removed; return the wait in seconds that follows."""
+        now = self._clock.monotonic()
+        wait, until = self._waits.get(key, (0.0, now))
+        if now < until:
+            return until - now
+        is_war = now - until < max(2 * wait, PEACE_S)
+        wait = min(2 * wait, self._longest_s) if wait and is_war else FIRST_S
+        self._waits[key] = (wait, now + wait)
+        return wait
+
+    def left(self, key: NamespacedName) -> float:
+        """Return how many seconds a Service must still wait; 0 when it need not."""
+        _, until = self._waits.get(key, (0.0, 0.0))
+        return max(0.0, until - self._clock.monotonic())
+
+    def forget(self, key: NamespacedName) -> None:
+        """Forget a Service that is gone or none of ours."""
+        self._waits.pop(key, None)
 
 
 class Contention:

@@ -12,9 +12,6 @@ from functools import partial
 
 import structlog
 
-from keepclose.controller.brakes import Brake
-from keepclose.controller.clientele import Clientele
-from keepclose.controller.hintview import HintView
 from keepclose.controller.service_planners import is_same_wish
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.client import Client
@@ -27,6 +24,7 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.reconcile.conditions import ConditionWriter
+from keepclose.reconcile.contention import Brake
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import service_reference
 from keepclose.reconcile.instrumentation import Result
@@ -44,7 +42,7 @@ from keepclose.slices.service_planner import ServicePlan
 from keepclose.webhook.hint_writes import HintWriter, try_hints
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.rehinting import Rehinting, rehint
-from keepclose.webhook.scope import Claim, claim_service, without_wishes
+from keepclose.webhook.scope import Claim, Clientele, HintView, claim_service, without_wishes
 
 _log = structlog.get_logger(__name__)
 

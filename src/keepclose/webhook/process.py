@@ -16,7 +16,6 @@ from uuid import uuid4
 import structlog
 from msgspec.structs import replace
 
-from keepclose.controller.hintview import HintView
 from keepclose.controller.process import Listening
 from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
@@ -32,6 +31,7 @@ from keepclose.runtime.pages import Pages
 from keepclose.webhook.hint_keeper import HintKeeper
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.registration import CHECK_S, Registration
+from keepclose.webhook.scope import HintView
 from keepclose.webhook.server import Webhook
 from keepclose.webhook.serving_certificates import ServingPair, keep_pair, read_pair
 from keepclose.webhook.settings import PATH, WebhookSettings
