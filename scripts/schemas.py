@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from keepclose.apiserver.registry.resources import RESOURCES
-from keepclose.apiserver.schemas.definitions import API, META
-from keepclose.apiserver.schemas.definitions import SPECIAL as SPECIAL_NAMES
+from keepclose.apiserver.schema.types import API, META
+from keepclose.apiserver.schema.types import SPECIAL as SPECIAL_NAMES
 
 TARGET = Path(__file__).parents[1] / "src/keepclose/apiserver/schema/definitions.json"
 VERSION = "1.37.0"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.apiserver.conversion import from_stored, to_stored
+from keepclose.apiserver.registry.events import from_stored, to_stored
 from keepclose.apiserver.registry.resources import BY_KIND
 
 NEWER = BY_KIND["events.k8s.io/v1", "Event"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.apiserver.discovery import (
+from keepclose.apiserver.serving.pages import (
     aggregated_core,
     aggregated_groups,
     core_versions,

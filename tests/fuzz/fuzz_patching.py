@@ -15,11 +15,10 @@ from fuzzbounds import require
 from fuzzobjects import OBJECTS
 from fuzzserver import GATES
 
-from keepclose.apiserver.patch.json_patch import apply_json_patch
+from keepclose.apiserver.patch.json_patch import apply_json_patch, apply_merge_patch
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
-from keepclose.apiserver.patching.merge import apply_merge_patch
-from keepclose.apiserver.schemas.checking import check_object
-from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.schema.checking import check_object
+from keepclose.apiserver.schema.types import load_types
 from keepclose.apiserver.status_errors import Failure
 
 MUTATES_JSON = True

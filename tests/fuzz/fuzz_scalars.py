@@ -9,8 +9,8 @@ from math import ceil
 
 from fuzzbounds import require
 
+from keepclose.apiserver.printing.cells import age_of
 from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
-from keepclose.apiserver.tables.ages import age_of
 from keepclose.model.quantities import millis
 
 _LARGEST = (2**63 - 1) * 1000

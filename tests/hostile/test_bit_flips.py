@@ -20,7 +20,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from keepclose.apiserver.storage.errors import DamagedError, StorageError
-from keepclose.apiserver.storage.salvage import VERSION_GAP
+from keepclose.apiserver.storage.recovery import VERSION_GAP
 from keepclose.apiserver.storage.store import Ahead, Compacted, Store
 
 FLIPS: Final = int(os.environ.get("KEEPCLOSE_FLIPS", "200"))

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from keepclose.apiserver.storage.reserves import RESERVE_BYTES
+from keepclose.apiserver.storage.log import RESERVE_BYTES
 
 DISK_BYTES: Final = 40 << 20
 MAPS: Final = "/api/v1/namespaces/default/configmaps"

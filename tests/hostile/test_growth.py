@@ -19,17 +19,14 @@ import pytest
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.registry.registry import strategies
 from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.schema.findings import MAX_FINDINGS
 from keepclose.apiserver.schema.types import Form as TypeForm
-from keepclose.apiserver.schema.types import Type
-from keepclose.apiserver.schemas.definitions import load_types
-from keepclose.apiserver.schemas.findings import MAX_FINDINGS
+from keepclose.apiserver.schema.types import Type, load_types
 from keepclose.apiserver.serving import request_bodies
 from keepclose.apiserver.serving.negotiation import Form, Shape, render_entry
-from keepclose.apiserver.serving.notices import warning_headers
 from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
-from keepclose.apiserver.serving.options import WriteOptions
-from keepclose.apiserver.serving.responses import answer_failure
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import Target, WriteOptions
+from keepclose.apiserver.serving.responses import answer_failure, warning_headers
 from keepclose.apiserver.serving.writing import Writer
 from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.storage.store import Store

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from keepclose.apiserver.storage import history, store, subscriptions
+from keepclose.apiserver.storage import history, store
+from keepclose.apiserver.storage.history import Overflow
 from keepclose.apiserver.storage.store import Compacted, Store
-from keepclose.apiserver.storage.subscriptions import Overflow
 
 MIB: Final = 1 << 20
 
@@ -81,7 +81,7 @@ def test_lines_for_watchers_are_not_kept_beyond_their_bytes() -> None:
 
 async def test_a_slow_watcher_is_given_up_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher that does not read holds no more old versions than the bytes allow."""
-    monkeypatch.setattr(subscriptions, "PENDING_BYTES", 4 * MIB)
+    monkeypatch.setattr(history, "PENDING_BYTES", 4 * MIB)
     opened = Store.open(None)
     opened.create("pods", make("p", 1000))
     slow = opened.subscribe("pods", since=None)

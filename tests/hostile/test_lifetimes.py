@@ -14,7 +14,7 @@ from keepclose.apiserver.registry.deletion import DeleteOptions, Propagation
 from keepclose.apiserver.registry.registry import strategies
 from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Asked, Deleter
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.storage.errors import Missing
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import Served, serving

@@ -13,8 +13,7 @@ import pytest
 from keepclose.apiserver.schema.protobuf import decode_protobuf
 from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.serving.application import MANY_VALUES
-from keepclose.apiserver.serving.fair_queue import Workers
-from keepclose.apiserver.serving.turns import Turns
+from keepclose.apiserver.serving.fair_queue import Turns, Workers
 from keepclose.model.json_values import VALUES_MAX, JsonValuesError, decode_json
 from keepclose.testing.api_server import Served, serving
 

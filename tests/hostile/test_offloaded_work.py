@@ -13,8 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.apiserver.serving.fair_queue import Abandoned, Workers, collect_cycles
-from keepclose.apiserver.serving.turns import SHARE_SECONDS, TURN_SECONDS, Turns
+from keepclose.apiserver.serving.fair_queue import (
+    SHARE_SECONDS,
+    TURN_SECONDS,
+    Abandoned,
+    Turns,
+    Workers,
+    collect_cycles,
+)
 from keepclose.apiserver.status_errors import Failure
 from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.attackers import Attacker, Target

@@ -14,10 +14,10 @@ from keepclose.apiserver.patch.json_patch import (
     MAX_COPIED_VALUES,
     MAX_OPERATIONS,
     apply_json_patch,
+    apply_merge_patch,
 )
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
-from keepclose.apiserver.patching.merge import apply_merge_patch
-from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.schema.types import load_types
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 

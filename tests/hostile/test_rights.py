@@ -21,8 +21,8 @@ from rights_matrix import (
     wants_refusal,
 )
 
+from keepclose.apiserver.auth.authorization import restrict_own_node
 from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
-from keepclose.apiserver.security.write_rights import restrict_own_node
 from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]

@@ -22,11 +22,10 @@ from rawclients import (
     status_of,
 )
 
-from keepclose.apiserver.http import connection
+from keepclose.apiserver.http import connection, connection_table, messages
+from keepclose.apiserver.http.connection_table import Transfers
 from keepclose.apiserver.http.messages import Answer, Request, Stream
 from keepclose.apiserver.http.server import Server
-from keepclose.apiserver.serving import limits, transfers
-from keepclose.apiserver.serving.transfers import Transfers
 from keepclose.testing.processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
@@ -110,7 +109,7 @@ def test_readers_of_different_lists_are_dropped(server: Embedded) -> None:
             _put(server, "c0", f"{number}" + "x" * OBJECT_BYTES, method="PUT")
             _connect(server, opened, CONFIGMAPS, 1)
         assert ask(server, "/healthz")[0] == 200
-        bound = limits.MAX_HELD_BYTES + READERS * EACH + 60 * MEBIBYTE
+        bound = messages.MAX_HELD_BYTES + READERS * EACH + 60 * MEBIBYTE
         assert peak_bytes(server) - before < bound
 
 
@@ -137,7 +136,7 @@ def test_requests_that_come_slowly_are_bounded(server: Embedded) -> None:
             with contextlib.suppress(OSError):
                 client.sendall(head + b" " * 2_900_000)
         assert ask(server, "/healthz")[0] == 200
-        assert peak_bytes(server) - before < limits.MOST_HELD_BYTES + 60 * MEBIBYTE
+        assert peak_bytes(server) - before < messages.MOST_HELD_BYTES + 60 * MEBIBYTE
 
 
 class _Frames:
@@ -196,7 +195,7 @@ class _Client:
 
 def test_only_slow_transfers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit a transfer that moves stays, also the largest; one that rests goes."""
-    monkeypatch.setattr(transfers, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(connection_table, "MAX_HELD_BYTES", 100)
     now = 0.0
     held = Transfers(lambda: now)
     moving, resting, late = _Client(), _Client(), _Client()
@@ -204,7 +203,7 @@ def test_only_slow_transfers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
     held.hold(resting, b"b" * 60)
     assert (moving.reason, resting.reason) == ("", "")
     now = 2.0
-    held.move(first, 4 * limits.SLOW_BYTES_PER_SECOND)
+    held.move(first, 4 * messages.SLOW_BYTES_PER_SECOND)
     held.hold(late, b"c" * 60)
     assert (moving.reason, resting.reason, late.reason) == ("", "slow", "")
     assert held.held == 150

@@ -17,9 +17,9 @@ import pytest
 import keepclose.apiserver
 from keepclose.apiserver.http.request_parser import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from keepclose.apiserver.patch.json_patch import MAX_OPERATIONS
+from keepclose.apiserver.registry.core_kinds import MAX_BYTES
 from keepclose.apiserver.registry.metadata import FIELD_MANAGER_MAX
 from keepclose.apiserver.serving.options import _MOST_OPTIONS
-from keepclose.apiserver.strategies.configmaps import MAX_BYTES
 from keepclose.model.json_values import DEPTH_MAX
 from keepclose.model.metadata_validation import ANNOTATIONS_MAX_BYTES
 from keepclose.testing.api_server import PATIENCE, Served, serving

@@ -22,19 +22,29 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from keepclose.apiserver.auth.certificates import Authority, InvalidHostError
+from keepclose.apiserver.auth.certificates import (
+    Authority,
+    InvalidHostError,
+    write_kubeconfigs,
+    write_node_kubeconfig,
+)
 from keepclose.apiserver.auth.credentials import InvalidNodeNameError, Tokens
 from keepclose.apiserver.controllers.default_objects import (
     MANAGER,
     AdvertiseError,
     KubernetesService,
+    NamespaceObjects,
     choose_advertised,
 )
 from keepclose.apiserver.controllers.garbage_collector import Collector
 from keepclose.apiserver.controllers.pod_reaper import Graces
 from keepclose.apiserver.controllers.service_cidrs import ServiceCIDRConditions
+from keepclose.apiserver.http.messages import (
+    MAX_CONNECTIONS,
+    ConnectionLimits,
+    raise_descriptor_limit,
+)
 from keepclose.apiserver.http.server import Server
-from keepclose.apiserver.namespace_objects import NamespaceObjects
 from keepclose.apiserver.registry.allocation_ranges import RangeError
 from keepclose.apiserver.registry.registry import (
     AllocationSettings,
@@ -42,28 +52,21 @@ from keepclose.apiserver.registry.registry import (
     strategies,
 )
 from keepclose.apiserver.registry.resources import BY_KIND, Resource
-from keepclose.apiserver.schemas.definitions import load_types
-from keepclose.apiserver.security.kubeconfigs import write_kubeconfigs, write_node_kubeconfig
+from keepclose.apiserver.registry.services import DEFAULT_NAME, default_service_cidr
+from keepclose.apiserver.schema.types import load_types
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.fair_queue import collect_cycles
 from keepclose.apiserver.serving.guard import Guard
-from keepclose.apiserver.serving.limits import (
-    MAX_CONNECTIONS,
-    ConnectionLimits,
-    raise_descriptor_limit,
-)
 from keepclose.apiserver.serving.metrics import Metrics
 from keepclose.apiserver.serving.operations import Operations
-from keepclose.apiserver.serving.options import WriteOptions
+from keepclose.apiserver.serving.options import Target, WriteOptions
 from keepclose.apiserver.serving.pages import make_pages
-from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.watching import BOOKMARK_SECONDS
 from keepclose.apiserver.serving.writing import Writer, timestamp
 from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.servicecidrs import DEFAULT_NAME, default_service_cidr
 from keepclose.model.gates import FeatureGates
 from keepclose.runtime.event_loop import find_loop_factory
 from keepclose.system.private_files import BrokenFileError, make_private_directory

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.patching.checking import find_misfits
+from keepclose.apiserver.patch.typed_values import find_misfits
 from keepclose.apiserver.schema.types import ANY, Form, ListKind, Type
 
 _TEXT = Type(Form.STRING, omits_empty=True)

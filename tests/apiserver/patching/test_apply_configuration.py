@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.patch.apply import apply_configuration
+from keepclose.apiserver.patch.apply import LAST_APPLIED, apply_configuration
 from keepclose.apiserver.patch.field_sets import FieldSet
-from keepclose.apiserver.patching.lastapplied import LAST_APPLIED
-from keepclose.apiserver.patching.ownership import record_update
-from keepclose.apiserver.schema.types import Form, ListKind, Type
-from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.patch.managed_fields import record_update
+from keepclose.apiserver.schema.types import Form, ListKind, Type, load_types
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.patching.merge import apply_merge_patch
+from keepclose.apiserver.patch.json_patch import apply_merge_patch
 from keepclose.apiserver.status_errors import Failure
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from keepclose.apiserver.patch.field_sets import FieldSet
 from keepclose.apiserver.patch.json_patch import apply_json_patch
-from keepclose.apiserver.patching.ownership import record_update
-from keepclose.apiserver.schema.types import Form, ListKind, Type
-from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.patch.managed_fields import record_update
+from keepclose.apiserver.schema.types import Form, ListKind, Type, load_types
 from keepclose.model.gates import FeatureGates
 
 TYPES = load_types(FeatureGates())

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
-from keepclose.apiserver.schema.types import Form, Type
-from keepclose.apiserver.schemas.definitions import load_types
+from keepclose.apiserver.schema.types import Form, Type, load_types
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepclose.apiserver.schema.types import Form, Type
-from keepclose.apiserver.schemas.checking import Problems, check_object
-from keepclose.apiserver.schemas.definitions import load_types, published
+from keepclose.apiserver.schema.checking import Problems, check_object
+from keepclose.apiserver.schema.types import Form, Type, load_types, published
 from keepclose.model.gates import FeatureGates
 
 TYPES = load_types(FeatureGates())

@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
-from keepclose.apiserver.schema.types import ANY, Form, ListKind, Type
-from keepclose.apiserver.schemas.definitions import (
+from keepclose.apiserver.schema.types import (
+    ANY,
+    Form,
+    ListKind,
+    Type,
     _Builder,
     load_definitions,
     load_types,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from keepclose.apiserver.schemas.definitions import load_definitions
-from keepclose.apiserver.schemas.descriptions import _OWN, describe, read_docstring
+from keepclose.apiserver.schema.openapi_types import _OWN, describe, read_docstring
+from keepclose.apiserver.schema.types import load_definitions
 
 
 def test_docstrings_are_read_field_by_field() -> None:

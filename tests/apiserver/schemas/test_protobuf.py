@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.protobuf import decode_protobuf, load_messages
 from keepclose.apiserver.schema.protobuf_wire import MessageError
-from keepclose.apiserver.schemas.checking import check_object
-from keepclose.apiserver.schemas.definitions import load_definitions, load_types, published
+from keepclose.apiserver.schema.types import load_definitions, load_types, published
 from keepclose.model.gates import FeatureGates
 
 # Written by k8s.io/apimachinery 0.36: each object by its protobuf and its JSON serializer.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.schema.protobuf_wire import MessageError
-from keepclose.apiserver.schemas.scalarmessages import (
+from keepclose.apiserver.schema.protobuf_wire import (
+    MessageError,
     read_base64,
     read_bool,
     read_int_or_string,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.findings import (
     duplicate_fields,
     has_duplicates,
     strict_texts,
 )
-from keepclose.apiserver.schemas.checking import check_object
-from keepclose.apiserver.schemas.definitions import load_types, published
+from keepclose.apiserver.schema.types import load_types, published
 from keepclose.model.gates import FeatureGates
 
 TYPES = load_types(FeatureGates())

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from keepclose.apiserver.auth.credentials import authenticate
 from keepclose.apiserver.auth.users import ANONYMOUS, User, known_user
-from keepclose.apiserver.security.authentication import authenticate
 from keepclose.apiserver.status_errors import Failure
 
 VIEWER = User("keepclose:viewer", ("keepclose:viewers", "system:authenticated"))

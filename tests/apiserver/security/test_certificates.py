@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from keepclose.apiserver.auth.certificates import Authority, InvalidHostError
+from keepclose.apiserver.auth.credentials import certified_user
 from keepclose.apiserver.auth.users import User, known_user
-from keepclose.apiserver.security.authentication import certified_user
 from keepclose.system.private_files import BrokenFileError
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC).timestamp()

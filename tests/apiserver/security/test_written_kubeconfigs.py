@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keepclose.apiserver.auth.credentials import InvalidNodeNameError, Tokens
-from keepclose.apiserver.auth.users import Role
-from keepclose.apiserver.security.kubeconfigs import (
+from keepclose.apiserver.auth.certificates import (
     render_kubeconfig,
     write_kubeconfigs,
     write_node_kubeconfig,
 )
+from keepclose.apiserver.auth.credentials import InvalidNodeNameError, Tokens
+from keepclose.apiserver.auth.users import Role
 
 SERVER = "https://127.0.0.1:6443"
 CA = b"-----BEGIN CERTIFICATE-----\n"

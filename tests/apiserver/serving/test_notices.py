@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.serving.notices import warning_headers
+from keepclose.apiserver.serving.responses import warning_headers
 from keepclose.testing.api_server import Served
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

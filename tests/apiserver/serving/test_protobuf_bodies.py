@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.schemas.definitions import type_of
+from keepclose.apiserver.schema.types import type_of
 from keepclose.apiserver.serving.request_bodies import (
     PROTOBUF,
     media_type_of,

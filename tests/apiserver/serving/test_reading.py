@@ -7,9 +7,8 @@ import base64
 import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.serving.options import parse_query, read_list_options
+from keepclose.apiserver.serving.options import Target, parse_query, read_list_options
 from keepclose.apiserver.serving.reading import Listed, read_list, read_one
-from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.storage.store import Store
 

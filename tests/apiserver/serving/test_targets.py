@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.apiserver.registry.resources import BINDINGS, BY_KIND
-from keepclose.apiserver.serving.targets import Target, parse_path, verb_of
+from keepclose.apiserver.serving.options import Target, parse_path, verb_of
 
 POD = BY_KIND["v1", "Pod"]
 NODE = BY_KIND["v1", "Node"]

@@ -11,8 +11,7 @@ import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.serving.negotiation import Form, Shape
-from keepclose.apiserver.serving.options import parse_query, read_list_options
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import Target, parse_query, read_list_options
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import PATIENCE

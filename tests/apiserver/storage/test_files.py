@@ -18,8 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from keepclose.apiserver.storage.errors import StorageError
-from keepclose.apiserver.storage.files import APPLICATION_ID, DATA_FILE, FORMAT
-from keepclose.apiserver.storage.locks import LOCK_FILE
+from keepclose.apiserver.storage.files import APPLICATION_ID, DATA_FILE, FORMAT, LOCK_FILE
 from keepclose.apiserver.storage.store import Store
 
 FILES = [DATA_FILE, f"{DATA_FILE}-mark", f"{DATA_FILE}-reserve", LOCK_FILE]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.storage import subscriptions
+from keepclose.apiserver.storage import history
 from keepclose.apiserver.storage.entries import Change
+from keepclose.apiserver.storage.history import WOKEN_AT_ONCE, Closed, Overflow
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.storage.subscriptions import WOKEN_AT_ONCE, Closed, Overflow
 
 
 def make(name: str, namespace: str = "default") -> dict[str, Any]:
@@ -142,7 +142,7 @@ async def test_a_reader_of_large_objects_is_given_up_sooner(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few changes are too many where they hold too much memory; one alone never is."""
-    monkeypatch.setattr(subscriptions, "PENDING_BYTES", 10)
+    monkeypatch.setattr(history, "PENDING_BYTES", 10)
     watch = store.subscribe("pods", since=None, limit=100)
     store.create("pods", make("one"))
     assert watch.pending == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.strategies.configmaps import config_key
+from keepclose.apiserver.registry.core_kinds import config_key
 from keepclose.testing.kinds import Kinds, raw
 
 

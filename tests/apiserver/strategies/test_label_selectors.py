@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.strategies.label_selectors import matches, selector_causes, selector_text
+from keepclose.apiserver.registry.metadata import matches, selector_causes, selector_text
 from keepclose.model.json_values import JsonObject
 
 EXPRESSIONS: JsonObject = {

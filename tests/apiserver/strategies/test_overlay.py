@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.strategies.overlay import carry
+from keepclose.apiserver.registry.strategy import carry
 from keepclose.model.endpointslice.types import (
     EndpointConditions,
     EndpointHints,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.registry.resources import BY_KIND
-from keepclose.apiserver.registry.strategy import Context, Strategy
-from keepclose.apiserver.strategies.plain import PlainStrategy, same
+from keepclose.apiserver.registry.strategy import Context, PlainStrategy, Strategy, same
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 

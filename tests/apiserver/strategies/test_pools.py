@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.strategies.allocation.pools import Band, Pool, reserved_for_names
+from keepclose.apiserver.registry.allocation_ranges import Band, Pool, reserved_for_names
 
 _steps = st.lists(
     st.tuples(st.sampled_from(["draw", "take", "give"]), st.integers(0, 19)), max_size=60

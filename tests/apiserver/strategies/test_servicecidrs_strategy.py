@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.strategies.servicecidrs import default_service_cidr
+from keepclose.apiserver.registry.services import default_service_cidr
 from keepclose.testing.kinds import NOW, Kinds, raw
 
 

@@ -7,8 +7,8 @@ import pytest
 from keepclose.apiserver.registry.allocation_ranges import RangeError
 from keepclose.apiserver.registry.registry import AllocationSettings, make_ranges, strategies
 from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.registry.strategy import read_as
 from keepclose.apiserver.status_errors import Failure
-from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.service.types import Service
 
 

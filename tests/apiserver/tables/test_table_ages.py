@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.tables.ages import age_of, human_duration, read_time
+from keepclose.apiserver.printing.cells import age_of, human_duration, read_time
 
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 365 * 86_400
 

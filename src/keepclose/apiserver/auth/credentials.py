@@ -16,14 +16,27 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote
 from zlib import crc32
 
 import structlog
 
-from keepclose.apiserver.auth.users import Role, User, node_user, role_user
+from keepclose.apiserver.auth.authorization import Action, allowed, refusal
+from keepclose.apiserver.auth.users import (
+    ANONYMOUS,
+    AUTHENTICATED,
+    UNAUTHENTICATED,
+    Role,
+    User,
+    known_user,
+    node_user,
+    role_user,
+)
+from keepclose.apiserver.status_errors import Failure, bad_request, unauthorized
+from keepclose.model.field_errors import render_value
 from keepclose.model.metadata_validation import dns1123_subdomain
 from keepclose.system.private_files import (
     BrokenFileError,
@@ -43,6 +56,18 @@ _MAYBE_OURS: Final = re.compile(r".{46}_[0-9a-f]{8}.?")
 # Files that come within one tick of the file system's clock leave no trace in the directory's time.
 _TICK_NS: Final = 100_000_000
 _log = structlog.get_logger(__name__)
+PeerCertificate = Mapping[str, Any]
+"""A certificate as `ssl.SSLSocket.getpeercert` returns it; empty when none was verified."""
+GROUP_HEADER: Final = b"impersonate-group"
+"""The header that may be repeated; its values are joined by GROUP_SEPARATOR."""
+GROUP_SEPARATOR: Final = b"\n"
+
+_IMPERSONATION_PREFIX: Final = b"impersonate-"
+_USER_HEADER: Final = b"impersonate-user"
+_UID_HEADER: Final = b"impersonate-uid"
+_EXTRA_PREFIX: Final = b"impersonate-extra-"
+_SERVICE_ACCOUNT: Final = ("system", "serviceaccount")
+_SERVICE_ACCOUNTS: Final = "system:serviceaccounts"
 
 
 class InvalidNodeNameError(ValueError):
@@ -166,3 +191,133 @@ def _checksum(body: str) -> str:
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+class TokenSource(Protocol):
+    """Who knows whose a token is."""
+
+    def find(self, token: str) -> User | None:
+        """Return whose token it is, or None."""
+        ...
+
+
+def authenticate(
+    headers: Mapping[str, str],
+    peer_certificate: PeerCertificate | None,
+    *,
+    tokens: TokenSource,
+) -> User | Failure:
+    """Return who sends the request, or the refusal of a wrong token.
+
+    The certificate must have been verified against our CA by the TLS layer already. Header names
+    are looked up as `Authorization`; pass a mapping that ignores their case.
+    """
+    user = certified_user(peer_certificate or {})
+    if user is not None:
+        return user
+    token = bearer_token(headers.get("Authorization", ""))
+    if not token:
+        return ANONYMOUS
+    return tokens.find(token) or unauthorized()
+
+
+def certified_user(certificate: PeerCertificate) -> User | None:
+    """Return whom a verified certificate names, or None when it names nobody."""
+    names: list[str] = []
+    groups: list[str] = []
+    for relative_name in certificate.get("subject", ()):
+        for attribute, value in relative_name:
+            if attribute == "commonName":
+                names.append(value)
+            elif attribute == "organizationName":
+                groups.append(value)
+    # NB: of several names the last one counts, as in Go.
+    return known_user(names[-1], *groups) if names and names[-1] else None
+
+
+def bearer_token(authorization: str) -> str:
+    """Return the token in the header, or an empty text."""
+    # NB: `strip` alone takes bytes beyond ASCII away, which belong to the token.
+    scheme, _, rest = authorization.strip(" \t").partition(" ")
+    return rest.partition(" ")[0] if scheme.lower() == "bearer" else ""
+
+
+class Impersonation(NamedTuple):
+    """Whom a request wants to be taken for."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+    @property
+    def service_account(self) -> tuple[str, str] | None:
+        """Namespace and name of the ServiceAccount, None for another user."""
+        parts = self.name.split(":")
+        if tuple(parts[:2]) != _SERVICE_ACCOUNT or len(parts) != 4 or not all(parts):
+            return None
+        return parts[2], parts[3]
+
+
+def read_impersonation(headers: Mapping[bytes, bytes]) -> Impersonation | None:
+    """Return whom the headers name, None when they name no user.
+
+    Raises Failure for headers that name groups, a UID or other attributes and no user. Header
+    names are lower case.
+    """
+    if not any(name.startswith(_IMPERSONATION_PREFIX) for name in headers):
+        return None
+    name = headers.get(_USER_HEADER, b"").decode("latin-1")
+    joined = headers.get(GROUP_HEADER)
+    groups = () if joined is None else tuple(joined.decode("latin-1").split("\n"))
+    if name:
+        return Impersonation(name, groups)
+    uid = headers.get(_UID_HEADER, b"").decode("latin-1")
+    extra = _read_extra(headers)
+    if joined is None and not uid and not extra:
+        return None
+    wanted = (
+        f'&user.DefaultInfo{{Name:"", UID:{render_value(uid)}, '
+        f"Groups:{_list_texts(groups) if groups else '[]string(nil)'}, "
+        f"Extra:map[string][]string{extra or '(nil)'}}}"
+    )
+    raise bad_request(f"requested {wanted} without impersonating a user name")
+
+
+def _read_extra(headers: Mapping[bytes, bytes]) -> str:
+    """Return the further attributes that headers name, as Go writes a map; "" without any."""
+    values = {
+        unquote(name.removeprefix(_EXTRA_PREFIX).decode("latin-1")): value.decode("latin-1")
+        for name, value in headers.items()
+        if name.startswith(_EXTRA_PREFIX)
+    }
+    texts = [f"{render_value(key)}:{_list_texts((values[key],))}" for key in sorted(values)]
+    return f"{{{', '.join(texts)}}}" if texts else ""
+
+
+def _list_texts(texts: Iterable[str]) -> str:
+    return f"[]string{{{', '.join(map(render_value, texts))}}}"
+
+
+def impersonate(caller: User, wanted: Impersonation) -> User:
+    """Return the user whose rights the request has; raises Failure where the caller may not."""
+    account = wanted.service_account
+    if account is None:
+        _check(caller, Action("impersonate", resource="users", name=wanted.name))
+    else:
+        namespace, name = account
+        resource = "serviceaccounts"
+        _check(caller, Action("impersonate", resource=resource, namespace=namespace, name=name))
+    for group in wanted.groups:
+        _check(caller, Action("impersonate", resource="groups", name=group))
+    groups = wanted.groups
+    if account is not None and not groups:
+        groups = (_SERVICE_ACCOUNTS, f"{_SERVICE_ACCOUNTS}:{account[0]}")
+    if wanted.name == ANONYMOUS.name:
+        missing = UNAUTHENTICATED not in groups
+        return User(wanted.name, (*groups, UNAUTHENTICATED) if missing else groups)
+    missing = AUTHENTICATED not in groups and UNAUTHENTICATED not in groups
+    return User(wanted.name, (*groups, AUTHENTICATED) if missing else groups)
+
+
+def _check(caller: User, action: Action) -> None:
+    if not allowed(caller, action).allowed:
+        raise refusal(caller, action)

@@ -33,8 +33,8 @@ from keepclose.apiserver.registry.strategy import Strategy
 from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.storage.entries import DELETED, Change, Entry
 from keepclose.apiserver.storage.errors import Closed, Overflow
+from keepclose.apiserver.storage.history import Subscription
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.storage.subscriptions import Subscription
 from keepclose.model.json_values import JsonObject
 
 Key = tuple[str, str, str]

@@ -17,12 +17,11 @@ from keepclose.apiserver.controllers.store_follower import follow_stores
 from keepclose.apiserver.registry.metadata import finalizers_of
 from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.registry.service_allocation import held_addresses
-from keepclose.apiserver.serving.options import WriteOptions
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.registry.strategy import read_as
+from keepclose.apiserver.serving.options import Target, WriteOptions
 from keepclose.apiserver.serving.writing import Writer, timestamp
 from keepclose.apiserver.storage.entries import DELETED, Change
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.strategies.typed import read_as
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from keepclose.apiserver.storage.entries import Change
 from keepclose.apiserver.storage.errors import Closed, Overflow
+from keepclose.apiserver.storage.history import Subscription
 from keepclose.apiserver.storage.store import Store
-from keepclose.apiserver.storage.subscriptions import Subscription
 
 # The loop goes on after so much work.
 _TURN_SECONDS: Final = 0.005

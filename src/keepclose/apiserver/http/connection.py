@@ -14,7 +14,7 @@ from typing import Final, Protocol, cast
 
 import structlog
 
-from keepclose.apiserver.http.connection_table import ConnectionTable
+from keepclose.apiserver.http.connection_table import ConnectionTable, Transfer, Transfers
 from keepclose.apiserver.http.messages import (
     Answer,
     Handler,
@@ -27,7 +27,6 @@ from keepclose.apiserver.http.messages import (
 )
 from keepclose.apiserver.http.request_parser import Incoming, plain_answer
 from keepclose.apiserver.serving.responses import answer_failure
-from keepclose.apiserver.serving.transfers import Transfer, Transfers
 from keepclose.apiserver.status_errors import too_many_connections, too_many_requests
 
 log = structlog.get_logger(__name__)

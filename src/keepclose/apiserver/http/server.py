@@ -18,10 +18,9 @@ from keepclose.apiserver.http.connection import Connection
 from keepclose.apiserver.http.connection_table import (
     NO_DESCRIPTORS,
     ConnectionTable,
+    Transfers,
 )
-from keepclose.apiserver.http.messages import Handler, Knows
-from keepclose.apiserver.serving.limits import ConnectionLimits
-from keepclose.apiserver.serving.transfers import Transfers
+from keepclose.apiserver.http.messages import ConnectionLimits, Handler, Knows
 from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_sockets
 
 log = structlog.get_logger(__name__)

@@ -7,11 +7,12 @@ Kubernetes' structured merge.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.patch.comparing import UNOWNED_METADATA
+from keepclose.apiserver.patch.comparing import UNOWNED_METADATA, compare_objects
 from keepclose.apiserver.patch.field_sets import (
     FieldSet,
     contains,
@@ -20,13 +21,16 @@ from keepclose.apiserver.patch.field_sets import (
     intersection,
     paths,
     set_of,
+    show_path,
     union,
     without_subtrees,
 )
+from keepclose.apiserver.patch.go_format import encode_sorted, quote
 from keepclose.apiserver.patch.managed_fields import (
     APPLY,
     UPDATE,
     Owner,
+    compare_writes,
     make_entry,
     managed_fields,
     owner_of,
@@ -35,6 +39,7 @@ from keepclose.apiserver.patch.managed_fields import (
 )
 from keepclose.apiserver.patch.shapes import Shape, shape_of
 from keepclose.apiserver.patch.typed_values import (
+    find_misfits,
     list_fields,
     merge_values,
     name_containers,
@@ -42,22 +47,93 @@ from keepclose.apiserver.patch.typed_values import (
     settle_nulls,
 )
 from keepclose.apiserver.patch.zero_values import Resets, blank_of, resets_of
-from keepclose.apiserver.patching.checking import find_misfits
-from keepclose.apiserver.patching.conflicts import Conflict, spell_owner, tell_conflicts
-from keepclose.apiserver.patching.lastapplied import (
-    KUBECTL,
-    list_last_applied,
-    renew_last_applied,
-)
-from keepclose.apiserver.patching.ownership import compare_writes
 from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.status_errors import Failure, bad_request
-from keepclose.model.json_values import JsonObject
+from keepclose.model.json_values import JsonObject, decode_json
 
+Conflict = tuple[Owner, tuple[str, ...]]
+KUBECTL: Final = "kubectl"
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+MAX_ANNOTATIONS: Final = 256 * 1024
 _NEVER_OWNED: Final = union(
     set_of("apiVersion", "kind", "metadata"),
     set_of(*(f"metadata.{name}" for name in sorted(UNOWNED_METADATA))),
 )
+
+
+def spell_owner(owner: Owner) -> str:
+    """Return the text by which a server sorts owners."""
+    manager, operation, version, subresource = owner
+    parts = {"manager": manager, "operation": operation, "apiVersion": version}
+    if subresource:
+        parts["subresource"] = subresource
+    return json.dumps({name: one for name, one in parts.items() if one}, separators=(",", ":"))
+
+
+def tell_conflicts(conflicts: list[Conflict]) -> Failure:
+    """Return the answer to an apply that is not forced; conflicts come sorted by owner."""
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f"conflict with {_present(owner)}",
+            "field": show_path(path),
+        }
+        for owner, path in conflicts
+    ]
+    if len(conflicts) == 1:
+        cause = causes[0]
+        message = f"Apply failed with 1 conflict: {cause['message']}: {cause['field']}"
+    else:
+        lines: list[str] = []
+        for owner in dict.fromkeys(owner for owner, _ in conflicts):
+            lines.append(f"conflicts with {_present(owner)}:")
+            lines += (f"- {show_path(path)}" for other, path in conflicts if other == owner)
+        message = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
+    return Failure(409, "Conflict", message, details={"causes": causes})
+
+
+def _present(owner: Owner) -> str:
+    manager, operation, version, subresource = owner
+    text = quote(manager)
+    if subresource:
+        text += f" with subresource {quote(subresource)}"
+    return f"{text} using {version}" if operation == UPDATE else text
+
+
+def list_last_applied(live: JsonObject | None, api_version: str, described: Type) -> FieldSet:
+    """Return the fields of a client-side apply that still have the value it gave them."""
+    annotations = ((live or {}).get("metadata") or {}).get("annotations") or {}
+    shape = shape_of(described)
+    try:
+        last = decode_json(annotations.get(LAST_APPLIED, ""))
+    except ValueError:
+        return {}
+    if shape is None or not isinstance(last, dict) or last.get("apiVersion") != api_version:
+        return {}
+    if find_misfits(last, described):
+        return {}
+    changed, gone = compare_objects(last, live or {}, shape, frozenset())
+    return difference(difference(list_fields(last, shape), changed), gone)
+
+
+def renew_last_applied(metadata: JsonObject, applied: JsonObject) -> None:
+    """Bring the annotation up to date with what was applied, where there is one."""
+    annotations = metadata.get("annotations") or {}
+    if not annotations.get(LAST_APPLIED):
+        return
+    stated = dict(applied)
+    if isinstance(stated.get("metadata"), dict):
+        inner = dict(stated["metadata"])
+        if isinstance(inner.get("annotations"), dict):
+            own = {k: v for k, v in inner["annotations"].items() if k != LAST_APPLIED}
+            inner["annotations"] = own
+            if not own:
+                del inner["annotations"]
+        stated["metadata"] = inner
+    renewed = {**annotations, LAST_APPLIED: encode_sorted(stated) + "\n"}
+    if sum(len(k.encode()) + len(v.encode()) for k, v in renewed.items()) > MAX_ANNOTATIONS:
+        del renewed[LAST_APPLIED]
+    metadata["annotations"] = renewed
 
 
 class _Conflicts(Exception):  # noqa: N818 - no error to the one who forces

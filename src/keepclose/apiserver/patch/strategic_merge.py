@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from keepclose.apiserver.patch.go_format import name_type, show
+from keepclose.apiserver.patch.json_patch import drop_nulls, refuse_deep
 from keepclose.apiserver.patch.list_order import (
     KeyIndex,
     ListError,
@@ -23,7 +24,6 @@ from keepclose.apiserver.patch.list_order import (
     recall_order,
     split_by_presence,
 )
-from keepclose.apiserver.patching.merge import drop_nulls, refuse_deep
 from keepclose.apiserver.schema.types import ANY, Type
 from keepclose.apiserver.status_errors import Failure, bad_request
 from keepclose.model.json_values import JsonObject

@@ -8,18 +8,170 @@ type that kube-apiserver gives it, even where the column's type says otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.tables.ages import age_of
-from keepclose.apiserver.tables.fields import text_at, value_at
 from keepclose.model.json_values import JsonObject
+from keepclose.model.metadata_validation import label_value, qualified_name
 
+UNKNOWN: Final = "<unknown>"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ZERO: Final = datetime(1, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_SECOND: Final = 1_000_000
+# Go counts a duration in 64 bits of nanoseconds and stops there.
+_LONGEST: Final = (2**63 - 1) // 1000
+_SETS: Final = {"In": "in", "NotIn": "notin"}
+_PRESENCE: Final = {"Exists": "", "DoesNotExist": "!"}
 NONE: Final = "<none>"
 
 Cell = str | int
 Cells = list[Cell]
+
+
+def value_at(value: object, *path: str) -> object:
+    """Return what lies at the path, or None."""
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def text_at(value: object, *path: str) -> str:
+    """Return the string at the path, or an empty one."""
+    found = value_at(value, *path)
+    return found if isinstance(found, str) else ""
+
+
+def number_at(value: object, *path: str, default: int = 0) -> int:
+    """Return the whole number at the path, or the default."""
+    found = value_at(value, *path)
+    return found if isinstance(found, int) and not isinstance(found, bool) else default
+
+
+def is_set(value: object, *path: str) -> bool:
+    """Return whether the flag at the path is true."""
+    return value_at(value, *path) is True
+
+
+def object_at(value: object, *path: str) -> JsonObject | None:
+    """Return the object at the path, which may be empty, or None."""
+    found = value_at(value, *path)
+    return found if isinstance(found, dict) else None
+
+
+def list_at(value: object, *path: str) -> list[object]:
+    """Return the list at the path, or an empty one."""
+    found = value_at(value, *path)
+    return found if isinstance(found, list) else []
+
+
+def texts_at(value: object, *path: str) -> list[str]:
+    """Return the strings of the list at the path; what is no string reads as an empty one."""
+    return [one if isinstance(one, str) else "" for one in list_at(value, *path)]
+
+
+def pairs_at(value: object, *path: str) -> dict[str, str]:
+    """Return the map of strings at the path, such as labels, or an empty one."""
+    found = object_at(value, *path) or {}
+    return {key: one if isinstance(one, str) else "" for key, one in found.items()}
+
+
+def read_time(stamp: object) -> datetime | None:
+    """Return the moment of an RFC 3339 text in UTC; None for the zero time and for other texts."""
+    if not isinstance(stamp, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(stamp)
+        if moment.tzinfo is None:
+            return None
+        moment = moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return None if moment == _ZERO else moment
+
+
+def age_of(stamp: object, now: float) -> str:
+    """Return how long before `now`, in seconds since 1970, the stamp lies."""
+    moment = read_time(stamp)
+    return UNKNOWN if moment is None else age_since(moment, now)
+
+
+def age_since(moment: datetime, now: float) -> str:
+    """Return how long before `now` the moment lies."""
+    # NB: whole microseconds, because differences of such large doubles are a touch too short.
+    passed = round(now * _SECOND) - (moment - _EPOCH) // _MICROSECOND
+    return human_duration(min(passed, _LONGEST))
+
+
+def human_duration(microseconds: int) -> str:
+    """Return a duration as people read it."""
+    if microseconds <= -2 * _SECOND:
+        return "<invalid>"
+    if microseconds < 0:
+        return "0s"
+    seconds = microseconds // _SECOND
+    minutes, hours = seconds // 60, seconds // 3600
+    days = hours // 24
+    if seconds < 120:
+        return f"{seconds}s"
+    if minutes < 10:
+        return _two(minutes, "m", seconds % 60, "s")
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return _two(hours, "h", minutes % 60, "m")
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return _two(days, "d", hours % 24, "h")
+    if days < 730:
+        return f"{days}d"
+    if days < 2920:
+        return _two(days // 365, "y", days % 365, "d")
+    return f"{days // 365}y"
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+
+
+def show_labels(labels: dict[str, str]) -> str:
+    """Return labels as "a=b,c=d", or "<none>"."""
+    return ",".join(sorted(f"{key}={value}" for key, value in labels.items())) or NONE
+
+
+def show_selector(item: object, *path: str) -> str | None:
+    """Return the selector at the path as a text, empty without requirements, None if it is bad."""
+    selector = object_at(item, *path)
+    requirements: list[tuple[str, str]] = []
+    for key, value in pairs_at(selector, "matchLabels").items():
+        if qualified_name(key) or label_value(value):
+            return None
+        requirements.append((key, f"{key}={value}"))
+    for expression in list_at(selector, "matchExpressions"):
+        text = _show_expression(expression)
+        if text is None:
+            return None
+        requirements.append((text_at(expression, "key"), text))
+    requirements.sort(key=lambda requirement: requirement[0])
+    return ",".join(text for _, text in requirements)
+
+
+def _show_expression(expression: object) -> str | None:
+    key, operator = text_at(expression, "key"), text_at(expression, "operator")
+    values = texts_at(expression, "values")
+    if qualified_name(key) or any(label_value(value) for value in values):
+        return None
+    if operator in _PRESENCE and not values:
+        return _PRESENCE[operator] + key
+    if operator in _SETS and values:
+        return f"{key} {_SETS[operator]} ({','.join(sorted(values))})"
+    return None
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -9,10 +9,96 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from keepclose.apiserver.printing.cells import Cells, Column, Printer, name_of, wide
-from keepclose.apiserver.tables.ages import UNKNOWN, age_of
-from keepclose.apiserver.tables.fields import number_at, object_at, text_at, value_at
+from keepclose.apiserver.printing.cells import (
+    AGE,
+    NAME,
+    NONE,
+    UNKNOWN,
+    Cells,
+    Column,
+    Printer,
+    age,
+    age_of,
+    is_set,
+    list_at,
+    name_of,
+    number_at,
+    object_at,
+    pairs_at,
+    read_time,
+    text_at,
+    texts_at,
+    value_at,
+    wide,
+)
 from keepclose.model.json_values import JsonObject
+
+_ROLE_PREFIX: Final = "node-role.kubernetes.io/"
+_ROLE_LABEL: Final = "kubernetes.io/role"
+
+
+def node_status(node: JsonObject) -> str:
+    """Return "Ready", "NotReady" or "Unknown", and whether new pods are kept off."""
+    ready = [
+        text_at(condition, "status") == "True"
+        for condition in list_at(node, "status", "conditions")
+        if text_at(condition, "type") == "Ready"
+    ]
+    status = ("Ready" if ready[-1] else "NotReady") if ready else "Unknown"
+    return f"{status},SchedulingDisabled" if is_set(node, "spec", "unschedulable") else status
+
+
+def node_roles(node: JsonObject) -> str:
+    """Return what the labels say that the node is for."""
+    labels = pairs_at(node, "metadata", "labels")
+    roles = {key.removeprefix(_ROLE_PREFIX) for key in labels if key.startswith(_ROLE_PREFIX)}
+    roles.add(labels.get(_ROLE_LABEL, ""))
+    return ",".join(sorted(roles - {""})) or NONE
+
+
+def _cells(node: JsonObject, now: float) -> Cells:
+    architecture = text_at(node, "status", "nodeInfo", "architecture")
+    kernel = _info(node, "kernelVersion")
+    return [
+        name_of(node),
+        node_status(node),
+        node_roles(node),
+        age(node, now),
+        text_at(node, "status", "nodeInfo", "kubeletVersion"),
+        _address(node, "InternalIP"),
+        _address(node, "ExternalIP"),
+        _info(node, "osImage"),
+        f"{kernel} ({architecture})" if architecture else kernel,
+        _info(node, "containerRuntimeVersion"),
+    ]
+
+
+def _address(node: JsonObject, kind: str) -> str:
+    for address in list_at(node, "status", "addresses"):
+        if text_at(address, "type") == kind:
+            return text_at(address, "address")
+    return NONE
+
+
+def _info(node: JsonObject, name: str) -> str:
+    return text_at(node, "status", "nodeInfo", name) or UNKNOWN
+
+
+NODE: Final = Printer(
+    columns=(
+        NAME,
+        Column("Status", "Whether the node is ready and takes new pods."),
+        Column("Roles", "What the node is for, by its labels."),
+        AGE,
+        Column("Version", "Version of the kubelet."),
+        wide("Internal-IP", "First address inside the cluster."),
+        wide("External-IP", "First address outside the cluster."),
+        wide("OS-Image", "Operating system."),
+        wide("Kernel-Version", "Kernel and its architecture."),
+        wide("Container-Runtime", "What runs the containers."),
+    ),
+    cells=_cells,
+)
 
 
 class _Names(NamedTuple):
@@ -48,14 +134,14 @@ _NEWER: Final = _Names(
 
 
 def _core_cells(event: JsonObject, now: float) -> Cells:
-    return _cells(event, now, names=_CORE)
+    return _other_kinds_cells(event, now, names=_CORE)
 
 
 def _newer_cells(event: JsonObject, now: float) -> Cells:
-    return _cells(event, now, names=_NEWER)
+    return _other_kinds_cells(event, now, names=_NEWER)
 
 
-def _cells(event: JsonObject, now: float, *, names: _Names) -> Cells:
+def _other_kinds_cells(event: JsonObject, now: float, *, names: _Names) -> Cells:
     first = _age(event, now, names.first)
     if first == UNKNOWN:
         first = _age(event, now, "eventTime")
@@ -109,3 +195,59 @@ _COLUMNS: Final = (
 )
 EVENT: Final = Printer(columns=_COLUMNS, cells=_core_cells)
 NEWER_EVENT: Final = Printer(columns=_COLUMNS, cells=_newer_cells)
+
+
+def _namespace_cells(item: JsonObject, now: float) -> Cells:
+    return [name_of(item), text_at(item, "status", "phase") or "Active", age(item, now)]
+
+
+def _config_map_cells(item: JsonObject, now: float) -> Cells:
+    entries = len(object_at(item, "data") or {}) + len(object_at(item, "binaryData") or {})
+    return [name_of(item), entries, age(item, now)]
+
+
+def _service_account_cells(item: JsonObject, now: float) -> Cells:
+    return [name_of(item), age(item, now)]
+
+
+def _lease_cells(item: JsonObject, now: float) -> Cells:
+    return [name_of(item), text_at(item, "spec", "holderIdentity"), age(item, now)]
+
+
+def _service_cidr_cells(item: JsonObject, now: float) -> Cells:
+    return [name_of(item), ",".join(texts_at(item, "spec", "cidrs")), age(item, now)]
+
+
+def _unknown_cells(item: JsonObject, now: float) -> Cells:
+    del now
+    created = read_time(value_at(item, "metadata", "creationTimestamp"))
+    if created is None:
+        return [name_of(item), "0001-01-01T00:00:00Z"]
+    shown = created.replace(microsecond=0, tzinfo=None).isoformat()
+    return [name_of(item), f"{shown}Z"]
+
+
+NAMESPACE: Final = Printer(
+    columns=(NAME, Column("Status", "Whether the namespace is in use or going away."), AGE),
+    cells=_namespace_cells,
+)
+CONFIG_MAP: Final = Printer(
+    columns=(NAME, Column("Data", "How many entries it has."), AGE),
+    cells=_config_map_cells,
+)
+SERVICE_ACCOUNT: Final = Printer(
+    columns=(NAME, AGE),
+    cells=_service_account_cells,
+)
+LEASE: Final = Printer(
+    columns=(NAME, Column("Holder", "Who holds the lease."), AGE),
+    cells=_lease_cells,
+)
+SERVICE_CIDR: Final = Printer(
+    columns=(NAME, Column("CIDRs", "Ranges from which Services get their addresses."), AGE),
+    cells=_service_cidr_cells,
+)
+UNKNOWN_KIND: Final = Printer(
+    columns=(NAME, Column("Created At", "When the object was created.", type="date")),
+    cells=_unknown_cells,
+)

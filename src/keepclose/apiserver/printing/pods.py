@@ -20,17 +20,16 @@ from keepclose.apiserver.printing.cells import (
     Column,
     Printer,
     age,
-    name_of,
-    wide,
-)
-from keepclose.apiserver.tables.ages import age_since, read_time
-from keepclose.apiserver.tables.fields import (
+    age_since,
     is_set,
     list_at,
+    name_of,
     number_at,
     object_at,
+    read_time,
     text_at,
     value_at,
+    wide,
 )
 from keepclose.model.json_values import JsonObject
 

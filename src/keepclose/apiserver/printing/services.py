@@ -6,6 +6,7 @@ load balancer that nobody has given an address yet is "<pending>".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from keepclose.apiserver.printing.cells import (
@@ -16,12 +17,19 @@ from keepclose.apiserver.printing.cells import (
     Column,
     Printer,
     age,
+    list_at,
     name_of,
+    number_at,
+    pairs_at,
+    show_labels,
+    text_at,
+    texts_at,
+    value_at,
     wide,
 )
-from keepclose.apiserver.tables.fields import list_at, number_at, pairs_at, text_at, texts_at
-from keepclose.apiserver.tables.selections import show_labels
 from keepclose.model.json_values import JsonObject
+
+_SHOWN: Final = 3
 
 
 def external_address(service: JsonObject) -> str:
@@ -84,4 +92,64 @@ SERVICE: Final = Printer(
         wide("Selector", "Labels of the pods behind the Service."),
     ),
     cells=_cells,
+)
+
+
+def _slice_cells(item: JsonObject, now: float) -> Cells:
+    ports = [_slice_port(port) for port in list_at(item, "ports")]
+    addresses = [
+        address
+        for endpoint in list_at(item, "endpoints")
+        for address in texts_at(endpoint, "addresses")
+    ]
+    return [
+        name_of(item),
+        text_at(item, "addressType"),
+        _shorten(ports) or "<unset>",
+        _shorten(addresses) or "<unset>",
+        age(item, now),
+    ]
+
+
+def _endpoints_cells(item: JsonObject, now: float) -> Cells:
+    subsets = list_at(item, "subsets")
+    addresses = [address for subset in subsets for address in _subset_addresses(subset)]
+    return [name_of(item), _shorten(addresses) if subsets else NONE, age(item, now)]
+
+
+def _slice_port(port: object) -> str:
+    if value_at(port, "port") is None:
+        return text_at(port, "name")
+    return str(number_at(port, "port"))
+
+
+def _subset_addresses(subset: object) -> list[str]:
+    hosts = [text_at(address, "ip") for address in list_at(subset, "addresses")]
+    ports = [number_at(port, "port") for port in list_at(subset, "ports")]
+    # A headless Service may have no ports at all.
+    return [_join(host, port) for port in ports for host in hosts] if ports else hosts
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _shorten(texts: Sequence[str]) -> str:
+    shown = ",".join(texts[:_SHOWN])
+    return f"{shown} + {len(texts) - _SHOWN} more..." if len(texts) > _SHOWN else shown
+
+
+ENDPOINT_SLICE: Final = Printer(
+    columns=(
+        NAME,
+        Column("AddressType", "Family of the addresses."),
+        Column("Ports", "Ports that every endpoint of the slice has."),
+        Column("Endpoints", "Addresses of the endpoints."),
+        AGE,
+    ),
+    cells=_slice_cells,
+)
+ENDPOINTS: Final = Printer(
+    columns=(NAME, Column("Endpoints", "Ready addresses with their ports."), AGE),
+    cells=_endpoints_cells,
 )

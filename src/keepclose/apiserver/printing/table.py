@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from keepclose.apiserver.printing.cells import Printer
-from keepclose.apiserver.printing.other_kinds import EVENT, NEWER_EVENT
-from keepclose.apiserver.printing.pods import POD
-from keepclose.apiserver.printing.services import SERVICE
-from keepclose.apiserver.printing.workloads import DAEMON_SET, DEPLOYMENT, REPLICA_SET
-from keepclose.apiserver.registry.resources import Resource
-from keepclose.apiserver.tables.endpoints import ENDPOINT_SLICE, ENDPOINTS
-from keepclose.apiserver.tables.fields import object_at, text_at
-from keepclose.apiserver.tables.nodes import NODE
-from keepclose.apiserver.tables.others import (
+from keepclose.apiserver.printing.cells import Printer, object_at, text_at
+from keepclose.apiserver.printing.other_kinds import (
     CONFIG_MAP,
+    EVENT,
     LEASE,
     NAMESPACE,
+    NEWER_EVENT,
+    NODE,
     SERVICE_ACCOUNT,
     SERVICE_CIDR,
     UNKNOWN_KIND,
 )
+from keepclose.apiserver.printing.pods import POD
+from keepclose.apiserver.printing.services import ENDPOINT_SLICE, ENDPOINTS, SERVICE
+from keepclose.apiserver.printing.workloads import DAEMON_SET, DEPLOYMENT, REPLICA_SET
+from keepclose.apiserver.registry.resources import Resource
 from keepclose.model.json_values import JsonObject
 
 Include = Literal["Metadata", "Object", "None"]

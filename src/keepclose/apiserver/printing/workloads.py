@@ -12,12 +12,16 @@ from keepclose.apiserver.printing.cells import (
     Column,
     Printer,
     age,
+    list_at,
     name_of,
+    number_at,
+    pairs_at,
+    show_labels,
+    show_selector,
+    text_at,
     whole_number,
     wide,
 )
-from keepclose.apiserver.tables.fields import list_at, number_at, pairs_at, text_at
-from keepclose.apiserver.tables.selections import show_labels, show_selector
 from keepclose.model.json_values import JsonObject
 
 _TEMPLATE: Final = (

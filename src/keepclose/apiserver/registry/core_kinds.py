@@ -6,21 +6,98 @@ through a list of finalizers in its spec, which only the finalize subresource ch
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
+from typing import Any, Final
 
 from keepclose.apiserver.registry.metadata import (
     NOT_STANDARD,
+    beyond_metadata,
     carry_system_metadata,
     is_known_finalizer,
 )
-from keepclose.apiserver.registry.strategy import Context
-from keepclose.apiserver.strategies.plain import PlainStrategy, keep, keep_all_but_status
-from keepclose.model.field_errors import Cause, invalid
+from keepclose.apiserver.registry.strategy import (
+    Context,
+    PlainStrategy,
+    keep,
+    keep_all_but_status,
+    read_as,
+    same,
+)
+from keepclose.model.addresses import cidr_causes, family_of
+from keepclose.model.field_errors import (
+    Cause,
+    CauseType,
+    duplicate,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+)
+from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject
-from keepclose.model.metadata_validation import qualified_name
+from keepclose.model.metadata_validation import (
+    DNS1123_SUBDOMAIN_MAX,
+    byte_length,
+    label_value,
+    qualified_name,
+)
+from keepclose.model.workload import NOT_NEGATIVE, Node, validate_node
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 FINALIZER: Final = "kubernetes"
+MAX_BYTES: Final = 1 << 20
+_FORM = "[-._a-zA-Z0-9]+"
+_is_key = re.compile(_FORM).fullmatch
+_KEY_SENTENCE: Final = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
+    f"(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '{_FORM}')"
+)
+TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_NODE_INFO: Final = (
+    "machineID",
+    "systemUUID",
+    "bootID",
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+    "kubeProxyVersion",
+    "operatingSystem",
+    "architecture",
+)
+
+
+class ServiceAccountStrategy(PlainStrategy):
+    """Accounts of pods."""
+
+    returns_deleted = True
+
+
+class LeaseStrategy(PlainStrategy):
+    """Locks with a time limit."""
+
+    allows_unconditional_update = False
+    allows_create_on_update = True
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Drop what belongs to coordinated elections, which are switched off."""
+        for key in ("strategy", "preferredHolder"):
+            (new.get("spec") or {}).pop(key, None)
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the numbers."""
+        del old, context
+        spec = new.get("spec") or {}
+        causes: list[Cause] = []
+        duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+        if duration is not None and duration <= 0:
+            causes.append(invalid("spec.leaseDurationSeconds", duration, "must be greater than 0"))
+        if transitions is not None and transitions < 0:
+            causes.append(invalid("spec.leaseTransitions", transitions, NOT_NEGATIVE))
+        return causes
 
 
 class NamespaceStrategy(PlainStrategy):
@@ -87,3 +164,160 @@ class NamespaceStrategy(PlainStrategy):
         detail = f"may only be '{wanted}' if `deletionTimestamp` is {state}"
         # NB: the path is upstream's.
         return [invalid("status.Phase", phase, detail)]
+
+
+class ConfigMapStrategy(PlainStrategy):
+    """Settings."""
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with keys and sizes, and what an immutable one may not change."""
+        del context
+        causes: list[Cause] = []
+        if old is not None and old.get("immutable"):
+            causes += [
+                forbidden(key, "field is immutable when `immutable` is set")
+                for key in ("immutable", "data", "binaryData")
+                if not same(new.get(key) or None, old.get(key))
+            ]
+        data, binary = new.get("data") or {}, new.get("binaryData") or {}
+        for key in sorted(data):
+            causes += [invalid(f"data[{key}]", key, text) for text in config_key(key)]
+            if key in binary:
+                detail = "duplicate of key present in binaryData"
+                causes.append(invalid(f"data[{key}]", key, detail))
+        for key in sorted(binary):
+            causes += [invalid(f"binaryData[{key}]", key, text) for text in config_key(key)]
+        size = sum(map(byte_length, data.values())) + sum(map(_decoded_length, binary.values()))
+        if size > MAX_BYTES:
+            causes.append(too_long("[]", MAX_BYTES))
+        return causes
+
+
+def config_key(value: str) -> list[str]:
+    """Return what keeps the string from being a key: it must be able to name a file."""
+    messages: list[str] = []
+    if byte_length(value) > DNS1123_SUBDOMAIN_MAX:
+        messages.append(f"must be no more than {DNS1123_SUBDOMAIN_MAX} characters")
+    if not _is_key(value):
+        messages.append(_KEY_SENTENCE)
+    if value == ".":
+        messages.append("must not be '.'")
+    elif value == "..":
+        messages.append("must not be '..'")
+    elif value.startswith(".."):
+        messages.append("must not start with '..'")
+    return messages
+
+
+def _decoded_length(text: str) -> int:
+    try:
+        return len(b64decode(text, validate=True))
+    except (NotBase64, ValueError):
+        return len(text)
+
+
+class NodeStrategy(PlainStrategy):
+    """Machines."""
+
+    has_status = True
+
+    def prepare_create(self, new: JsonObject, context: Context) -> None:
+        """Set defaults; a new node may bring its status."""
+        del context
+        new.setdefault("spec", {})
+        new["status"] = new.get("status") or {}
+        self.set_defaults(new)
+        _set_status_defaults(new["status"])
+
+    def prepare_update(
+        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+    ) -> None:
+        """Keep the status, or with a status update everything else."""
+        super().prepare_update(new, old, context, subresource=subresource)
+        if subresource == "status":
+            keep_all_but_status(new, old)
+            new["status"] = new.get("status") or {}
+            _set_status_defaults(new["status"])
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Make the two fields for ranges of pod addresses agree."""
+        spec = new.get("spec") or {}
+        first, ranges = spec.get("podCIDR"), spec.get("podCIDRs")
+        if first and (not ranges or ranges[0] != first):
+            # The single range wins over a list that begins with another one.
+            spec["podCIDRs"] = [first]
+        elif ranges and not first:
+            spec["podCIDR"] = ranges[0]
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the node."""
+        spec: JsonObject = new.get("spec") or {}
+        causes = _taint_causes(spec.get("taints") or [])
+        causes += beyond_metadata(validate_node(read_as(Node, new)))
+        strict = context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
+        causes += _range_causes(spec.get("podCIDRs") or [], strict=strict)
+        return causes if old is None else causes + _change_causes(spec, old.get("spec") or {})
+
+    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+        """Return what is wrong with what the node reports."""
+        del old, context
+        causes = beyond_metadata(validate_node(read_as(Node, new)))
+        seen: set[frozenset[tuple[str, Any]]] = set()
+        for place, address in enumerate(new["status"].get("addresses") or ()):
+            members = frozenset(address.items())
+            if members in seen:
+                shown = {"Type": address.get("type", ""), "Address": address.get("address", "")}
+                causes.append(duplicate(f"status.addresses[{place}]", shown))
+            seen.add(members)
+        return causes
+
+
+def _set_status_defaults(status: JsonObject) -> None:
+    if status.get("capacity") and not status.get("allocatable"):
+        status["allocatable"] = dict(status["capacity"])
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    info = status.setdefault("nodeInfo", {})
+    for key in _NODE_INFO:
+        info.setdefault(key, "")
+
+
+def _taint_causes(taints: list[JsonObject]) -> list[Cause]:
+    causes: list[Cause] = []
+    seen: set[tuple[Any, Any]] = set()
+    for place, taint in enumerate(taints):
+        # NB: the path is upstream's, although taints stand in the spec.
+        field = f"metadata.taints[{place}]"
+        key, value, effect = (taint.get(name, "") for name in ("key", "value", "effect"))
+        causes += [invalid(f"{field}.key", key, text) for text in qualified_name(key)]
+        causes += [invalid(f"{field}.value", value, text) for text in label_value(value)]
+        if not effect:
+            causes.append(required(f"{field}.effect"))
+        elif effect not in TAINT_EFFECTS:
+            causes.append(not_supported(f"{field}.effect", effect, TAINT_EFFECTS))
+        if (key, effect) in seen:
+            shown = {"Key": key, "Value": value, "Effect": effect, "TimeAdded": None}
+            detail = "taints must be unique by key and effect pair"
+            causes.append(Cause(CauseType.DUPLICATE, field, detail, shown))
+        seen.add((key, effect))
+    return causes
+
+
+def _range_causes(ranges: list[str], *, strict: bool) -> list[Cause]:
+    field = "spec.podCIDRs"
+    causes: list[Cause] = []
+    for place, one in enumerate(ranges):
+        causes += cidr_causes(f"{field}[{place}]", one, strict=strict)
+    families = {family_of(one.partition("/")[0]) for one in ranges}
+    if len(ranges) > 1 and (len(families) < 2 or len(ranges) > 2):
+        detail = "may specify no more than one CIDR for each IP family"
+        causes.append(invalid(field, ranges, detail))
+    return causes
+
+
+def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
+    causes: list[Cause] = []
+    for key, name in (("podCIDRs", "podCIDR"), ("providerID", "providerID")):
+        if before.get(key) and spec.get(key) != before[key]:
+            detail = f'node updates may not change {name} except from "" to valid'
+            causes.append(forbidden(f"spec.{key}", detail))
+    return causes

@@ -18,12 +18,11 @@ from keepclose.apiserver.registry.pod_templates import (
     containers_of,
     default_pod,
     default_pod_spec,
+    hostname_warnings,
+    pod_causes,
     quality_of_service,
 )
-from keepclose.apiserver.registry.strategy import Context
-from keepclose.apiserver.strategies.plain import PlainStrategy, same
-from keepclose.apiserver.strategies.pod_rules import hostname_warnings, pod_causes
-from keepclose.apiserver.strategies.typed import read_as
+from keepclose.apiserver.registry.strategy import Context, PlainStrategy, read_as, same
 from keepclose.model.field_errors import Cause, forbidden, invalid, required
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import IMMUTABLE

@@ -11,26 +11,25 @@ from typing import Final
 import msgspec
 
 from keepclose.apiserver.registry.allocation_ranges import AddressRange, NodePorts, RangeError
-from keepclose.apiserver.registry.core_kinds import NamespaceStrategy
-from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
+from keepclose.apiserver.registry.core_kinds import (
+    ConfigMapStrategy,
+    LeaseStrategy,
+    NamespaceStrategy,
+    NodeStrategy,
+    ServiceAccountStrategy,
+)
+from keepclose.apiserver.registry.endpointslices import EndpointSliceStrategy, EndpointsStrategy
 from keepclose.apiserver.registry.events import EventStrategy
 from keepclose.apiserver.registry.pods import PodStrategy
 from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
-from keepclose.apiserver.registry.services import ServiceStrategy
-from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.registry.service_allocation import Ranges
+from keepclose.apiserver.registry.services import ServiceCIDRStrategy, ServiceStrategy
+from keepclose.apiserver.registry.strategy import PlainStrategy, Strategy
 from keepclose.apiserver.registry.workloads import (
     DaemonSetStrategy,
     DeploymentStrategy,
     ReplicaSetStrategy,
 )
-from keepclose.apiserver.strategies.allocation.reservations import Ranges
-from keepclose.apiserver.strategies.configmaps import ConfigMapStrategy
-from keepclose.apiserver.strategies.endpointslices import EndpointSliceStrategy
-from keepclose.apiserver.strategies.leases import LeaseStrategy
-from keepclose.apiserver.strategies.nodes import NodeStrategy
-from keepclose.apiserver.strategies.plain import PlainStrategy
-from keepclose.apiserver.strategies.serviceaccounts import ServiceAccountStrategy
-from keepclose.apiserver.strategies.servicecidrs import ServiceCIDRStrategy
 
 _PLAIN_KINDS: Final[dict[str, type[PlainStrategy]]] = {
     "Namespace": NamespaceStrategy,

@@ -8,23 +8,32 @@ on structs and carried over to the raw object.
 
 from __future__ import annotations
 
+from typing import Final
+
 from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
 from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.registry.service_allocation import (
+    Ranges,
+    Reservation,
     allocate_for_create,
     allocate_for_update,
     held_addresses,
     held_ports,
 )
-from keepclose.apiserver.registry.strategy import Context
+from keepclose.apiserver.registry.strategy import (
+    Context,
+    PlainStrategy,
+    carry,
+    keep,
+    keep_all_but_status,
+    read_as,
+)
 from keepclose.apiserver.status_errors import invalid_object
-from keepclose.apiserver.strategies.allocation.reservations import Ranges, Reservation
-from keepclose.apiserver.strategies.overlay import carry
-from keepclose.apiserver.strategies.plain import PlainStrategy, keep, keep_all_but_status
-from keepclose.apiserver.strategies.typed import read_as
-from keepclose.model.field_errors import Cause
+from keepclose.model.addresses import cidr_causes, family_of
+from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject
+from keepclose.model.metadata_validation import IMMUTABLE
 from keepclose.model.service.defaults import default_families, default_service, hide_on_read
 from keepclose.model.service.strategy import (
     normalize_cluster_ips,
@@ -40,6 +49,9 @@ from keepclose.model.service.validation import (
     validate_service_status_update,
     validate_service_update,
 )
+
+DEFAULT_NAME: Final = "kubernetes"
+_FIELD = "spec.cidrs"
 
 
 class ServiceStrategy(PlainStrategy):
@@ -165,3 +177,69 @@ class ServiceStrategy(PlainStrategy):
         if isinstance(settled, list):
             raise invalid_object("Service", "", service.metadata.name, settled)
         return settled
+
+
+class ServiceCIDRStrategy(PlainStrategy):
+    """Ranges of cluster IPs."""
+
+    has_status = True
+    kept_by_status_updates = ("labels", "annotations", "finalizers", "ownerReferences")
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the ranges, or what an update changed of them."""
+        del context
+        ranges: list[str] = (new.get("spec") or {}).get("cidrs") or []
+        if old is None:
+            return _range_causes(ranges)
+        before: list[str] = (old.get("spec") or {}).get("cidrs") or []
+        if len(ranges) == len(before):
+            return [
+                invalid(f"{_FIELD}[{place}]", one, IMMUTABLE)
+                for place, (one, other) in enumerate(zip(ranges, before, strict=True))
+                if one != other
+            ]
+        if len(before) == 1 and len(ranges) == 2:
+            causes = _range_causes(ranges)
+            if ranges[0] != before[0]:
+                causes.insert(0, invalid(f"{_FIELD}[0]", ranges[0], IMMUTABLE))
+            return causes
+        return [invalid(_FIELD, ranges, IMMUTABLE)]
+
+
+def default_service_cidr(ranges: tuple[str, ...], *, now: str) -> JsonObject:
+    """Return the object that names the ranges of the cluster, ready from the start."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "ServiceCIDR",
+        "metadata": {"name": DEFAULT_NAME},
+        "spec": {"cidrs": list(ranges)},
+        "status": {
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "lastTransitionTime": now,
+                    "reason": "",
+                    "message": "Kubernetes default Service CIDR is ready",
+                }
+            ]
+        },
+    }
+
+
+def _range_causes(ranges: list[str]) -> list[Cause]:
+    if not ranges:
+        return [required(_FIELD, "at least one CIDR required")]
+    if len(ranges) > 2:
+        return [invalid(_FIELD, {"CIDRs": ranges}, "may only hold up to 2 values")]
+    causes: list[Cause] = []
+    for place, one in enumerate(ranges):
+        causes += cidr_causes(f"{_FIELD}[{place}]", one, strict=True)
+    families = [] if causes else [family_of(one.partition("/")[0]) for one in ranges]
+    if len(families) == 2 and families[0] == families[1] is not None:
+        detail = (
+            "may specify no more than one IP for each IP family, "
+            "i.e 192.168.0.0/24 and 2001:db8::/64"
+        )
+        causes.append(invalid(_FIELD, ranges, detail))
+    return causes

@@ -9,11 +9,20 @@ a user's object, because that would lose the fields it does not know.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
 import msgspec
 
+from keepclose.apiserver.registry.metadata import carry_system_metadata
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.status_errors import bad_request, invalid_object
+from keepclose.model.decoding import KnownObject, Rejected, convert
 from keepclose.model.field_errors import Cause
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
+
+Known = TypeVar("Known", bound=KnownObject)
 
 
 class Context(msgspec.Struct, frozen=True):
@@ -94,3 +103,201 @@ class Strategy:
         """
         del stored, asked
         return None
+
+
+def read_as(kind: type[Known], raw: dict[str, Any]) -> Known:
+    """Return the raw object as the struct of its kind; raises a Failure when it is not one."""
+    found = convert(raw)
+    if isinstance(found, kind):
+        return found
+    if isinstance(found, Rejected):
+        name = (raw.get("metadata") or {}).get("name", "")
+        raise invalid_object(kind.__name__, "", name, [found.cause])
+    raise bad_request(f"the object provided is unrecognized (must be of type {kind.__name__})")
+
+
+class _Member(NamedTuple):
+    name: str
+    key: str
+    # How the default looks; None where the field has none or is always written.
+    default: Any
+    omitted: bool
+
+
+def carry(raw: JsonObject, before: msgspec.Struct, after: msgspec.Struct) -> None:
+    """Write into the raw object exactly what differs between the two structs.
+
+    `before` is what the raw object was read as. Fields that became their default are removed.
+    """
+    if before is after:
+        return
+    for member in _members(type(after)):
+        was, now = getattr(before, member.name), getattr(after, member.name)
+        if was is now or was == now:
+            continue
+        if member.omitted and now == member.default and not _is_part(now, raw.get(member.key)):
+            raw.pop(member.key, None)
+            continue
+        value = _carried(raw.get(member.key), was, now)
+        if member.omitted and value == {} and now == member.default:
+            raw.pop(member.key, None)
+        else:
+            raw[member.key] = value
+
+
+@lru_cache(maxsize=256)
+def _members(struct: type[msgspec.Struct]) -> tuple[_Member, ...]:
+    omits = struct.__struct_config__.omit_defaults
+    members: list[_Member] = []
+    for field in msgspec.structs.fields(struct):
+        default, omitted = None, omits
+        if field.default is not msgspec.NODEFAULT:
+            default = field.default
+        elif field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        else:
+            omitted = False
+        members.append(_Member(field.name, field.encode_name, default, omitted))
+    return tuple(members)
+
+
+def _is_part(now: Any, raw: Any) -> bool:
+    # An object that is at its default may still hold fields that the struct does not know.
+    return isinstance(now, msgspec.Struct) and isinstance(raw, dict)
+
+
+def _carried(raw: Any, was: Any, now: Any) -> Any:
+    """Return the raw value with the change from `was` to `now` in it."""
+    if isinstance(now, msgspec.Struct):
+        if isinstance(raw, dict) and isinstance(was, type(now)):
+            carry(raw, was, now)
+            return raw
+        return _plain(now)
+    if isinstance(now, tuple) and isinstance(raw, list) and isinstance(was, tuple):
+        return _carried_items(raw, was, now)
+    return _plain(now)
+
+
+def _carried_items(raw: list[Any], was: tuple[Any, ...], now: tuple[Any, ...]) -> list[Any]:
+    by_name: dict[Any, int] = {}
+    if len(was) != len(now):
+        by_name = {getattr(item, "name", None): place for place, item in enumerate(was)}
+    items: list[Any] = []
+    used: set[int] = set()
+    for position, item in enumerate(now):
+        source = position
+        if by_name and hasattr(item, "name"):
+            source = by_name.get(item.name, len(was))
+        if source in used or source >= min(len(was), len(raw)):
+            items.append(_plain(item))
+            continue
+        used.add(source)
+        found = raw[source]
+        items.append(found if was[source] == item else _carried(found, was[source], item))
+    return items
+
+
+def _plain(value: Any) -> Any:
+    # NB: msgspec.to_builtins keeps tuples; a raw object holds lists only.
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+class PlainStrategy(Strategy):
+    """What becomes of an object whose kind has no rules of its own."""
+
+    # What an update through the status subresource leaves as it is, besides all but metadata.
+    kept_by_status_updates: tuple[str, ...] = ()
+
+    def __init__(self, resource: Resource) -> None:
+        """Serve the objects of one kind."""
+        self.resource = resource
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set what a client may leave out; called on every write but to a status."""
+
+    def is_new_generation(self, new: JsonObject, old: JsonObject) -> bool:
+        """Return whether an update changes what the generation counts."""
+        return not same(new.get("spec"), old.get("spec"))
+
+    def first_status(self) -> JsonObject:
+        """Return the status that a new object starts with."""
+        return {}
+
+    def prepare_create(self, new: JsonObject, context: Context) -> None:
+        """Set defaults, start the status and the generation."""
+        del context
+        if self.has_status:
+            new["status"] = self.first_status()
+        if self.counts_generations:
+            new["metadata"]["generation"] = 1
+        self.set_defaults(new)
+
+    def prepare_update(
+        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+    ) -> None:
+        """Set defaults; keep the status, or with a status update everything else."""
+        del context
+        carry_system_metadata(new, old)
+        if subresource == "status":
+            keep_all_but_status(new, old)
+            for key in self.kept_by_status_updates:
+                keep(new["metadata"], old["metadata"], key)
+            return
+        self.set_defaults(new)
+        if self.has_status:
+            keep(new, old, "status")
+        if self.counts_generations and self.is_new_generation(new, old):
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
+    def validate(
+        self,
+        new: JsonObject,
+        old: JsonObject | None,
+        context: Context,
+        *,
+        subresource: str = "",
+    ) -> list[Cause]:
+        """Return what is wrong with the object, or with its status, apart from the metadata."""
+        if subresource == "status" and old is not None:
+            return self.status_causes(new, old, context)
+        return self.causes(new, old, context)
+
+    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+        """Return what is wrong with the object."""
+        del new, old, context
+        return []
+
+    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+        """Return what is wrong with an update of the status."""
+        del new, old, context
+        return []
+
+
+def keep(new: JsonObject, old: JsonObject, key: str) -> None:
+    """Give the new object the old one's member, or none where the old one has none."""
+    if key in old:
+        # NB: many times as quick as copy.deepcopy, for lists of thousands of conditions.
+        new[key] = msgspec.json.decode(msgspec.json.encode(old[key]))
+    else:
+        new.pop(key, None)
+
+
+def keep_all_but_status(new: JsonObject, old: JsonObject) -> None:
+    """Keep everything as it is stored but the status and the metadata."""
+    for key in (new.keys() | old.keys()) - {"apiVersion", "kind", "metadata", "status"}:
+        keep(new, old, key)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two raw values mean the same; empty and absent members are alike."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) or (_is_empty(one) and _is_empty(other))
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_empty, value.values()))
+    return value is None or value in ("", [])

@@ -11,7 +11,13 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.schema.openapi_types import OPENAPI_3, render_schemas
+from keepclose.apiserver.schema.openapi_types import (
+    OPENAPI_3,
+    TITLE,
+    Document,
+    make_document,
+    render_schemas,
+)
 from keepclose.apiserver.schema.operations import (
     PARAMETERS,
     PATCH,
@@ -21,8 +27,7 @@ from keepclose.apiserver.schema.operations import (
     group_paths,
     resource_operations,
 )
-from keepclose.apiserver.schemas.definitions import META
-from keepclose.apiserver.schemas.documents import TITLE, Document, make_document
+from keepclose.apiserver.schema.types import META
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from keepclose.apiserver.registry.resources import BINDINGS, SERVED, Resource
-from keepclose.apiserver.schemas.definitions import META
+from keepclose.apiserver.schema.types import META
 
 SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
 STATUS: Final = META + "Status"

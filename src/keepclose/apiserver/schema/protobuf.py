@@ -19,12 +19,14 @@ import msgspec
 
 from keepclose.apiserver.registry.resources import SERVED
 from keepclose.apiserver.schema.protobuf_wire import (
+    READERS,
     MessageError,
     Value,
+    read_bytes,
+    read_text,
     split_fields,
     split_numbers,
 )
-from keepclose.apiserver.schemas.scalarmessages import READERS, read_bytes, read_text
 from keepclose.model.json_values import VALUES_MAX, JsonObject
 
 # Takes one value as it was on the wire.

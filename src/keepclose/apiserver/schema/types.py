@@ -7,9 +7,14 @@ list and map kinds of server-side apply, and the documents that clients download
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
+from importlib.resources import files
 from typing import Final
 
 import msgspec
+
+from keepclose.apiserver.registry.resources import Resource
+from keepclose.model.gates import FeatureGates, Gate
 
 
 class Form(StrEnum):
@@ -68,3 +73,175 @@ class Type(msgspec.Struct, frozen=True):
 
 
 ANY: Final = Type(Form.ANY)
+
+
+META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1."
+API: Final = "io.k8s.api."
+SPECIAL: Final = {
+    "FieldsV1": META + "FieldsV1",
+    "IntOrString": "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+    "MicroTime": META + "MicroTime",
+    "Patch": META + "Patch",
+    "Quantity": "io.k8s.apimachinery.pkg.api.resource.Quantity",
+    "RawExtension": "io.k8s.apimachinery.pkg.runtime.RawExtension",
+    "Time": META + "Time",
+}
+_PLAIN: Final = {
+    "FieldsV1": Type(Form.ANY, name=SPECIAL["FieldsV1"], go_type="v1.FieldsV1"),
+    "IntOrString": Type(
+        Form.INT_OR_STRING,
+        name=SPECIAL["IntOrString"],
+        format="int-or-string",
+        go_type="intstr.IntOrString",
+    ),
+    "MicroTime": Type(
+        Form.TIME, name=SPECIAL["MicroTime"], format="date-time", go_type="v1.MicroTime"
+    ),
+    "Patch": Type(Form.ANY, name=SPECIAL["Patch"], go_type="v1.Patch"),
+    "Quantity": Type(Form.QUANTITY, name=SPECIAL["Quantity"], go_type="resource.Quantity"),
+    "RawExtension": Type(Form.ANY, name=SPECIAL["RawExtension"], go_type="runtime.RawExtension"),
+    "Time": Type(Form.TIME, name=SPECIAL["Time"], format="date-time", go_type="v1.Time"),
+    "boolean": Type(Form.BOOLEAN, go_type="bool"),
+    "bytes": Type(Form.STRING, format="byte", go_type="[]uint8"),
+    "int32": Type(Form.INTEGER, format="int32", go_type="int32"),
+    "int64": Type(Form.INTEGER, format="int64", go_type="int64"),
+    "number": Type(Form.NUMBER, format="double", go_type="float64"),
+    "string": Type(Form.STRING, go_type="string"),
+}
+_EMPTIES: Final = frozenset({Form.STRING, Form.INTEGER, Form.BOOLEAN, Form.LIST, Form.MAP})
+_MARKS: Final = {"key": "merge_key", "in": "embedded", "default": "default"}
+# KEP-536 was taken out of Kubernetes; its field is served while its gate is on.
+_TOPOLOGY_KEYS: Final = {"core.v1.ServiceSpec": {"topologyKeys": "[]string"}}
+_TRAFFIC_DISTRIBUTION: Final = ("core.v1.ServiceSpec", "trafficDistribution")
+_NODE_HINTS: Final = ("discovery.v1.EndpointHints", "forNodes")
+Field = tuple[str, str]
+"""The short name of a definition, and a field of it."""
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """An object type as the data file describes it."""
+
+    fields: dict[str, str]
+    required: tuple[str, ...] = ()
+    atomic: bool = False
+    # Group, version and kind of each way in which such an object may introduce itself.
+    kinds: tuple[tuple[str, str, str], ...] = ()
+
+
+def load_types(gates: FeatureGates) -> dict[str, Type]:
+    """Return every object type by its published name; the same one for the same gates."""
+    return _load_types(topology_keys=gates.on(Gate.SERVICE_TOPOLOGY), hidden=_fields_to_come(gates))
+
+
+def type_of(resource: Resource, gates: FeatureGates) -> Type:
+    """Return the type of the objects of a resource."""
+    return load_types(gates)[resource.definition]
+
+
+@lru_cache(maxsize=1)
+def load_definitions() -> dict[str, Definition]:
+    """Return the content of the data file by short names such as core.v1.Service."""
+    data = files(__package__).joinpath("definitions.json").read_bytes()
+    return msgspec.json.decode(data, type=dict[str, Definition])
+
+
+def published(short: str) -> str:
+    """Return the name under which clients know a definition."""
+    if short in SPECIAL:
+        return SPECIAL[short]
+    return META + short[8:] if short.startswith("meta.v1.") else API + short
+
+
+def _fields_to_come(gates: FeatureGates) -> frozenset[Field]:
+    """Return the fields that the emulated release does not have yet."""
+    fields: set[Field] = set()
+    if not gates.knows_since(30):
+        fields.add(_TRAFFIC_DISTRIBUTION)
+    if not gates.knows_since(33) and not gates.on(Gate.NODE_LEVEL_TOPOLOGY):
+        fields.add(_NODE_HINTS)
+    return frozenset(fields)
+
+
+@lru_cache(maxsize=4)
+def _load_types(*, topology_keys: bool, hidden: frozenset[Field]) -> dict[str, Type]:
+    builder = _Builder(_TOPOLOGY_KEYS if topology_keys else {}, hidden)
+    return {published(name): builder.object_type(name) for name in load_definitions()}
+
+
+class _Builder:
+    """Types in the making: one a definition, one a field text."""
+
+    def __init__(self, extra: dict[str, dict[str, str]], hidden: frozenset[Field]) -> None:
+        self._extra = extra
+        self._hidden = hidden
+        self._objects: dict[str, Type] = {}
+        self._texts: dict[str, Type] = {}
+        self._open: set[str] = set()
+
+    def object_type(self, name: str) -> Type:
+        """Return the type of a definition, with all types below it."""
+        known = self._objects.get(name)
+        if known is not None:
+            return known
+        if name in self._open:
+            # No kind that is served holds itself; one that did would not be looked into.
+            return ANY
+        self._open.add(name)
+        definition = load_definitions()[name]
+        texts = definition.fields | self._extra.get(name, {})
+        built = Type(
+            Form.OBJECT,
+            name=published(name),
+            fields={
+                field: self.field_type(texts[field])
+                for field in sorted(texts)
+                if (name, field) not in self._hidden
+            },
+            required=definition.required,
+            atomic=definition.atomic,
+            go_type="v1." + name.rpartition(".")[2],
+        )
+        self._open.discard(name)
+        self._objects[name] = built
+        return built
+
+    def field_type(self, text: str) -> Type:
+        """Return the type that a line of the data file describes."""
+        known = self._texts.get(text)
+        if known is None:
+            known = self._texts[text] = self._read(text)
+        return known
+
+    def _read(self, text: str) -> Type:
+        shape, *words = text.split(" ")
+        marks = dict(word.partition("=")[::2] for word in words)
+        built = self._shape(shape, marks.pop("go", ""))
+        changes: dict[str, str | bool | tuple[str, ...] | ListKind] = {}
+        for mark, value in marks.items():
+            if mark == "list":
+                changes["list_kind"] = ListKind(value)
+            elif mark == "keys":
+                changes["list_keys"] = tuple(value.split(","))
+            elif mark == "patch":
+                changes["patch_strategies"] = tuple(value.split(","))
+            elif mark == "atomic":
+                changes["atomic"] = True
+            elif mark != "keep":
+                changes[_MARKS[mark]] = value
+        if "keep" not in marks and built.form in _EMPTIES:
+            changes["omits_empty"] = True
+        return msgspec.structs.replace(built, **changes) if changes else built
+
+    def _shape(self, shape: str, go: str) -> Type:
+        if shape in _PLAIN:
+            plain = _PLAIN[shape]
+            return msgspec.structs.replace(plain, go_type=go) if go else plain
+        for form, prefix, go_prefix in (
+            (Form.LIST, "[]", "[]"),
+            (Form.MAP, "map[]", "map[string]"),
+        ):
+            if shape.startswith(prefix):
+                below = go.removeprefix(go_prefix) if go.startswith(go_prefix) else ""
+                items = self._shape(shape.removeprefix(prefix), below)
+                return Type(form, items=items, go_type=go or go_prefix + items.go_type)
+        return self.object_type(shape)

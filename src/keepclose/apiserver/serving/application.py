@@ -19,9 +19,9 @@ from keepclose.apiserver.auth.users import AUTHENTICATED, MASTERS, User
 from keepclose.apiserver.http.messages import Answer, Pending, Request, Stream
 from keepclose.apiserver.registry.endpointslices import DEPRECATED
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, Attempt, OvertakenError
-from keepclose.apiserver.serving.container_requests import refuse_container_request
 from keepclose.apiserver.serving.deleting import Deleter
-from keepclose.apiserver.serving.fair_queue import Workers
+from keepclose.apiserver.serving.fair_queue import Turns, Workers
+from keepclose.apiserver.serving.guard import answer_review, answers_review
 from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
 from keepclose.apiserver.serving.negotiation import (
     YAML,
@@ -30,20 +30,25 @@ from keepclose.apiserver.serving.negotiation import (
     read_accept,
     render_list,
 )
-from keepclose.apiserver.serving.notices import warning_headers
 from keepclose.apiserver.serving.object_meta import check_path_name
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import (
+    Target,
+    parse_path,
     parse_query,
     read_list_options,
+    verb_of,
     wants_watch,
 )
 from keepclose.apiserver.serving.reading import choose, read_candidates
 from keepclose.apiserver.serving.request_bodies import PROTOBUF, YAML_TYPES, media_type_of
-from keepclose.apiserver.serving.responses import answer_failure, answer_with, noting
-from keepclose.apiserver.serving.reviews import answer_review, answers_review
-from keepclose.apiserver.serving.targets import Target, parse_path, verb_of
-from keepclose.apiserver.serving.turns import Turns
+from keepclose.apiserver.serving.responses import (
+    answer_failure,
+    answer_with,
+    noting,
+    warning_headers,
+)
+from keepclose.apiserver.serving.subresources import refuse_container_request
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.status_errors import (
     Failure,

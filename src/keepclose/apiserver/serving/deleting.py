@@ -22,14 +22,12 @@ from keepclose.apiserver.registry.resources import BY_STORE, Resource
 from keepclose.apiserver.registry.strategy import Strategy
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
 from keepclose.apiserver.serving.negotiation import Form, render_entry
-from keepclose.apiserver.serving.options import ListOptions, Query, read_integer
+from keepclose.apiserver.serving.options import ListOptions, Query, Target, read_integer
 from keepclose.apiserver.serving.reading import Listed, read_list
 from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
-from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.serving.writing import timestamp
 from keepclose.apiserver.status_errors import bad_request, invalid_object, not_found, stale
-from keepclose.apiserver.storage.access import ObjectStore
-from keepclose.apiserver.storage.entries import Entry
+from keepclose.apiserver.storage.entries import Entry, ObjectStore
 from keepclose.apiserver.storage.errors import Missing, Stale
 from keepclose.model.field_errors import not_supported
 from keepclose.model.json_values import JsonObject

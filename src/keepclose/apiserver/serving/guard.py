@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from keepclose.apiserver.auth.authorization import Action, allowed, may_create_some, refusal
+import msgspec
+
+from keepclose.apiserver.auth.authorization import (
+    Action,
+    WriteRights,
+    allowed,
+    list_rules,
+    may_create_some,
+    refusal,
+)
+from keepclose.apiserver.auth.credentials import (
+    TokenSource,
+    authenticate,
+    impersonate,
+    read_impersonation,
+)
 from keepclose.apiserver.auth.users import ANONYMOUS, MASTERS, User
-from keepclose.apiserver.http.messages import Request
-from keepclose.apiserver.security.authentication import TokenSource, authenticate
-from keepclose.apiserver.security.impersonation import impersonate, read_impersonation
-from keepclose.apiserver.security.write_rights import WriteRights
-from keepclose.apiserver.serving.targets import Target
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.http.messages import Answer, Request
+from keepclose.apiserver.schema.findings import word_of
+from keepclose.apiserver.serving.options import Target
+from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
+from keepclose.apiserver.status_errors import Failure, bad_request
+from keepclose.model.json_values import JsonObject
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+_ACCESS_REVIEW: Final = "SelfSubjectAccessReview"
+_RULES_REVIEW: Final = "SelfSubjectRulesReview"
+_RESOURCE_TEXTS: Final = ("verb", "group", "resource", "subresource", "namespace", "name")
 
 
 class Guard:
@@ -81,3 +99,123 @@ def _action(request: Request, verb: str, target: Target | None) -> Action:
         namespace=target.namespace,
         name=target.name,
     )
+
+
+def review_access(user: User, review: JsonObject) -> JsonObject:
+    """Return whether the user may do what a SelfSubjectAccessReview asks about, and by which rule.
+
+    A create that a rule allows for one name only is refused where the review names none.
+    """
+    place = f"{_ACCESS_REVIEW}Spec"
+    spec = _read_part(review, _ACCESS_REVIEW, ("spec",), place)
+    wanted = _read_part(spec, place, ("spec", "resourceAttributes"), "ResourceAttributes")
+    path = _read_part(spec, place, ("spec", "nonResourceAttributes"), "NonResourceAttributes")
+    _check_texts(wanted, "resourceAttributes", _RESOURCE_TEXTS)
+    _check_texts(path, "nonResourceAttributes", ("verb", "path"))
+    if bool(wanted) is bool(path):
+        raise bad_request(
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        )
+    if path:
+        action = Action(path.get("verb") or "", path=path.get("path") or "")
+    else:
+        action = Action(
+            wanted.get("verb") or "",
+            group=wanted.get("group") or "",
+            resource=wanted.get("resource") or "",
+            subresource=wanted.get("subresource") or "",
+            namespace=wanted.get("namespace") or "",
+            name=wanted.get("name") or "",
+        )
+    decision = allowed(user, action, {"metadata": {"name": action.name}})
+    status: JsonObject = {"allowed": decision.allowed}
+    if decision.reason:
+        status["reason"] = decision.reason
+    return {"spec": spec, "status": status}
+
+
+def review_rules(user: User, review: JsonObject) -> JsonObject:
+    """Return what the user may do in the namespace that a SelfSubjectRulesReview names."""
+    spec = _read_part(review, _RULES_REVIEW, ("spec",), f"{_RULES_REVIEW}Spec")
+    namespace = spec.get("namespace") or ""
+    if not isinstance(namespace, str):
+        raise _wrong_type(namespace, f"{_RULES_REVIEW}Spec", ("spec", "namespace"), "string")
+    if not namespace:
+        raise bad_request("no namespace on request")
+    rules = list_rules(user, namespace)
+    status = {
+        "resourceRules": [
+            {"verbs": rule.verbs, "apiGroups": [rule.group], "resources": [rule.resource]}
+            | ({"resourceNames": [rule.name]} if rule.name else {})
+            for rule in rules
+            if rule.resource
+        ],
+        "nonResourceRules": [
+            {"verbs": rule.verbs, "nonResourceURLs": rule.paths} for rule in rules if rule.paths
+        ],
+        "incomplete": False,
+    }
+    return {"spec": {}, "status": status}
+
+
+def _read_part(value: JsonObject, struct: str, path: tuple[str, ...], kind: str) -> JsonObject:
+    """Return the object at the last name of a path; {} where there is none."""
+    found = value.get(path[-1])
+    if not isinstance(found, dict | None):
+        raise _wrong_type(found, struct, path, f"v1.{kind}")
+    return found or {}
+
+
+def _check_texts(attributes: JsonObject, field: str, names: Iterable[str]) -> None:
+    for name in names:
+        if not isinstance(attributes.get(name), str | None):
+            struct = field[0].upper() + field[1:]
+            raise _wrong_type(attributes[name], struct, ("spec", field, name), "string")
+
+
+def _wrong_type(value: object, struct: str, path: tuple[str, ...], wanted: str) -> Failure:
+    kind = _RULES_REVIEW if struct.startswith(_RULES_REVIEW) else _ACCESS_REVIEW
+    return bad_request(
+        f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal '
+        f"{word_of(value)} into Go struct field {struct}.{'.'.join(path)} of type {wanted}"
+    )
+
+
+def review_user(user: User, review: JsonObject) -> JsonObject:
+    """Return what the server knows of the user."""
+    del review
+    return {"status": {"userInfo": {"username": user.name, "groups": sorted(user.groups)}}}
+
+
+_Reviewer = Callable[[User, JsonObject], JsonObject]
+_REVIEWS: Final[dict[str, tuple[str, str, _Reviewer]]] = {
+    "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": (
+        "authorization.k8s.io/v1",
+        _ACCESS_REVIEW,
+        review_access,
+    ),
+    "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews": (
+        "authorization.k8s.io/v1",
+        _RULES_REVIEW,
+        review_rules,
+    ),
+    "/apis/authentication.k8s.io/v1/selfsubjectreviews": (
+        "authentication.k8s.io/v1",
+        "SelfSubjectReview",
+        review_user,
+    ),
+}
+
+
+def answers_review(path: str) -> bool:
+    """Return whether reviews are posted to the path."""
+    return path in _REVIEWS
+
+
+def answer_review(request: Request, user: User) -> Answer:
+    """Return the answer to a review that the user posted; raises a Failure for an unread one."""
+    api_version, kind, answer = _REVIEWS[request.path]
+    review = read_values(request.body, media_type_of(request.header(b"content-type")), kind)
+    answered = answer(user, review)
+    head = {"kind": kind, "apiVersion": api_version, "metadata": {}}
+    return Answer(201, msgspec.json.encode(head | answered), b"application/json")

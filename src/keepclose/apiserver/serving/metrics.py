@@ -5,6 +5,8 @@ Labelled children are looked up once and kept: a request costs two additions.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -14,10 +16,12 @@ from prometheus_client.registry import Collector
 
 from keepclose.apiserver.http.connection_table import ConnectionTable
 from keepclose.apiserver.registry.resources import RESOURCES
-from keepclose.apiserver.serving.loop_meter import LoopMeter
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.storage.store import Store
 
+BEAT_SECONDS: Final = 0.01
+# The loop is looked at for so long after a request, because watchers hear of its change later.
+REST_BEATS: Final = 100
 _BUCKETS: Final = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30,
     45, 60,
@@ -28,6 +32,36 @@ _LONG_RUNNING: Final = frozenset({"watch"})
 
 
 _Kind = tuple[str, str, str, bool, bool] | None
+
+
+class LoopMeter:
+    """Reports what CPU time passed between two beats of the running loop."""
+
+    def __init__(self, observe: Callable[[float], None]) -> None:
+        """Report to the function."""
+        self._observe = observe
+        self._left = 0
+        self._since = 0.0
+
+    @property
+    def beating(self) -> bool:
+        """Whether the loop is being looked at."""
+        return self._left > 0
+
+    def wake(self) -> None:
+        """Begin to look, or go on."""
+        if self._left == 0:
+            self._since = time.thread_time()
+            asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+        self._left = REST_BEATS
+
+    def _beat(self) -> None:
+        now = time.thread_time()
+        self._observe(now - self._since)
+        self._since = now
+        self._left -= 1
+        if self._left:
+            asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
 
 
 class Metrics:

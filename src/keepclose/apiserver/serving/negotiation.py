@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import yaml
 
-from keepclose.apiserver.conversion import from_stored
 from keepclose.apiserver.printing.table import Include, make_table
+from keepclose.apiserver.registry.events import from_stored
 from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.status_errors import bad_request, not_acceptable
 from keepclose.apiserver.storage.entries import Entry

@@ -15,7 +15,7 @@ import msgspec
 from keepclose.apiserver.registry.deletion import refuse_new_content
 from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.registry.strategy import Strategy
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.status_errors import (
     already_exists,
     bad_request,
@@ -24,7 +24,7 @@ from keepclose.apiserver.status_errors import (
     not_found,
     stale,
 )
-from keepclose.apiserver.storage.access import ObjectStore
+from keepclose.apiserver.storage.entries import ObjectStore
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import path_segment

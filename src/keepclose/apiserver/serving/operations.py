@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from keepclose.apiserver.http.messages import Answer, Request
-from keepclose.apiserver.patch.json_patch import apply_json_patch
+from keepclose.apiserver.patch.json_patch import apply_json_patch, apply_merge_patch
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
-from keepclose.apiserver.patching.merge import apply_merge_patch
 from keepclose.apiserver.registry.resources import BINDINGS
 from keepclose.apiserver.serving import request_bodies
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
 from keepclose.apiserver.serving.negotiation import Form, encode, render_entry, render_list
 from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
 from keepclose.apiserver.serving.options import (
+    Target,
     WriteOptions,
     read_list_options,
     read_write_options,
@@ -32,11 +32,9 @@ from keepclose.apiserver.serving.responses import (
     answer_written,
     noting,
 )
-from keepclose.apiserver.serving.subresources import SUCCESS, bind_pod
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.subresources import SUCCESS, bind_pod, scale_of, write_scale
 from keepclose.apiserver.serving.writing import Writer, manager_name
 from keepclose.apiserver.status_errors import unsupported_patch_type
-from keepclose.apiserver.strategies.scale import scale_of, write_scale
 
 Query = dict[str, str]
 Operation = Callable[[Request, Target, Query, Form], Answer]

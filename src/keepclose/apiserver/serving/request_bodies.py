@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.apiserver.registry.resources import BINDINGS, BY_KIND, Resource
+from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.findings import strict_texts
 from keepclose.apiserver.schema.protobuf import decode_protobuf
 from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.schema.types import Type
-from keepclose.apiserver.schemas.checking import check_object
 from keepclose.apiserver.serving.negotiation import JSON, YAML
 from keepclose.apiserver.status_errors import (
     Failure,

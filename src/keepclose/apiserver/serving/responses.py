@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -10,13 +11,43 @@ import msgspec
 
 from keepclose.apiserver.http.messages import Answer
 from keepclose.apiserver.serving.negotiation import JSON, Form, encode, shape_object
-from keepclose.apiserver.serving.notices import warning_headers
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.serving.writing import Written
 from keepclose.apiserver.status_errors import Failure
 
+Headers = tuple[tuple[bytes, bytes], ...]
+MOST_CHARACTERS: Final = 4096
+MOST_OF_ONE: Final = 256
 _PLAIN: Final = Form()
 _UNAUTHORIZED: Final = 401
+
+
+def warning_headers(texts: Iterable[str]) -> Headers:
+    """Return the headers for the warnings, each once; none for none."""
+    fit = [text for text in dict.fromkeys(texts) if text and not _has_controls(text)]
+    if sum(map(len, fit)) > MOST_CHARACTERS:
+        fit = _cut(fit)
+    return tuple((b"Warning", _header(text)) for text in fit)
+
+
+def _cut(texts: list[str]) -> list[str]:
+    kept: list[str] = []
+    total = 0
+    for text in texts:
+        if total >= MOST_CHARACTERS:
+            break
+        kept.append(text[:MOST_OF_ONE])
+        total += len(kept[-1])
+    return kept
+
+
+def _has_controls(text: str) -> bool:
+    return not text.isprintable() and any(unicodedata.category(one) == "Cc" for one in text)
+
+
+def _header(text: str) -> bytes:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'.encode(errors="replace")
 
 
 def content_type_of(form: Form) -> bytes:

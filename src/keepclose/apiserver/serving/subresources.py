@@ -9,18 +9,29 @@ field.
 
 from __future__ import annotations
 
+import re
+from copy import deepcopy
 from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.registry.resources import BINDINGS, BY_KIND
+from keepclose.apiserver.registry.metadata import selector_text
+from keepclose.apiserver.registry.resources import BINDINGS, BY_KIND, Resource
 from keepclose.apiserver.serving.object_meta import settle_namespace
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.serving.writing import timestamp
-from keepclose.apiserver.status_errors import Failure, bad_request, conflict, not_found
-from keepclose.apiserver.storage.access import ObjectStore
+from keepclose.apiserver.status_errors import (
+    Failure,
+    bad_request,
+    conflict,
+    invalid_object,
+    not_found,
+)
+from keepclose.apiserver.storage.entries import ObjectStore
 from keepclose.model.field_errors import Cause, not_supported, render_value, required
+from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
+from keepclose.model.workload import NOT_NEGATIVE
 
 SUCCESS: Final[JsonObject] = {
     "kind": "Status",
@@ -34,6 +45,11 @@ _NODES: Final = BY_KIND["v1", "Node"]
 _TARGET_KIND: Final = "Node"
 _SCHEDULED: Final = "PodScheduled"
 _PLACES: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_SHARED: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+_NO_CONTAINERS: Final = "no containers run here, pods of a keepclose lab are network namespaces"
+_find = re.compile(
+    r"/api/v1/namespaces/([^/]+)/pods/([^/]+)/(log|exec|attach|portforward|proxy)(?:/|$)"
+).match
 
 
 def bind_pod(
@@ -150,3 +166,73 @@ def _assign(
     else:
         conditions[found] = condition
     status["conditions"] = conditions
+
+
+def scale_of(resource: Resource, workload: JsonObject) -> JsonObject:
+    """Return the Scale of a stored workload."""
+    del resource
+    metadata, spec = workload["metadata"], workload.get("spec") or {}
+    status: JsonObject = {"replicas": (workload.get("status") or {}).get("replicas", 0)}
+    if text := selector_text(spec.get("selector")):
+        status["selector"] = text
+    replicas = spec.get("replicas", 0)
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: metadata[key] for key in _SHARED if key in metadata},
+        # NB: no replicas is written as no member at all.
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": status,
+    }
+
+
+def write_scale(resource: Resource, workload: JsonObject, scale: JsonObject) -> JsonObject:
+    """Return the workload as a written Scale wants it; raises a Failure when it cannot.
+
+    The resourceVersion and the uid are the Scale's where it has some, so that a write made from an
+    old one is refused like that of the workload itself.
+    """
+    del resource
+    metadata, before = scale.get("metadata") or {}, workload["metadata"]
+    name, namespace = metadata.get("name"), metadata.get("namespace")
+    if name != before["name"]:
+        raise bad_request(
+            f"the name of the object ({name or ''}) does not match the name on the URL "
+            f"({before['name']})"
+        )
+    if namespace and namespace != before.get("namespace"):
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if replicas < 0:
+        cause = invalid_value("spec.replicas", replicas, NOT_NEGATIVE)
+        raise invalid_object("Scale", "autoscaling", before["name"], [cause])
+    changed = deepcopy(workload)
+    changed["spec"]["replicas"] = replicas
+    changed["metadata"].pop("resourceVersion", None)
+    for key in ("resourceVersion", "uid"):
+        if metadata.get(key):
+            changed["metadata"][key] = metadata[key]
+    return changed
+
+
+def refusal_of(path: str) -> str:
+    """Return why a request for a running container is refused; "" when it is about none."""
+    match = _find(path)
+    if match is None:
+        return ""
+    namespace, pod, subresource = match.groups()
+    instead = f"use: keepclose lab exec {pod} -- COMMAND"
+    if subresource == "log":
+        instead = f"see what its kubelet did with: kubectl describe pod -n {namespace} {pod}"
+    elif subresource in ("portforward", "proxy"):
+        instead = f"reach its address with: keepclose lab exec outside -- COMMAND, or {instead[5:]}"
+    return f"pods/{subresource} is not served: {_NO_CONTAINERS}; {instead}"
+
+
+def refuse_container_request(path: str) -> None:
+    """Raise a Failure when the request needs a running container."""
+    why = refusal_of(path)
+    if why:
+        raise Failure(501, "NotImplemented", why, details={})

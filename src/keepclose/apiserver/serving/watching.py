@@ -15,18 +15,16 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from keepclose.apiserver.conversion import from_stored
+from keepclose.apiserver.registry.events import from_stored
 from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.serving.listing import RENDERED_BYTES, portions
 from keepclose.apiserver.serving.negotiation import Form, Shape, check_include, encode, shape_object
-from keepclose.apiserver.serving.options import ListOptions, check_version
-from keepclose.apiserver.serving.reading import too_large_version
-from keepclose.apiserver.serving.selection import Selection
-from keepclose.apiserver.serving.targets import Target
+from keepclose.apiserver.serving.options import ListOptions, Target, check_version
+from keepclose.apiserver.serving.reading import Selection, too_large_version
 from keepclose.apiserver.status_errors import Failure, expired, too_old
 from keepclose.apiserver.storage.entries import Change, Entry
+from keepclose.apiserver.storage.history import Closed, Overflow, Subscription
 from keepclose.apiserver.storage.store import Ahead, Compacted, Store
-from keepclose.apiserver.storage.subscriptions import Closed, Overflow, Subscription
 
 BOOKMARK_SECONDS: Final = 60.0
 MIN_TIMEOUT_SECONDS: Final = 1800.0

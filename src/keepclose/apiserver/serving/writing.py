@@ -16,28 +16,25 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver import conversion
+from keepclose.apiserver.auth.authorization import WriteRights
 from keepclose.apiserver.patch.apply import apply_configuration
-from keepclose.apiserver.patch.managed_fields import restore_times
-from keepclose.apiserver.patching.ownership import record_update
+from keepclose.apiserver.patch.managed_fields import record_update, restore_times
+from keepclose.apiserver.registry import events
 from keepclose.apiserver.registry.deletion import is_finished
 from keepclose.apiserver.registry.events import newer_event_causes
 from keepclose.apiserver.registry.metadata import metadata_causes
 from keepclose.apiserver.registry.resources import BY_STORE, Resource
 from keepclose.apiserver.registry.strategy import Context, Strategy
-from keepclose.apiserver.schema.types import Type
-from keepclose.apiserver.schemas.checking import check_object
-from keepclose.apiserver.schemas.definitions import load_types
-from keepclose.apiserver.security.write_rights import WriteRights
+from keepclose.apiserver.schema.checking import check_object
+from keepclose.apiserver.schema.types import Type, load_types
 from keepclose.apiserver.serving.object_meta import (
     check_name,
     check_versions,
     generate_name,
     settle_namespace,
 )
-from keepclose.apiserver.serving.options import WriteOptions
+from keepclose.apiserver.serving.options import Target, WriteOptions
 from keepclose.apiserver.serving.reading import read_one
-from keepclose.apiserver.serving.targets import Target
 from keepclose.apiserver.status_errors import (
     Failure,
     already_exists,
@@ -45,8 +42,7 @@ from keepclose.apiserver.status_errors import (
     invalid_object,
     not_found,
 )
-from keepclose.apiserver.storage.access import ObjectStore
-from keepclose.apiserver.storage.entries import Entry
+from keepclose.apiserver.storage.entries import Entry, ObjectStore
 from keepclose.apiserver.storage.errors import NoSpace, TooLarge
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
@@ -122,7 +118,7 @@ class Writer:
     def current(self, target: Target) -> JsonObject:
         """Return the object as its clients see it now."""
         stored: JsonObject = msgspec.json.decode(read_one(self.store, target).data)
-        return conversion.from_stored(target.resource, stored)
+        return events.from_stored(target.resource, stored)
 
     def create(
         self,
@@ -197,7 +193,7 @@ class Writer:
             raise conflict(resource.plural, resource.group, target.name, why)
         now = timestamp()
         merged = apply_configuration(
-            None if stored is None else conversion.from_stored(resource, stored),
+            None if stored is None else events.from_stored(resource, stored),
             applied,
             type=self.type_of(resource, target),
             api_version=resource.api_version,
@@ -210,11 +206,11 @@ class Writer:
         strategy = self.strategy_of(resource)
         if entry is None or stored is None:
             self._begin(target, merged["metadata"], now)
-            merged = conversion.to_stored(resource, merged)
+            merged = events.to_stored(resource, merged)
             strategy.set_defaults(merged)
             return self._store_new(resource, merged, options, now=now, rights=rights)
         check_versions(resource, merged["metadata"], stored["metadata"], strategy)
-        merged = conversion.to_stored(resource, merged)
+        merged = events.to_stored(resource, merged)
         strategy.set_defaults(merged)
         return self._store_changed(target, merged, entry, stored, options, now=now, rights=rights)
 
@@ -236,7 +232,7 @@ class Writer:
         if not resource.stored_as:
             self.strategy_of(resource).set_defaults(new)
         record_update(
-            None if old is None else conversion.from_stored(resource, old),
+            None if old is None else events.from_stored(resource, old),
             new,
             type=self.type_of(resource, target),
             api_version=resource.api_version,
@@ -245,7 +241,7 @@ class Writer:
             now=None if target.subresource == "scale" else now,
             subresource=target.subresource,
         )
-        return conversion.to_stored(resource, new)
+        return events.to_stored(resource, new)
 
     def _store_new(
         self,
@@ -282,7 +278,7 @@ class Writer:
                 with _refusing_large():
                     entry = self.store.create(resource.store, new, max_bytes=MAX_OBJECT_BYTES)
             stored = not options.dry_run
-            shown = conversion.from_stored(resource, new)
+            shown = events.from_stored(resource, new)
             return Written(shown, warnings, created=True, entry=entry)
         finally:
             strategy.settle(new, None, stored=stored)
@@ -326,9 +322,9 @@ class Writer:
                 warnings = strategy.warnings(new, old, context)
             restore_times(old, new)
             if new == old:
-                return Written(conversion.from_stored(resource, old), warnings, entry=entry)
+                return Written(events.from_stored(resource, old), warnings, entry=entry)
             if options.dry_run:
-                return Written(conversion.from_stored(resource, new), warnings)
+                return Written(events.from_stored(resource, new), warnings)
             if is_finished(new):
                 entry = self.store.delete(resource.store, target.namespace, target.name, final=new)
                 strategy.remove(old)
@@ -341,7 +337,7 @@ class Writer:
                         resource.store, new, expected=entry.version, max_bytes=MAX_OBJECT_BYTES
                     )
                 stored = True
-            return Written(conversion.from_stored(resource, new), warnings, entry=entry)
+            return Written(events.from_stored(resource, new), warnings, entry=entry)
         finally:
             strategy.settle(new, old, stored=stored)
 

@@ -8,8 +8,9 @@ share (namespaces, labels, uids of owners) are held once in memory.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from sys import intern
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -185,3 +186,55 @@ def decode_object(entry: Entry) -> JsonObject:
     """Return the object itself, as a value that belongs to the caller."""
     decoded: JsonObject = _decode(entry.data)
     return decoded
+
+
+class ObjectStore(Protocol):
+    """Reads and writes objects, each write by itself; the methods are those of `Store`."""
+
+    @property
+    def version(self) -> int:
+        """The version of the latest write."""
+        ...
+
+    def get(self, store: str, namespace: str, name: str) -> Entry | None:
+        """Return the object, or None."""
+        ...
+
+    def entries(self, store: str, namespace: str = "") -> list[Entry]:
+        """Return the objects by namespace and name."""
+        ...
+
+    def entries_at(self, store: str, version: int, namespace: str = "") -> list[Entry]:
+        """Return the objects as they were at the version."""
+        ...
+
+    def create(self, store: str, obj: JsonObject, *, max_bytes: int | None = None) -> Entry:
+        """Add an object."""
+        ...
+
+    def update(
+        self,
+        store: str,
+        obj: JsonObject,
+        *,
+        expected: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Entry:
+        """Put an object in the place of its former version."""
+        ...
+
+    def delete(
+        self,
+        store: str,
+        namespace: str,
+        name: str,
+        *,
+        expected: int | None = None,
+        final: JsonObject | None = None,
+    ) -> Entry:
+        """Remove an object."""
+        ...
+
+    def using_reserve(self) -> AbstractContextManager[None]:
+        """Let the writes of the block, which free room, use what is kept back for a full disk."""
+        ...

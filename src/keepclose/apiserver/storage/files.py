@@ -8,12 +8,16 @@ all, so that a crash at this moment leaves nothing half made.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sqlite3
 import stat
+import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from zlib import crc32
 
 from keepclose.apiserver.storage.errors import DamagedError, StorageError
 
@@ -66,6 +70,13 @@ _RESTORE: Final = (
     "put back a copy from before the damage, start keepclose apiserver once with --recover-store "
     f"to go on with what is intact, or {START_EMPTY}"
 )
+LOCK_FILE: Final = "store.lock"
+_BUSY: Final = (errno.EWOULDBLOCK, errno.EACCES)
+MARK_SUFFIX: Final = "-mark"
+_MARKS_MAGIC: Final = b"kcmark1\n"
+_BODY: Final = struct.Struct(">8s16sQI")
+_TOTAL: Final = struct.Struct(">I")
+_SIZE: Final = _BODY.size + _TOTAL.size
 
 
 def damaged(path: Path, what: str) -> DamagedError:
@@ -196,3 +207,133 @@ def sync_directory(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class Lock:
+    """Descriptors whose locks keep other servers off."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the directory, making it where it is missing."""
+        self._directory = directory
+        self._handles: list[int] = []
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._take(os.open(directory, os.O_RDONLY | os.O_DIRECTORY), directory)
+            handle = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | PLAIN_FILE, 0o600)
+            self._take(handle, directory / LOCK_FILE)
+            self._write_holder(handle)
+        except OSError as error:
+            self.release()
+            path = Path(error.filename or directory)
+            advice = "choose a directory that this user may write to"
+            raise StorageError(path, f"cannot be written: {error.strerror}", advice) from error
+
+    def take_file(self, path: Path) -> int:
+        """Lock a file of the store as well; return its descriptor, which stays the lock's."""
+        try:
+            handle = os.open(path, os.O_RDWR | PLAIN_FILE)
+        except OSError as error:
+            advice = "let only this user write to it, or choose another directory"
+            raise StorageError(path, f"cannot be written: {error.strerror}", advice) from error
+        self._take(handle, path)
+        return handle
+
+    def release(self) -> None:
+        """Give everything free; a second time does nothing."""
+        while self._handles:
+            os.close(self._handles.pop())
+
+    def _take(self, handle: int, path: Path) -> None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            holder = self._holder()
+            self.release()
+            if error.errno in _BUSY:
+                raise StorageError(
+                    self._directory / DATA_FILE,
+                    f"is in use by another server, process {holder}",
+                    "stop that one first, or choose another directory",
+                ) from error
+            raise StorageError(
+                path,
+                f"cannot be locked: {error.strerror}",
+                "choose a directory on a file system of this machine",
+            ) from error
+        self._handles.append(handle)
+
+    def _write_holder(self, handle: int) -> None:
+        # NB: under its other names the file belongs to something else, which must stay as it is.
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            self.release()
+            regular = stat.S_ISREG(status.st_mode)
+            what = "is a hard link to another file" if regular else "is no regular file"
+            raise StorageError(self._directory / LOCK_FILE, what, "remove it")
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+
+    def _holder(self) -> str:
+        try:
+            with (self._directory / LOCK_FILE).open("rb") as file:
+                return file.read(32).decode(errors="replace").strip() or "unknown"
+        except OSError:
+            return "unknown"
+
+
+class Mark(NamedTuple):
+    """What was acknowledged of a store."""
+
+    identity: bytes
+    version: int
+    chain: int
+
+
+def link(chain: int, version: int, checksum: int) -> int:
+    """Return the chain with one more row at its end."""
+    return crc32(b"%d %d" % (version, checksum), chain)
+
+
+def mark_path(path: Path) -> Path:
+    """Return where the mark of the store at the path is."""
+    return path.with_name(path.name + MARK_SUFFIX)
+
+
+def read_mark(path: Path) -> Mark | None:
+    """Return the mark of the store at the path, None without a file; raises StorageError."""
+    where = mark_path(path)
+    try:
+        # NB: one byte more, so that a longer file is noticed.
+        with where.open("rb") as file:
+            content = file.read(_SIZE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        advice = "choose another directory, or give this user the right to read the file"
+        raise StorageError(where, f"cannot be read: {error.strerror}", advice) from error
+    mark = None
+    if len(content) == _SIZE:
+        mark = Mark(*_BODY.unpack(content[: _BODY.size])[1:])
+    if mark is None or content != encode_mark(*mark):
+        raise damaged(where, "it does not fit its checksum")
+    return mark
+
+
+def create_mark(path: Path, mark: Mark) -> None:
+    """Put the mark of the store at the path in place, whole and synced."""
+    where = mark_path(path)
+    unfinished = where.with_name(where.name + ".new")
+    handle = os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    try:
+        os.write(handle, encode_mark(*mark))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    unfinished.replace(where)
+
+
+def encode_mark(identity: bytes, version: int, chain: int) -> bytes:
+    """Return a mark as it stands in its file."""
+    body = _BODY.pack(_MARKS_MAGIC, identity, version, chain)
+    return body + _TOTAL.pack(crc32(body))

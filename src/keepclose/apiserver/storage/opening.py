@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -21,27 +22,82 @@ from keepclose.apiserver.storage.files import (
     SELECT_SCHEMA,
     START_EMPTY,
     SUMMARY_TABLE,
+    Lock,
+    Mark,
     check_file,
     create_file,
+    create_mark,
     damaged,
     expected_schema,
     has_wal,
+    mark_path,
+    read_mark,
     refuse_odd_files,
     refuse_remains,
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION
-from keepclose.apiserver.storage.locks import Lock
 from keepclose.apiserver.storage.log import Log, Synchronous, write_summary
-from keepclose.apiserver.storage.marks import Mark, create_mark, mark_path, read_mark
-from keepclose.apiserver.storage.recovery import Recovered, Summary, recover
-from keepclose.apiserver.storage.salvage import salvage
-from keepclose.apiserver.storage.walframes import find_wal_damage
+from keepclose.apiserver.storage.recovery import Recovered, Summary, recover, salvage
 
+_HEADER_SIZE: Final = 32
+_FRAME_HEADER_SIZE: Final = 24
+# The last bit of the magic number says in which byte order checksums are computed.
+_MAGIC: Final = 0x377F0682
+_MASK: Final = 0xFFFFFFFF
 # Seconds that a write waits for another program that reads the file.
 _BUSY_TIMEOUT: Final = 0.5
 # The write-ahead log is cut back to this after a large transaction.
 _WAL_BYTES_KEPT: Final = 16 << 20
 _SELECT: Final = "SELECT * FROM log ORDER BY version"
+
+
+def find_wal_damage(wal: Path) -> str:
+    """Return where the write-ahead log stops being usable, "" when all of it can be read."""
+    content = wal.read_bytes() if wal.exists() else b""
+    if not content:
+        return ""
+    if len(content) < _HEADER_SIZE:
+        return "it ends within its header"
+    magic, _, page_size, _ = struct.unpack_from(">IIII", content)
+    order = ">" if magic & 1 else "<"
+    sums = _add_words((0, 0), content[:24], order)
+    if magic & ~1 != _MAGIC or sums != struct.unpack_from(">II", content, 24):
+        return "its header does not fit its checksum"
+    salts = content[16:24]
+    frame_size = _FRAME_HEADER_SIZE + page_size
+    for number, start in enumerate(range(_HEADER_SIZE, len(content), frame_size), start=1):
+        place = f"frame {number} at byte {start}"
+        frame = content[start : start + frame_size]
+        if len(frame) < frame_size:
+            return f"it ends within {place}"
+        if frame[8:16] != salts:
+            # The log was begun again from its start; what follows is what it held before.
+            return (
+                ""
+                if number > 1 and not _has_frames(content, start, frame_size, salts)
+                else (f"{place} belongs to another log")
+            )
+        sums = _add_words(sums, frame[:8] + frame[_FRAME_HEADER_SIZE:], order)
+        if sums != struct.unpack_from(">II", frame, 16):
+            return f"{place} does not fit its checksum"
+    return ""
+
+
+def _has_frames(content: bytes, start: int, frame_size: int, salts: bytes) -> bool:
+    """Return whether frames of this log follow the place."""
+    return any(
+        content[place + 8 : place + 16] == salts for place in range(start, len(content), frame_size)
+    )
+
+
+def _add_words(sums: tuple[int, int], data: bytes, order: str) -> tuple[int, int]:
+    """Return the checksum of SQLite's write-ahead log with more data."""
+    first, second = sums
+    words = iter(struct.unpack(f"{order}{len(data) // 4}I", data))
+    for word in words:
+        first = (first + word + second) & _MASK
+        second = (second + next(words) + first) & _MASK
+    return first, second
 
 
 class Contents:

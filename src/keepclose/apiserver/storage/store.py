@@ -38,11 +38,10 @@ from keepclose.apiserver.storage.errors import (
     StorageError,
     TooLarge,
 )
-from keepclose.apiserver.storage.history import FIRST_VERSION
+from keepclose.apiserver.storage.history import FIRST_VERSION, Subscription
 from keepclose.apiserver.storage.log import Dropped, Log, Synchronous
 from keepclose.apiserver.storage.opening import open_log
 from keepclose.apiserver.storage.state import Key, State
-from keepclose.apiserver.storage.subscriptions import Subscription
 from keepclose.model.json_values import JsonObject
 
 __all__ = [
