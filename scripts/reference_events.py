@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import keepclose
 from keepclose.model.endpointslice.types import EndpointAddress, Endpoints, EndpointSubset
-from keepclose.proxy.healthchecks import FAILED_REASON
+from keepclose.proxy.health import FAILED_REASON
 from keepclose.proxy.settings import COMPONENT as PROXY
 from keepclose.reconcile.settings import COMPONENT as CONTROLLER
 from keepclose.reconcile.settings import MIRRORING_COMPONENT

@@ -14,8 +14,8 @@ import yaml
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
-from keepclose.proxy.pages import Pages
 from keepclose.proxy.settings import ProxySettings
+from keepclose.proxy.status import Pages
 from keepclose.testing.api_server import serving
 from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain

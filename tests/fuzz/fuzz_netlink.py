@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from fuzzbounds import require
 
-from keepclose.proxy import elementcounts
 from keepclose.proxy.conntrack import netlink as ctnetlink
 from keepclose.proxy.counters import kernel_counters
 from keepclose.proxy.nft.element_messages import (
@@ -82,7 +81,7 @@ def check(data: bytes) -> None:
     with contextlib.suppress(OSError):
         kernel_counters._take(raw, {})
     with contextlib.suppress(OSError):
-        elementcounts._take(raw, {})
+        kernel_counters._take(raw, {})
     for family in ("ip", "ip6"):
         key = decode_key(raw, family)
         if key:

@@ -6,7 +6,6 @@ import struct
 
 import pytest
 
-from keepclose.proxy import elementcounts
 from keepclose.proxy.conntrack.netlink import FlowTable
 from keepclose.proxy.counters import kernel_counters
 from keepclose.proxy.nft.listings import parse_listing
@@ -44,7 +43,7 @@ def test_an_error_without_its_code_is_an_error(body: bytes) -> None:
     with pytest.raises(OSError, match="cut short"):
         kernel_counters._take(answer, {})
     with pytest.raises(OSError, match="cut short"):
-        elementcounts._take(answer, {})
+        kernel_counters._take(answer, {})
     with pytest.raises(OSError, match="cut short"):
         FlowTable(2, opened=_Kernel(answer)).list_flows(17)  # type: ignore[arg-type]
 
@@ -63,7 +62,7 @@ def test_a_message_that_says_more_than_came_ends_where_the_bytes_end(size: int) 
     counts: dict[str, int] = {}
     kernel_counters._take(counter, counts)
     assert set(counts) <= {"name", "n"}
-    elementcounts._take(_message(10 << 8 | 12, bytes(4) + b"\x40\0\3", size=size), {})
+    kernel_counters._take(_message(10 << 8 | 12, bytes(4) + b"\x40\0\3", size=size), {})
 
 
 @pytest.mark.parametrize(

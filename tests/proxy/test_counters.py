@@ -8,9 +8,14 @@ import pytest
 
 from keepclose.model.gates import FeatureGates
 from keepclose.proxy.counters.connections import ConnectionCounters
-from keepclose.proxy.counters.kernel_counters import KernelCounters, dump_counters
+from keepclose.proxy.counters.kernel_counters import (
+    ElementCount,
+    KernelCounters,
+    dump_counters,
+    read_counts,
+    read_some_counts,
+)
 from keepclose.proxy.counters.metrics import ConnectionCount
-from keepclose.proxy.elementcounts import ElementCount, read_counts, read_some_counts
 from keepclose.proxy.nft.element_messages import decode_key, encode_key
 from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import Family

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.elementsocket import ElementSocket
 from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
-from keepclose.proxy.nft.libnftables import LibnftablesWriter
+from keepclose.proxy.nft.libnftables import ElementSocket, LibnftablesWriter
 from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint

@@ -10,8 +10,7 @@ import aiohttp
 import pytest
 
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.healthchecks import HealthChecks
-from keepclose.proxy.listening import listen_here
+from keepclose.proxy.health import HealthChecks, listen_here
 from keepclose.testing.netns import namespaces_or_skip
 from keepclose.testing.ports import reserved_port
 

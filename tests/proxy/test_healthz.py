@@ -12,8 +12,7 @@ import pytest
 
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.workload import Node, NodeSpec, Taint
-from keepclose.proxy.health import HealthServer, HealthState, format_time, is_eligible
-from keepclose.proxy.listening import listen_here
+from keepclose.proxy.health import HealthServer, HealthState, format_time, is_eligible, listen_here
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.ports import reserved_port
 

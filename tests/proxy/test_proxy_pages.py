@@ -7,9 +7,8 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from keepclose.proxy.pages import Pages
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.status import EndpointStatus, ProxyStatus
+from keepclose.proxy.status import EndpointStatus, Pages, ProxyStatus
 from keepclose.testing.api_server import serving
 from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
 from keepclose.testing.recording_writer import RecordingWriter

@@ -16,12 +16,12 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.proxy import process
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.dryrun import DryRunWriter
-from keepclose.proxy.listening import listen_here
+from keepclose.proxy.conntrack.stale_flows import ConntrackSettings
+from keepclose.proxy.health import listen_here
+from keepclose.proxy.nft.select_writer import DryRunWriter
 from keepclose.proxy.nft.writer import Failure, NftError
 from keepclose.proxy.process import Address, Surroundings, find_families, serve, tune_conntrack
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.sysctls import ConntrackSettings
 from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import CLOCK, ProxyCluster, cluster_of, plain

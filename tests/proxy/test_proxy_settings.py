@@ -7,8 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.proxy.layout import layout_of, local_traffic_of, node_port_ips
-from keepclose.proxy.nodeports import addresses_within, ranges_of, read_interface_addresses
+from keepclose.proxy.layout import (
+    addresses_within,
+    layout_of,
+    local_traffic_of,
+    node_port_ips,
+    ranges_of,
+    read_interface_addresses,
+)
 from keepclose.proxy.own_node import NodeAddresses
 from keepclose.proxy.settings import (
     DetectLocalMode,

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from keepclose.proxy.listening import listen_here
+from keepclose.proxy.health import listen_here
 from keepclose.testing.ports import reserved_port
 
 

@@ -234,10 +234,10 @@ def _run(
     )
     from keepclose.proxy import process
     from keepclose.proxy.assembly import NodeMissingError
+    from keepclose.proxy.conntrack.stale_flows import ConntrackSettings
     from keepclose.proxy.nft.select_writer import CannotProgramError
     from keepclose.proxy.nft.writer import NftError
     from keepclose.proxy.settings import settings_warnings
-    from keepclose.proxy.sysctls import ConntrackSettings
 
     name: WriterName = writer.value
     try:

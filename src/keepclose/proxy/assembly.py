@@ -29,8 +29,7 @@ from keepclose.proxy.counters.connections import ConnectionCounters
 from keepclose.proxy.counters.kernel_counters import CounterReader, KernelCounters
 from keepclose.proxy.counters.metrics import Metrics
 from keepclose.proxy.family import FamilyProxy
-from keepclose.proxy.health import HealthState
-from keepclose.proxy.healthchecks import FAILED_REASON
+from keepclose.proxy.health import FAILED_REASON, HealthState
 from keepclose.proxy.nft.writer import NftWriter
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.post_sync import Flows

@@ -19,8 +19,7 @@ from keepclose.proxy.change_tracker import ChangeTracker
 from keepclose.proxy.conntrack.stale_flows import Conntrack
 from keepclose.proxy.counters.metrics import Metrics
 from keepclose.proxy.family_sync import FamilySync
-from keepclose.proxy.health import HealthState
-from keepclose.proxy.healthchecks import HealthChecks
+from keepclose.proxy.health import HealthChecks, HealthState
 from keepclose.proxy.layout import layout_of, node_port_ips
 from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import NftWriter

@@ -2,11 +2,117 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import Gate
-from keepclose.proxy.nodeports import addresses_within, ranges_of, read_interface_addresses
 from keepclose.proxy.own_node import NodeAddresses
-from keepclose.proxy.settings import DetectLocalMode, ProxySettings, family_of_range
+from keepclose.proxy.settings import (
+    NODE_PORT_KEYWORDS,
+    DetectLocalMode,
+    ProxySettings,
+    family_of_range,
+)
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, RulesetSettings
+
+_RTM_GETADDR: Final = 22
+_RTM_NEWADDR: Final = 20
+_NLMSG_DONE: Final = 3
+_NLMSG_ERROR: Final = 2
+_NLM_F_REQUEST_DUMP: Final = 0x301
+_IFA_ADDRESS: Final = 1
+_IFA_LOCAL: Final = 2
+_HEADER: Final = struct.Struct("=IHHII")
+_ADDRESS: Final = struct.Struct("=BBBBI")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+
+
+def ranges_of(
+    configured: Iterable[str], addresses: NodeAddresses, family: str
+) -> tuple[str, ...] | None:
+    """Return the ranges of the family at which node ports answer; None means everywhere."""
+    texts: list[str] = []
+    for text in configured:
+        if text == "primary":
+            texts += [
+                f"{one}/{ip_address(one).max_prefixlen}"
+                for one in addresses.ips.values()
+                if not ip_address(one).is_loopback
+            ]
+        else:
+            texts += NODE_PORT_KEYWORDS.get(text, (text,))
+    found = [text for text in texts if family_of_range(text) == family]
+    if not found or any(ip_network(text, strict=False).prefixlen == 0 for text in found):
+        return None
+    return tuple(found)
+
+
+def addresses_within(ranges: Iterable[str], addresses: Iterable[str]) -> tuple[str, ...]:
+    """Return the addresses that lie in one of the ranges, in order, loopback left out."""
+    networks = [ip_network(text, strict=False) for text in ranges]
+    found = {ip_address(text) for text in addresses}
+    kept = [
+        one for one in found if not one.is_loopback and any(one in network for network in networks)
+    ]
+    return tuple(str(one) for one in sorted(kept, key=int))
+
+
+def read_interface_addresses(family: str) -> tuple[str, ...]:
+    """Return the addresses of all interfaces in the thread's network; none if that fails."""
+    number = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}[family]
+    found: list[str] = []
+    with suppress(OSError), _open() as one:
+        body = _ADDRESS.pack(number, 0, 0, 0, 0)
+        size = _HEADER.size + len(body)
+        one.send(_HEADER.pack(size, _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + body)
+        while True:
+            texts, is_last = _parse(one.recv(1 << 16), number)
+            found += texts
+            if is_last:
+                break
+    return tuple(found)
+
+
+def _open() -> socket.socket:
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    one.settimeout(2)
+    one.bind((0, 0))
+    return one
+
+
+def _parse(data: bytes, number: int) -> tuple[list[str], bool]:
+    """Return the addresses in one answer, and whether it was the last."""
+    found: list[str] = []
+    position = 0
+    while position + _HEADER.size <= len(data):
+        length, kind, *_ = _HEADER.unpack_from(data, position)
+        if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < _HEADER.size:
+            return found, True
+        if kind == _RTM_NEWADDR:
+            message = data[position + _HEADER.size : position + length]
+            attributes = _attributes(message[_ADDRESS.size :])
+            raw = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
+            if raw:
+                found.append(socket.inet_ntop(number, raw))
+        position += (length + 3) & ~3
+    return found, False
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    position = 0
+    while position + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, position)
+        if length < _ATTRIBUTE.size:
+            break
+        found[kind] = data[position + _ATTRIBUTE.size : position + length]
+        position += (length + 3) & ~3
+    return found
 
 
 def layout_of(

@@ -15,7 +15,7 @@ from keepclose.model.addresses import canonical
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.conntrack.stale_flows import AddressPort, CleanUp, ConntrackError, Frontends
 from keepclose.proxy.counters.metrics import Metrics
-from keepclose.proxy.healthchecks import HealthChecks
+from keepclose.proxy.health import HealthChecks
 from keepclose.proxy.port_selections import PortState, PortStates
 
 _log = structlog.get_logger(__name__)

@@ -21,19 +21,19 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.addresses import IPV4
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.dryrun import DryRunWriter
+from keepclose.proxy.conntrack.stale_flows import ConntrackSettings, SysctlError, set_sysctls
 from keepclose.proxy.health import HealthServer
 from keepclose.proxy.nft.requirements import COUNTED_POOLS, POOLS, find_missing
 from keepclose.proxy.nft.select_writer import (
     CannotProgramError,
+    DryRunWriter,
     WriterName,
     WriterSettings,
     choose_writer,
 )
 from keepclose.proxy.nft.writer import Family, NftWriter
-from keepclose.proxy.pages import Pages
 from keepclose.proxy.settings import COMPONENT, FAMILIES, ProxySettings
-from keepclose.proxy.sysctls import ConntrackSettings, SysctlError, set_sysctls
+from keepclose.proxy.status import Pages
 from keepclose.ruleset import cleanup_text
 from keepclose.ruleset.settings import RulesetSettings
 from keepclose.runtime.event_loop import until_signal

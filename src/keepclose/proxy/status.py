@@ -6,15 +6,22 @@ connections that the kernel counted, by the zone of the endpoint that they were 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
 
 import msgspec
+from aiohttp import web
 
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount, mode_label
+from keepclose.proxy.health import Listen, listen_here
 from keepclose.proxy.port_selections import PortState, ServiceState
+from keepclose.proxy.settings import ProxySettings
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
+
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_MODE: Final = "nftables"
 
 
 class EndpointStatus(msgspec.Struct, frozen=True, rename="camel"):
@@ -148,3 +155,72 @@ def _state(*, ready: bool, serving: bool, terminating: bool) -> str:
     if terminating:
         return "terminating, serving" if serving else "terminating"
     return "ready" if ready else "not ready"
+
+
+class Pages:
+    """The pages of one proxy."""
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        *,
+        metrics: Callable[[], bytes],
+        refresh: Callable[[], Awaitable[None]],
+        status: Callable[[str, str], ProxyStatus],
+        listen: Listen = listen_here,
+    ) -> None:
+        """Take who makes the pages; `refresh` reads what is counted in the kernel before."""
+        self._settings = settings
+        self._metrics = metrics
+        self._refresh = refresh
+        self._status = status
+        self._listen = listen
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port; raises OSError where that cannot be."""
+        listener = self._listen(host, port)
+        bound: int = listener.getsockname()[1]
+        app = web.Application()
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_get("/healthz", self._show_health)
+        app.router.add_get("/proxyMode", self._show_mode)
+        app.router.add_get("/configz", self._show_settings)
+        app.router.add_get("/debug/services.json", self._show_services)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, shutdown_timeout=1.0
+        )
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+        return bound
+
+    async def stop(self) -> None:
+        """Listen no more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _show_metrics(self, request: web.Request) -> web.Response:
+        del request
+        await self._refresh()
+        return web.Response(body=self._metrics(), headers={"Content-Type": _METRICS})
+
+    async def _show_health(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="ok")
+
+    async def _show_mode(self, request: web.Request) -> web.Response:
+        del request
+        return web.Response(text=_MODE)
+
+    async def _show_settings(self, request: web.Request) -> web.Response:
+        del request
+        return _json(self._settings)
+
+    async def _show_services(self, request: web.Request) -> web.Response:
+        await self._refresh()
+        query = request.query
+        return _json(self._status(query.get("namespace", ""), query.get("service", "")))
+
+
+def _json(value: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

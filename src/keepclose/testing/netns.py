@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from keepclose.proxy.listening import listen_here
+from keepclose.proxy.health import listen_here
 from keepclose.system.namespaces import enter_network
 
 T = TypeVar("T")

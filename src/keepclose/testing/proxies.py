@@ -30,8 +30,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.conntrack.stale_flows import CleanUp, ConntrackError, Frontends
-from keepclose.proxy.counters.kernel_counters import CounterReader
-from keepclose.proxy.elementcounts import Counts, ElementCount
+from keepclose.proxy.counters.kernel_counters import CounterReader, Counts, ElementCount
 from keepclose.proxy.nft.element_messages import encode_key
 from keepclose.proxy.nft.writer import Family, NftWriter
 from keepclose.proxy.settings import ProxySettings

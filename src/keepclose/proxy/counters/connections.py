@@ -21,9 +21,8 @@ import structlog
 
 from keepclose.kube.clock import Clock
 from keepclose.model.addresses import IPV4
-from keepclose.proxy.counters.kernel_counters import CounterReader
+from keepclose.proxy.counters.kernel_counters import CounterReader, Counts
 from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount
-from keepclose.proxy.elementcounts import Counts
 from keepclose.proxy.nft.element_messages import NoBinaryFormError, decode_key, encode_key
 from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import Family

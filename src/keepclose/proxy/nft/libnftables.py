@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from keepclose.kube.clock import Clock
-from keepclose.proxy.elementsocket import ElementSocket
+from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
     ElementsOf,
@@ -37,12 +39,80 @@ from keepclose.proxy.nft.writer import (
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.commands import Transaction
 
+_NETLINK_NETFILTER: Final = 12
+_NETLINK, _SHORT_ANSWERS = 270, 10
+_SEND_BUFFER_FORCED: Final = 32
+_ERROR: Final = 2
+_HEADER: Final = struct.Struct("=IHHII")
+# The kernel counts its own bookkeeping towards what a socket may hold.
+_SPARE_BYTES: Final = 1 << 16
 T = TypeVar("T")
 LIBRARY: Final = "libnftables.so.1"
 _JSON: Final = 1 << 4
 _TERSE: Final = 1 << 11
 # Contexts share tables that the library fills when one is made.
 _MAKING: Final = threading.Lock()
+
+
+class ElementSocket:
+    """Writes transactions of elements."""
+
+    def __init__(self) -> None:
+        """Open it in the namespace of the calling thread; raises OSError."""
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+        self._socket.bind((0, 0))
+        # A refusal need not repeat the whole message.
+        self._socket.setsockopt(_NETLINK, _SHORT_ANSWERS, 1)
+        self._room = 0
+
+    def write(self, transaction: Transaction) -> bool:
+        """Apply a transaction; False where it was not applied and has to be tried as text.
+
+        That is so for one that holds more than elements, and for one that the kernel refuses.
+        """
+        try:
+            batch = encode_batch(transaction)
+        except NoBinaryFormError:
+            return False
+        if not batch:
+            return False
+        try:
+            self._make_room(len(batch))
+            self._drain()
+            # NB: when this returns, the kernel has applied or refused the batch.
+            self._socket.send(batch)
+            return not self._drain()
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+    def _make_room(self, size: int) -> None:
+        if size + _SPARE_BYTES > self._room:
+            self._room = size + _SPARE_BYTES
+            try:
+                self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCED, self._room)
+            except PermissionError:
+                # In a user namespace the system's limit holds; it is enough for all but the first
+                # writes of many Services.
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._room)
+
+    def _drain(self) -> bool:
+        """Read all answers; return whether one of them is a refusal."""
+        is_refused = False
+        while True:
+            try:
+                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return is_refused
+            position = 0
+            while position + _HEADER.size + 4 <= len(data):
+                length, kind, *_ = _HEADER.unpack_from(data, position)
+                (code,) = struct.unpack_from("=i", data, position + _HEADER.size)
+                is_refused = is_refused or (kind == _ERROR and code != 0)
+                position += max(_HEADER.size, (length + 3) & ~3)
 
 
 class Context:

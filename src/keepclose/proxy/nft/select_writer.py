@@ -18,13 +18,55 @@ from keepclose.kube.clock import Clock
 from keepclose.proxy.nft.libnftables import LIBRARY, LibnftablesWriter
 from keepclose.proxy.nft.nft_command import PROGRAM, NftCommandWriter
 from keepclose.proxy.nft.requirements import find_missing, find_obstacles, judge_nft
-from keepclose.proxy.nft.writer import DEFAULT_LIMIT, Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import (
+    DEFAULT_LIMIT,
+    ElementsOf,
+    Failure,
+    Family,
+    NftError,
+    NftWriter,
+)
 
 WriterName = Literal["auto", "libnftables", "nft"]
 SKIP_KERNEL_VERSION: Final = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
 BOTH: Final[tuple[Family, ...]] = ("ip", "ip6")
 
 _log = structlog.get_logger(__name__)
+
+
+class DryRunWriter:
+    """Stands in for an NftWriter."""
+
+    def __init__(self, show: Callable[[str], None], *, reader: NftWriter | None = None) -> None:
+        self._show = show
+        self._reader = reader
+
+    async def apply(self, text: str) -> None:
+        """Show the transaction."""
+        self._show(text)
+
+    async def check(self, text: str) -> None:
+        """Find nothing wrong."""
+
+    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+        """Return the table as it is; raises NftError (NOT_FOUND) where nobody can read it."""
+        return await self._readable().list_table(family, table, terse=terse)
+
+    async def list_elements(
+        self, kind: ElementsOf, family: Family, table: str, *, name: str
+    ) -> bytes:
+        """Return a set or map as it is; raises NftError (NOT_FOUND) where nobody can read it."""
+        return await self._readable().list_elements(kind, family, table, name=name)
+
+    async def close(self) -> None:
+        """Close the reader."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    def _readable(self) -> NftWriter:
+        if self._reader is None:
+            raise NftError("nobody can read it", failure=Failure.NOT_FOUND)
+        return self._reader
 
 
 class CannotProgramError(Exception):
