@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.cluster.control import ControlServer, Handler, Tell
-from keepclose.lab.refusals import LabRefusal
 from keepclose.model.json_values import JsonObject
 
 Reply = JsonObject | LabRefusal

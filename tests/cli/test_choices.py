@@ -19,8 +19,8 @@ from keepclose.cli.choices import (
     Writer,
 )
 from keepclose.cli.labcalls import DEFAULT_DIR
-from keepclose.cluster.components import ROLES
 from keepclose.lab.cluster.data_dir import DEFAULT_HOME
+from keepclose.lab.cluster.process_keeper import ROLES
 from keepclose.lab.traffic.targets import Via
 from keepclose.proxy.nft.select_writer import WriterName
 from keepclose.proxy.settings import DetectLocalMode

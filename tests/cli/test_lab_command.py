@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from keepclose.cli.lab import app
 from keepclose.cli.labcalls import name_program
-from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.access import LabRefusal
 
 FAILED = {"nodes": ["n1", "n2"], "changed": ["n1"], "unready": ["default/web"], "is_noticed": True}
 CUT = {"nodes": ["n1"], "changed": ["n1"], "unready": [], "is_noticed": False}

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from keepclose.cli.lab import app
 from keepclose.cli.lab_slo import render_table
-from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.access import LabRefusal
 
 
 def a_row(policy: str, traffic: str, *, role: str = "", **more: Any) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from test_traffic_table import REPORT
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.traffic import traffic
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.cluster.control import ControlServer, Tell
-from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.traffic.report import TrafficReport
 from keepclose.model.json_values import JsonObject
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from keepclose.cluster.calling import CallError, call
 from keepclose.kube.errors import (
     Conflict,
     ConnectionRefused,
@@ -16,8 +15,8 @@ from keepclose.kube.errors import (
     ServerError,
     TimedOut,
 )
-from keepclose.lab.cluster.control import ControlServer, Handler, Tell
-from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.access import LabRefusal
+from keepclose.lab.cluster.control import CallError, ControlServer, Handler, Tell, call
 
 JsonObject = dict[str, Any]
 

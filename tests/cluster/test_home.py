@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.cluster.holders import identify_self, parse_holder
 from keepclose.lab.cluster.data_dir import (
     BusyError,
     ClusterState,
@@ -20,7 +19,9 @@ from keepclose.lab.cluster.data_dir import (
     claim_home,
     clear_free,
     holder_of,
+    identify_self,
     is_held,
+    parse_holder,
 )
 
 STATE = ClusterState(7, "https://127.0.0.1:6443", "/k", {"zone-a": ["n1"]}, True)

@@ -22,7 +22,7 @@ from keepclose.cli.startup import log_to_standard_error
 from keepclose.lab.cluster.process_keeper import Keeper
 from keepclose.lab.cluster.fork_server import Nursery
 from keepclose.lab.cluster.programs import ApiServerProgram, ControllerProgram, ProgramError
-from keepclose.cluster.layout import LAB_GATES
+from keepclose.lab.cluster.programs import LAB_GATES
 
 directory, port = Path(sys.argv[1]), int(sys.argv[2])
 nursery = Nursery.open(log_to_standard_error)

@@ -12,12 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.cluster.components import Components
-from keepclose.cluster.layout import LAB_GATES, Layout
 from keepclose.lab.cluster.data_dir import Home
 from keepclose.lab.cluster.fork_server import Ended, Event, Lost, Nursery, Ready
-from keepclose.lab.cluster.process_keeper import Keeper
-from keepclose.lab.cluster.programs import ControllerProgram, Program, ProgramError, ProxyProgram
+from keepclose.lab.cluster.process_keeper import Components, Keeper
+from keepclose.lab.cluster.programs import (
+    LAB_GATES,
+    ControllerProgram,
+    Layout,
+    Program,
+    ProgramError,
+    ProxyProgram,
+)
 from keepclose.model.gates import Gate
 
 ONE = ControllerProgram("/none", LAB_GATES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.cluster.layout import LAB_GATES, Layout, zone_name
+from keepclose.lab.cluster.programs import LAB_GATES, Layout, zone_name
 from keepclose.model.gates import EXCLUSIVE_PAIRS, Gate
 
 _TOO_MANY = "more than 200 nodes do not fit on one machine"

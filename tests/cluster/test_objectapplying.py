@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from keepclose.cluster.applying import Applier, ApplyError, flaw_of
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import NODES, SERVICES
+from keepclose.lab.cluster.readiness import Applier, ApplyError, flaw_of
 from keepclose.testing.api_server import serving
 
 SERVICE: dict[str, Any] = {

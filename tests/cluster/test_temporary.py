@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.cluster.temporary import TemporaryError, temporary_cluster
+from keepclose.lab.cluster.launch import TemporaryError, temporary_cluster
 
 
 def test_what_keeps_a_cluster_from_starting(

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.cluster.layout import LAB_GATES
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import SERVICES
 from keepclose.lab.cluster.control import ControlServer, Tell
+from keepclose.lab.cluster.programs import LAB_GATES
 from keepclose.lab.cluster.tour import Forecast, Sight, Tour, TourError, forecast
 from keepclose.lab.cluster.tour_steps import STEPS, Change, Promise, Request, Step, distribute
 from keepclose.lab.traffic.report import Busiest, Row, TrafficReport

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keepclose.cluster.calling import call
+from keepclose.lab.cluster.control import call
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.system.namespaces import make_namespace
 

@@ -9,15 +9,15 @@ import msgspec
 from fuzzbounds import require
 from fuzzobjects import OBJECTS
 
-from keepclose.lab.images import find_image_flaw
 from keepclose.lab.kubelet.container_modes import (
+    find_image_flaw,
     mode_of,
     ports_of,
     pre_stop_seconds,
     seconds_until_ready,
 )
 from keepclose.lab.kubelet.pod_specs import KubeletPod
-from keepclose.lab.resourcefit import pod_requests
+from keepclose.lab.workloads.node_fit import pod_requests
 from keepclose.lab.workloads.pods import WorkloadPod, available_in, rank_for_deletion
 from keepclose.model.decoding import Rejected, convert_as
 

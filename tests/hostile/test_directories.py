@@ -15,7 +15,7 @@ import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.credentials import Tokens
-from keepclose.cluster.calling import CallError, call
+from keepclose.lab.cluster.control import CallError, call
 from keepclose.lab.cluster.data_dir import ClusterState, Home, HomeError, claim_home, is_held
 from keepclose.system.private_files import (
     BrokenFileError,

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.schema.scalars import Unread, store_quantity
-from keepclose.lab.revisions import number_in
-from keepclose.lab.workloads.rolling_update import resolve_share
+from keepclose.lab.workloads.rolling_update import number_in, resolve_share
 from keepclose.model.json_values import (
     DEPTH_MAX,
     INT64_MAX,

@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.cluster.ending import StillRunningError, end_cluster
-from keepclose.cluster.holders import (
+from keepclose.lab.cluster.data_dir import (
     Holder,
+    Home,
     NotRunningError,
+    claim_home,
+    holder_of,
     identify_self,
     parse_holder,
     send_signal,
 )
-from keepclose.lab.cluster.data_dir import Home, claim_home, holder_of
+from keepclose.lab.cluster.launch import StillRunningError, end_cluster
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.cluster.layout import Layout
 from keepclose.kube.requests import NODES
-from keepclose.lab.replicasets import BURST_REPLICAS, plan_replica_set
+from keepclose.lab.cluster.programs import Layout
 from keepclose.lab.workloads import replicasets
 from keepclose.lab.workloads.daemonsets import BURST_PODS, plan_daemon_set
 from keepclose.lab.workloads.pods import PodStatus, WorkloadPod
+from keepclose.lab.workloads.replicasets import BURST_REPLICAS, plan_replica_set
 from keepclose.lab.workloads.rolling_update import (
     MOST_REPLICAS,
     deployment_bounds,

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 from labobjects import NOW, a_pod
 
-from keepclose.lab.replicasets import plan_replica_set
-from keepclose.lab.revisions import size_annotations
 from keepclose.lab.workloads.deployments import plan_deployment
 from keepclose.lab.workloads.pods import WorkloadPod
-from keepclose.lab.workloads.rolling_update import deployment_bounds
+from keepclose.lab.workloads.replicasets import plan_replica_set
+from keepclose.lab.workloads.rolling_update import deployment_bounds, size_annotations
 from keepclose.lab.workloads.types import Deployment, ReplicaSet
 
 replace = msgspec.structs.replace

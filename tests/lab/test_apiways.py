@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepclose.kube.clock import SystemClock
-from keepclose.lab.apiways import await_return
+from keepclose.lab.faults.injector import await_return
 
 
 class Way:

@@ -9,10 +9,10 @@ import pytest
 
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import NODES
-from keepclose.lab.binding import Binder
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.scheduler import Binder
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import serving
 from keepclose.testing.controllers import World, opened

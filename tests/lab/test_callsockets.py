@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.lab.callsockets import MOST_OPEN, find_room, open_sockets
+from keepclose.lab.traffic.connections import MOST_OPEN, find_room, open_sockets
 
 
 def test_datagrams_get_ports_in_a_row() -> None:

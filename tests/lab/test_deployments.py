@@ -12,9 +12,14 @@ from labobjects import NOW, a_deployment, a_pod, a_replica_set, stamp
 from msgspec.structs import replace
 from simulation import Simulation
 
-from keepclose.lab.revisions import DESIRED_REPLICAS, MAX_REPLICAS, REVISION, template_hash
 from keepclose.lab.workloads.deployments import plan_deployment
 from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.lab.workloads.rolling_update import (
+    DESIRED_REPLICAS,
+    MAX_REPLICAS,
+    REVISION,
+    template_hash,
+)
 from keepclose.lab.workloads.types import Deployment, ReplicaSet, Strategy
 
 OLD = "web:0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from labobjects import a_pod
 
-from keepclose.lab.draining import sort_pods
+from keepclose.lab.faults.node_states import sort_pods
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.model.meta import OwnerReference
 

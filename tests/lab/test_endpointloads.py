@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from keepclose.lab.endpointloads import expect_most, find_loads, is_beyond_chance
+from keepclose.lab.traffic.answers import expect_most, find_loads, is_beyond_chance
 
 Sources = Sequence[tuple[int, dict[str, float]]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.lab.images import find_image_flaw
+from keepclose.lab.kubelet.container_modes import find_image_flaw
 
 DIGEST = "sha256:" + "0f" * 32
 

@@ -16,8 +16,7 @@ from kubeletbed import KubeletBed, is_ready, kubelets_of
 from keepclose.lab.kubelet.container_modes import DEFAULT_PORTS, PodPorts, Port
 from keepclose.lab.kubelet.kubelets import PodPlace
 from keepclose.lab.kubelet.pod_networks import UnderlayNetwork
-from keepclose.lab.kubelet.pod_servers import Answers
-from keepclose.lab.listeners import Listener, open_listener
+from keepclose.lab.kubelet.pod_servers import Answers, Listener, open_listener
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.underlay import Underlay
 from keepclose.model.meta import NamespacedName

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from labobjects import a_pod
 
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_states import describe_nodes, find_node, find_nodes
 from keepclose.lab.faults.node_status import UNREACHABLE, ZONE_ANNOTATION, MarkedNode
-from keepclose.lab.refusals import LabRefusal
 from keepclose.model.well_known import ZONE_LABEL
 
 

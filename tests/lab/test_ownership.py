@@ -5,7 +5,7 @@ from __future__ import annotations
 from labobjects import a_pod, a_replica_set, stamp
 from msgspec.structs import replace
 
-from keepclose.lab.ownership import Claims, sort_claims
+from keepclose.lab.workloads.expectations import Claims, sort_claims
 
 
 def test_claims() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.lab.places import enter_command, find_place, is_mapped
-from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.access import LabRefusal
+from keepclose.lab.cluster.handlers import enter_command, find_place, is_mapped
 
 FDS = {
     "outside": 3,

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from keepclose.kube.client import Client
 from keepclose.kube.transport.retries import Retries
-from keepclose.lab.podgc import QUARANTINE_S, PodCollector
 from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.pod_writes import QUARANTINE_S, PodCollector
 from keepclose.lab.workloads.pods import PODS, PodStatus
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from keepclose.lab.kubelet.pod_specs import KubeletPod
-from keepclose.lab.podreasons import explain_pod, explain_unready
+from keepclose.lab.traffic.failure_causes import explain_pod, explain_unready
 
 READY: dict[str, Any] = {"conditions": [{"type": "Ready", "status": "True"}]}
 UNREADY = {"type": "Ready", "status": "False", "message": "containers with unready status: [main]"}

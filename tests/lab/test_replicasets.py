@@ -6,8 +6,8 @@ import pytest
 from labobjects import NOW, a_pod, a_replica_set, stamp
 from msgspec.structs import replace
 
-from keepclose.lab.replicasets import failure_to_create, plan_replica_set
 from keepclose.lab.workloads.pods import DELETION_COST, WorkloadPod, rank_for_deletion
+from keepclose.lab.workloads.replicasets import failure_to_create, plan_replica_set
 from keepclose.lab.workloads.types import ReplicaSetStatus
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from labobjects import a_node, a_pod
 
-from keepclose.lab.resourcefit import pod_requests
+from keepclose.lab.workloads.node_fit import pod_requests
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.scheduler import Placement, place_pods
 from keepclose.model.workload import Node

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from labobjects import a_deployment, a_replica_set, template
 
-from keepclose.lab.revisions import (
+from keepclose.lab.workloads.rolling_update import (
     REVISION,
     current_annotations,
     find_current,

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_status import UNREACHABLE, MarkedNode
 from keepclose.lab.network.underlay import Underlay
-from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.slo.measurement import Moment, SloRequest, choose_nodes, handle_slo, plan_trouble
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import ZONE_LABEL

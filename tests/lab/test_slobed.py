@@ -11,8 +11,8 @@ from troublebed import ZONES, Bed, troubled
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import NAMESPACES, SERVICES
+from keepclose.lab.slo.figures import MARK, list_policies
 from keepclose.lab.slo.setup import SloBed
-from keepclose.lab.slopolicies import MARK, list_policies
 from keepclose.lab.workloads.pods import PODS
 from keepclose.model.gates import FeatureGates, Gate
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from keepclose.lab.slo.figures import Sample
-from keepclose.lab.sloload import Way, keep_connecting, probe, until_steady
+from keepclose.lab.slo.measurement import Way, keep_connecting, probe, until_steady
 from keepclose.lab.traffic.answers import Answer, Failure
 from keepclose.lab.traffic.connections import Caller
 from keepclose.system.namespaces import NetworkError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.slopolicies import (
+from keepclose.lab.access import LabRefusal
+from keepclose.lab.slo.figures import (
     list_policies,
     make_daemon_set,
     make_deployment,

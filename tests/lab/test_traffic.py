@@ -13,9 +13,8 @@ from trafficbeds import JsonObject, TrafficBed, traffic_bed
 
 from keepclose.kube.errors import AlreadyExists
 from keepclose.kube.requests import PODS, SERVICES
-from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.traffic.run import handle_traffic
-from keepclose.lab.view import LabView
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b", "n4": "zone-c"}

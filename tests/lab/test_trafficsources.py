@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.network.addresses import node_addresses
 from keepclose.lab.network.underlay import NodePlace, Place, Underlay
-from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.traffic.targets import choose_target, read_request
-from keepclose.lab.trafficsources import Source, find_sources, share_out
+from keepclose.lab.traffic.targets import (
+    Source,
+    choose_target,
+    find_sources,
+    read_request,
+    share_out,
+)
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import (
     LoadBalancerIngress,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keepclose.kube.requests import SERVICES
-from keepclose.lab.refusals import LabRefusal
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.traffic.targets import (
     TrafficRequest,
     Via,

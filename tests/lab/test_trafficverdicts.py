@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.lab.traffic.answers import Answer, Failure, Result
-from keepclose.lab.traffic.expected_shares import Expectation
-from keepclose.lab.trafficverdicts import find_fault, is_unlikely
+from keepclose.lab.traffic.expected_shares import Expectation, find_fault, is_unlikely
 from keepclose.routing.selection import PacketVerdict
 
 HALVES = Expectation({"a": 0.5, "b": 0.5}, PacketVerdict.NONE, ())

@@ -10,9 +10,9 @@ import pytest
 from troublebed import Bed, NotedLinks, troubled
 
 from keepclose.kube.errors import ConnectionRefused
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.handlers import HANDLERS
 from keepclose.lab.faults.injector import Troubles
-from keepclose.lab.refusals import LabRefusal
 from keepclose.system.namespaces import NetworkError
 
 

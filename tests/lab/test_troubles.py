@@ -10,10 +10,10 @@ import pytest
 from troublebed import Bed, troubled
 
 from keepclose.kube.requests import NODES
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.injector import Drain, Failure, Healing
 from keepclose.lab.faults.node_states import NodeState
 from keepclose.lab.faults.node_status import CORDON_ANNOTATION, UNREACHABLE, ZONE_ANNOTATION
-from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.workloads.pods import PODS
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.system.namespaces import NetworkError

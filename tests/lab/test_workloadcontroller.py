@@ -13,12 +13,12 @@ import pytest
 
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import EVENTS, NODES
-from keepclose.lab.revisions import REVISION, template_hash
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pod_writes import PodWriter
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
+from keepclose.lab.workloads.rolling_update import REVISION, template_hash
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, Deployment
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName

@@ -12,12 +12,12 @@ from typing import Any, cast
 import msgspec
 
 from keepclose.kube.requests import PODS
+from keepclose.lab.access import LabView
 from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.traffic.connections import Inside
 from keepclose.lab.traffic.report import TrafficReport
 from keepclose.lab.traffic.run import handle_traffic
-from keepclose.lab.view import LabView
 from keepclose.model.gates import FeatureGates
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.select_writer import WriterSettings, choose_writer

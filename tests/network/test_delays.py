@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.lab.network.addresses import node_addresses
-from keepclose.network.delays import delay_lines
+from keepclose.lab.network.links import delay_lines
 from keepclose.system.namespaces import NetworkError
 
 FAR, FARTHER = node_addresses(2), node_addresses(3)

@@ -28,7 +28,7 @@ def demo(
     as promised, 2 no cluster could be started, 130 stopped.
     """
     from keepclose.cli.render.screen import Screen
-    from keepclose.cluster.temporary import TemporaryError
+    from keepclose.lab.cluster.launch import TemporaryError
     from keepclose.lab.cluster.tour import TourError
 
     console = Screen()
@@ -46,7 +46,7 @@ def demo(
 def _guide(console: Screen, *, is_asking: bool) -> bool:
     """Take all steps and return whether traffic was as expected in each."""
     from keepclose.cli.render import demo as screen
-    from keepclose.cluster.temporary import temporary_cluster
+    from keepclose.lab.cluster.launch import temporary_cluster
     from keepclose.lab.cluster.tour import Tour
     from keepclose.lab.cluster.tour_steps import STEPS
 

@@ -223,8 +223,8 @@ def execute(
     Outside is a host that is no node. Files and processes are those of this machine. Exit codes:
     those of the command, 3 no such place, 4 no cluster runs, 5 no packets or no rights.
     """
-    from keepclose.lab.places import enter_command, find_place
-    from keepclose.lab.refusals import LabRefusal
+    from keepclose.lab.access import LabRefusal
+    from keepclose.lab.cluster.handlers import enter_command, find_place
     from keepclose.system.namespaces import search_path
 
     places = ask(data_dir, "places")

@@ -38,7 +38,7 @@ def ask(
     on_tell: Callable[[JsonObject], None] = tell_nobody,
 ) -> JsonObject:
     """Return what the lab answers; ends the command with the lab's words when it refuses."""
-    from keepclose.cluster.calling import CallError, call
+    from keepclose.lab.cluster.control import CallError, call
 
     try:
         return call(data_dir, do, params or {}, on_tell=on_tell)

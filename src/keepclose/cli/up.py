@@ -22,8 +22,8 @@ from keepclose.model.json_values import JsonObject
 
 if TYPE_CHECKING:
     from keepclose.cli.manifests.documents import Draft, Flaw
-    from keepclose.cluster.layout import Layout
     from keepclose.lab.cluster.data_dir import ClusterState, Home
+    from keepclose.lab.cluster.programs import Layout
     from keepclose.lab.cluster.supervisor import ClusterSettings, Step
     from keepclose.model.gates import FeatureGates
 
@@ -74,7 +74,7 @@ def up(
     """
     from msgspec.structs import replace
 
-    from keepclose.cluster.layout import LAB_GATES, Layout
+    from keepclose.lab.cluster.programs import LAB_GATES, Layout
 
     layout = Layout(zones, nodes_per_zone)
     flaws = layout.flaws()
@@ -110,8 +110,8 @@ def down(
 
     Exit codes: 0 nothing runs any more, 1 it could not be stopped.
     """
-    from keepclose.cluster.ending import StillRunningError, end_cluster
     from keepclose.lab.cluster.data_dir import HomeError
+    from keepclose.lab.cluster.launch import StillRunningError, end_cluster
 
     home = _home(data_dir)
     began = time.monotonic()
@@ -248,7 +248,7 @@ def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
     Ends the command at the first flaw.
     """
     from keepclose.cli.manifests.documents import Draft, read_documents
-    from keepclose.cluster.applying import flaw_of
+    from keepclose.lab.cluster.readiness import flaw_of
 
     if not paths:
         texts = {"demo": files("keepclose.lab.cluster").joinpath("demo.yaml").read_text("utf-8")}

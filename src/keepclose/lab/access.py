@@ -6,9 +6,37 @@ A running lab has all of it; tests bring their own. Nothing here does anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from keepclose.kube.client import Client
+from keepclose.lab.kubelet.kubelets import Kubelets
+from keepclose.lab.network.relays import Relay
+from keepclose.lab.network.underlay import Underlay
+from keepclose.model.gates import FeatureGates
+
+
+class LabRefusal(Exception):  # noqa: N818 - a refusal is no error of the lab
+    """Why the lab does not do what it was asked; `code` is the command's exit code."""
+
+    def __init__(self, text: str, *, code: int = 2) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class LabView(NamedTuple):
+    """A running lab."""
+
+    client: Client
+    """With the rights of the administrator."""
+    kubelets: Kubelets
+    gates: FeatureGates
+    """Of the proxies, which decide where packets go."""
+    underlay: Underlay | None
+    """None when no packets can be sent here."""
+    no_packets: str
+    """Why not, or ""."""
+    relays: dict[str, Relay]
+    """By node: how its proxy reaches the API server."""
 
 
 class Links(Protocol):

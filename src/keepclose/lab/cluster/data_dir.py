@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.cluster.holders import Holder, identify_self, parse_holder
 from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
+# In /proc/PID/stat, counted from behind the name in parentheses: the 22nd field of all.
+_START_FIELD: Final = 19
+_MOST_DIGITS: Final = 20
 DEFAULT_HOME: Final = Path("~/.keepclose")
 _MARK: Final = "made-by-keepclose-up"
 LOCK: Final = "lab.lock"
@@ -28,6 +31,55 @@ _SOCKET: Final = "lab.sock"
 _LOGS: Final = "logs"
 _PASSING: Final = (_STATE, _SOCKET, LOCK)
 _LOOK_S: Final = 0.3
+
+
+class Holder(NamedTuple):
+    """A process, by its number and the time at which it started."""
+
+    pid: int
+    started: int
+
+
+class NotRunningError(Exception):
+    """The process has ended; another may have its number."""
+
+
+def identify_self() -> bytes:
+    """Return what `parse_holder` reads, about this process."""
+    return f"{os.getpid()} {_start_of(os.getpid())}\n".encode()
+
+
+def parse_holder(content: bytes) -> Holder | None:
+    """Return the process that is named, or None where none is named in full."""
+    words = content.decode("ascii", "replace").split()
+    are_numbers = all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in words)
+    if len(words) != 2 or not are_numbers or int(words[0]) <= 1:
+        return None
+    return Holder(int(words[0]), int(words[1]))
+
+
+def send_signal(holder: Holder, number: signal.Signals) -> None:
+    """Send the process a signal; raises NotRunningError, and PermissionError for one of others."""
+    try:
+        descriptor = os.pidfd_open(holder.pid)
+    except OSError:
+        raise NotRunningError from None
+    try:
+        # NB: read after it was opened, so that the number cannot pass on in between.
+        if _start_of(holder.pid) != holder.started:
+            raise NotRunningError
+        signal.pidfd_send_signal(descriptor, number)
+    except (FileNotFoundError, ProcessLookupError):
+        raise NotRunningError from None
+    finally:
+        os.close(descriptor)
+
+
+def _start_of(pid: int) -> int:
+    """Return when a process started; raises FileNotFoundError or ProcessLookupError."""
+    text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    # NB: the name may hold spaces and parentheses.
+    return int(text.rpartition(")")[2].split()[_START_FIELD])
 
 
 class HomeError(Exception):

@@ -8,26 +8,51 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
+import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final, NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
-from keepclose.cluster.applying import ApplyError
 from keepclose.kube.errors import KubeError
-from keepclose.lab.cluster.data_dir import ClusterState, HomeError, check_home, claim_home
-from keepclose.lab.cluster.fork_server import Nursery
+from keepclose.lab.cluster.data_dir import (
+    LOCK,
+    ClusterState,
+    Home,
+    HomeError,
+    NotRunningError,
+    check_home,
+    claim_home,
+    clear_free,
+    holder_of,
+    is_held,
+    send_signal,
+)
+from keepclose.lab.cluster.fork_server import Nursery, die_with_parent
 from keepclose.lab.cluster.programs import ProgramError
+from keepclose.lab.cluster.readiness import ApplyError
 from keepclose.lab.cluster.supervisor import ClusterSettings, Step, Supervisor
 from keepclose.lab.network.privilege import become_root, raise_file_limit, why_no_packets
 from keepclose.system.namespaces import NetworkError, search_path
 
 _REASONS: Final = (ProgramError, NetworkError, ApplyError, KubeError, OSError)
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ORDERLY_S: Final = 10.0
+_KILLED_S: Final = 5.0
+_LOOK_S: Final = 0.02
+_ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TEMPORARY_ORDERLY_S: Final = 15.0
+_ERROR: Final = "error: "
 
 
 class LaunchError(Exception):
@@ -168,3 +193,151 @@ def detach(work: Callable[[Callable[[], None]], int]) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+class StillRunningError(Exception):
+    """A cluster that cannot be ended, and why."""
+
+
+def end_cluster(home: Home) -> bool:
+    """Return whether a cluster ran here; afterwards none does, and its files are gone.
+
+    Raises StillRunningError and HomeError.
+    """
+    ran = is_held(home)
+    if ran:
+        _end_holder(home)
+    clear_free(home)
+    return ran
+
+
+def _end_holder(home: Home) -> None:
+    holder = holder_of(home)
+    if holder is None:
+        if not is_held(home):
+            return
+        raise StillRunningError(f"the cluster in {home.directory} is just starting; try again")
+    try:
+        send_signal(holder, signal.SIGTERM)
+        if not _await_end(home, _ORDERLY_S):
+            send_signal(holder, signal.SIGKILL)
+            if not _await_end(home, _KILLED_S):
+                raise StillRunningError(f"process {holder.pid} does not end")
+    except PermissionError:
+        raise StillRunningError(
+            f"the cluster in {home.directory} belongs to another user (process {holder.pid})"
+        ) from None
+    except NotRunningError:
+        if _await_end(home, _LOOK_S * 5):
+            # It has just ended by itself.
+            return
+        raise StillRunningError(
+            f"{home.directory / LOCK} names process {holder.pid}, which has ended, and is held by "
+            f"another; see who holds it: fuser {home.directory / LOCK}"
+        ) from None
+
+
+def _await_end(home: Home, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not is_held(home):
+            return True
+        # The lock tells only who asks.
+        time.sleep(_LOOK_S)
+    return False
+
+
+class TemporaryError(Exception):
+    """Why no cluster could be started; `code` is the command's exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@contextmanager
+def temporary_cluster(
+    *options: str, on_line: Callable[[str], None]
+) -> Iterator[tuple[Path, ClusterState]]:
+    """Run a cluster for as long as the context lasts; give its directory and its state.
+
+    `options` are those of `keepclose up`; `on_line` gets what that prints while it starts. Raises
+    TemporaryError, and KeyboardInterrupt at the first signal that ends a command. Only the main
+    thread can do this.
+    """
+    with _stopped_once():
+        directory = Path(tempfile.mkdtemp(prefix="keepclose-"))
+        process: subprocess.Popen[str] | None = None
+        try:
+            process = _start(directory, options)
+            yield directory, _await_ready(process, directory, on_line)
+        finally:
+            # Nothing may come between now and the end of what was made.
+            for number in _ENDS:
+                signal.signal(number, signal.SIG_IGN)
+            if process is not None:
+                _end(process)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _stopped_once() -> Iterator[None]:
+    def stop(_number: int, _frame: FrameType | None) -> NoReturn:
+        for number in _ENDS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in _ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(directory: Path, options: tuple[str, ...]) -> subprocess.Popen[str]:
+    # NB: without -P modules of the directory in which somebody happens to be would come first.
+    command = [sys.executable, "-P", "-m", "keepclose", "up"]
+    return subprocess.Popen(  # noqa: S603 - this very program
+        [*command, "--port", "0", "--data-dir", str(directory), *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        # NB: its marks are looked for, whatever the locale makes of them.
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        start_new_session=True,
+        # There are no threads yet, so that this is safe between fork and exec.
+        preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),  # noqa: PLW1509
+    )
+
+
+def _await_ready(
+    process: subprocess.Popen[str], directory: Path, on_line: Callable[[str], None]
+) -> ClusterState:
+    """Return when the cluster works: it says so in its directory before it prints the rest."""
+    assert process.stdout is not None  # noqa: S101 - asked for
+    home = Home(directory, is_kept=True)
+    said = ""
+    for line in process.stdout:
+        text = line.rstrip()
+        state = home.read_state()
+        if text.startswith(("✓", "!")):
+            on_line(text)
+        said = text or said
+        if state is not None:
+            return state
+    code = process.wait()
+    text = said.removeprefix(_ERROR) or "it said nothing"
+    raise TemporaryError(f"no cluster could be started: {text}", code if code > 0 else 1)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(_TEMPORARY_ORDERLY_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

@@ -17,27 +17,25 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from keepclose.cluster.applying import Applier, ApplyError
-from keepclose.cluster.components import Components
-from keepclose.cluster.layout import Layout
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import SERVICES
 from keepclose.kube.transport.retries import Retries
+from keepclose.lab.access import LabView
 from keepclose.lab.cluster.control import ControlServer
 from keepclose.lab.cluster.data_dir import ClusterState, Home
 from keepclose.lab.cluster.fork_server import Nursery
 from keepclose.lab.cluster.handlers import make_handlers
-from keepclose.lab.cluster.process_keeper import Keeper
-from keepclose.lab.cluster.readiness import Workloads, until_routed
+from keepclose.lab.cluster.process_keeper import Components, Keeper
+from keepclose.lab.cluster.programs import Layout
+from keepclose.lab.cluster.readiness import Applier, ApplyError, Workloads, until_routed
 from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodNetwork, UnderlayNetwork
 from keepclose.lab.network.addresses import node_addresses
 from keepclose.lab.network.underlay import Underlay
-from keepclose.lab.view import LabView
 from keepclose.lab.workloads.controller import WorkloadController
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import KUBERNETES_SERVICE

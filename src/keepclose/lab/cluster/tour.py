@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.cluster.calling import CallError, call
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
@@ -24,6 +23,7 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import Expired, KubeError, TransportError
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES, Kind
+from keepclose.lab.cluster.control import CallError, call
 from keepclose.lab.cluster.tour_steps import (
     NAMESPACE,
     SERVICE,

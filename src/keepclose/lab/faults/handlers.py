@@ -12,8 +12,8 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from keepclose.kube.errors import Invalid, KubeError
+from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.injector import Troubles
-from keepclose.lab.refusals import LabRefusal
 from keepclose.model.json_values import JsonObject
 from keepclose.system.namespaces import NetworkError
 

@@ -9,7 +9,7 @@ done twice, and be undone by `heal`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,20 +19,125 @@ from keepclose.kube.client import PatchType
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import format_time
-from keepclose.lab.access import TroubledLab
-from keepclose.lab.apiways import await_return
-from keepclose.lab.draining import delete_pods, sort_pods, wait_gone
+from keepclose.lab.access import ApiWay, LabRefusal, TroubledLab
 from keepclose.lab.faults import node_status
-from keepclose.lab.faults.node_states import NodeState, describe_nodes, find_node, find_nodes
+from keepclose.lab.faults.node_states import (
+    NodeState,
+    delete_pods,
+    describe_nodes,
+    find_node,
+    find_nodes,
+    sort_pods,
+    wait_gone,
+)
 from keepclose.lab.faults.node_status import NODES, MarkedNode
-from keepclose.lab.nodecuts import NodeCuts
-from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.json_values import JsonObject
+from keepclose.system.threads import finish, finish_in_thread
 
+PATIENCE_S: Final = 15.0
+WATCHES: Final = 4
+"""What a proxy watches: Services, slices, its node, ranges of cluster IPs."""
+_REST_S: Final = 0.05
+_SYNC_S: Final = 0.5
 _TRIES: Final = 5
 NEEDS_PACKETS: Final = 5
 """The exit code of what cannot be done without packets."""
+
+
+async def await_return(
+    ways: Mapping[str, ApiWay],
+    before: Mapping[str, int],
+    *,
+    clock: Clock,
+    on_wait: Callable[[list[str]], None],
+    patience_s: float = PATIENCE_S,
+) -> list[str]:
+    """Wait until nodes have as many connections as before; return those that are still away.
+
+    `on_wait` hears for whom, each time that this changes. Nodes without a way do not count.
+    """
+    began = clock.monotonic()
+    told: list[str] = []
+    while away := [
+        node
+        for node, count in before.items()
+        if node in ways and ways[node].connections < min(count, WATCHES)
+    ]:
+        if away != told:
+            told = away
+            on_wait(away)
+        if clock.monotonic() - began >= patience_s:
+            return away
+        await clock.sleep(_REST_S)
+    if told:
+        # What they learn from now on is in effect a moment later.
+        await clock.sleep(_SYNC_S)
+    return []
+
+
+class NodeCuts:
+    """The nodes that failed or were partitioned; one caller at a time."""
+
+    def __init__(self, lab: TroubledLab) -> None:
+        self._lab = lab
+        self.failed: set[str] = set()
+        self.partitioned: set[str] = set()
+        self._connections: dict[str, int] = {}
+
+    @property
+    def nodes(self) -> set[str]:
+        """All that are cut off."""
+        return self.failed | self.partitioned
+
+    def ways(self, node: str) -> list[str]:
+        """Return by which trouble a node was cut off, [] when it is not."""
+        ways = {"fail": self.failed, "partition": self.partitioned}
+        return [way for way, nodes in ways.items() if node in nodes]
+
+    def connections_before(self, nodes: Iterable[str]) -> dict[str, int]:
+        """Return how many connections to the API server nodes had before they were cut off."""
+        return {node: self._connections.get(node, 0) for node in nodes}
+
+    async def fail(self, node: str) -> None:
+        """Let a node die; one that was partitioned is cut off already. Raises NetworkError."""
+        if node not in self.partitioned:
+            await finish(self._cut(node, self.failed))
+        self.failed.add(node)
+        self.partitioned.discard(node)
+
+    async def partition(self, node: str) -> None:
+        """Cut a node off that is well; raises NetworkError."""
+        await finish(self._cut(node, self.partitioned))
+
+    async def mend(self, node: str) -> None:
+        """Undo the cut; the node counts as cut off until it is forgotten. Raises NetworkError."""
+        await finish(self._mend(node))
+
+    def forget(self, nodes: Iterable[str]) -> None:
+        """Take note that nodes are whole again."""
+        self.failed.difference_update(nodes)
+        self.partitioned.difference_update(nodes)
+
+    async def _mend(self, node: str) -> None:
+        underlay = self._lab.underlay
+        if underlay is not None:
+            # NB: one that was left to itself could undo a cut that is made later.
+            await finish_in_thread(lambda: underlay.mend(node))
+        if node in self._lab.relays:
+            await self._lab.relays[node].open()
+        self._lab.kubelets.recover(node)
+
+    async def _cut(self, node: str, mark: set[str]) -> None:
+        # NB: only the first step can be refused.
+        underlay = self._lab.underlay
+        if underlay is not None:
+            await finish_in_thread(lambda: underlay.cut(node))
+        mark.add(node)
+        self._lab.kubelets.fail(node)
+        if node in self._lab.relays:
+            self._connections[node] = self._lab.relays[node].connections
+            await self._lab.relays[node].hold()
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -13,14 +13,16 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 
 from keepclose.kube.event_recorder import format_time
-from keepclose.lab.images import (
+from keepclose.lab.kubelet.container_modes import (
     INVALID_NAME,
     NO_IMAGE,
     PULL_BACK_OFF,
     ImageFlaw,
+    Mode,
     find_image_flaw,
+    mode_of,
+    seconds_until_ready,
 )
-from keepclose.lab.kubelet.container_modes import Mode, mode_of, seconds_until_ready
 from keepclose.lab.kubelet.pod_specs import (
     ContainerSpec,
     ContainerState,

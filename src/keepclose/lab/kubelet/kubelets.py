@@ -29,11 +29,10 @@ from keepclose.lab.kubelet.container_modes import Mode, mode_of, ports_of
 from keepclose.lab.kubelet.container_runtime import Moment
 from keepclose.lab.kubelet.pod_networks import PodNetwork, PodPlace
 from keepclose.lab.kubelet.pod_runtime import Happening, PodLife
-from keepclose.lab.kubelet.pod_servers import Answers
+from keepclose.lab.kubelet.pod_servers import Answers, open_listener
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod
 from keepclose.lab.kubelet.pod_status import status_patch
-from keepclose.lab.listeners import open_listener
-from keepclose.lab.resourcefit import TOO_MANY_PODS, resource_refusals
+from keepclose.lab.workloads.node_fit import TOO_MANY_PODS, resource_refusals
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
 from keepclose.system.namespaces import NetworkError

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from keepclose.kube.cache import is_older
-from keepclose.lab.images import INVALID_NAME, PULL_BACK_OFF
-from keepclose.lab.kubelet.container_modes import pre_stop_seconds
+from keepclose.lab.kubelet.container_modes import INVALID_NAME, PULL_BACK_OFF, pre_stop_seconds
 from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
+from keepclose.lab.kubelet.pod_servers import Listener
 from keepclose.lab.kubelet.pod_specs import KubeletPod, KubeletStatus
 from keepclose.lab.kubelet.pod_status import report_status
-from keepclose.lab.listeners import Listener
 
 NEVER: Final = "Never"
 FIRST_RETRY_S: Final = 0.5

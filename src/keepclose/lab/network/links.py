@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -25,7 +26,7 @@ from keepclose.lab.network.addresses import (
     NodeAddresses,
     mac_address,
 )
-from keepclose.system.namespaces import Namespace, NetworkError
+from keepclose.system.namespaces import Namespace, NetworkError, make_namespace, search_path
 
 T = TypeVar("T")
 # Addresses can be used at once, without asking whether somebody else has them.
@@ -66,6 +67,13 @@ WIRE_LINES: Final = ("link add br0 type bridge mcast_snooping 0", "link set br0 
 _AT_ONCE: Final = 4
 # Links that are to go, because the kernel takes a whole group away as quickly as one.
 _DOOMED: Final = 7
+NO_DELAY_LINES: Final = ("qdisc delete dev eth0 root",)
+_MOST_DELAYS: Final = 15
+_PROBES: Final = (
+    ("qdisc add dev lo root netem delay 1ms", "netem (sch_netem)"),
+    ("qdisc replace dev lo root handle 1: prio", "prio (sch_prio)"),
+    ("filter add dev lo parent 1: protocol ip u32 match u32 0 0 flowid 1:1", "u32 (cls_u32)"),
+)
 
 
 def run_batch(namespace: Namespace, lines: Sequence[str], *, tool: str = "ip") -> None:
@@ -200,3 +208,51 @@ def _address_lines(addresses: Sequence[str], lengths: Sequence[int]) -> list[str
 
 def _neighbour_lines(addresses: Sequence[str], mac: str, link: str) -> list[str]:
     return [f"neighbour replace {one} lladdr {mac} dev {link}" for one in addresses]
+
+
+def delay_lines(delays: Iterable[tuple[NodeAddresses, float]]) -> list[str]:
+    """Return what `tc` does on a node to delay packets to others, by milliseconds.
+
+    Nothing where nobody is far away. Raises NetworkError with too many different delays: a prio
+    qdisc has sixteen bands, and one is for all that is not delayed.
+    """
+    groups: dict[str, list[NodeAddresses]] = {}
+    for node, milliseconds in delays:
+        if milliseconds > 0:
+            groups.setdefault(f"{milliseconds:.3f}ms", []).append(node)
+    if not groups:
+        return []
+    if len(groups) > _MOST_DELAYS:
+        raise NetworkError(f"{len(groups)} different delays from one node, {_MOST_DELAYS} at most")
+    bands = len(groups) + 1
+    # NB: a prio qdisc needs at least two bands and a map for all sixteen priorities.
+    lines = [f"qdisc add dev eth0 root handle 1: prio bands {bands} priomap{' 0' * 16}"]
+    for band, (delay, nodes) in enumerate(groups.items(), 2):
+        flow = f"1:{band:x}"
+        lines.append(f"qdisc add dev eth0 parent {flow} netem limit 100000 delay {delay}")
+        for node in nodes:
+            addresses = (f"{node.address}/32", f"{node.address6}/128")
+            for network in (*addresses, node.pod_cidr, node.pod_cidr6):
+                match = "ipv6 prio 2 u32 match ip6" if ":" in network else "ip prio 1 u32 match ip"
+                lines.append(
+                    f"filter add dev eth0 parent 1: protocol {match} dst {network} flowid {flow}"
+                )
+    return lines
+
+
+def check_delays() -> None:
+    """Try out delays in a namespace of their own; raises NetworkError where there are none."""
+    if shutil.which("tc", path=search_path()) is None:
+        raise NetworkError("tc is not installed (package iproute2)")
+    trial = make_namespace("trial")
+    try:
+        for line, kind in _PROBES:
+            try:
+                run_batch(trial, [line], tool="tc")
+            except NetworkError as error:
+                said = str(error)
+                if "unknown" in said or "No such file" in said:
+                    raise NetworkError(f"this kernel has no {kind}") from None
+                raise
+    finally:
+        trial.close()

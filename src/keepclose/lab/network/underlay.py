@@ -28,11 +28,14 @@ from keepclose.lab.network.addresses import (
 )
 from keepclose.lab.network.links import (
     CALLER_SETTINGS,
+    NO_DELAY_LINES,
     NODE_SETTINGS,
     PLACE_SETTINGS,
     WIRE_LINES,
     WIRE_SETTINGS,
     attach_lines,
+    check_delays,
+    delay_lines,
     detach_lines,
     do_at_once,
     load_balancer_lines,
@@ -46,7 +49,6 @@ from keepclose.lab.network.links import (
     run_batches,
     try_batches,
 )
-from keepclose.network.delays import NO_DELAY_LINES, check_delays, delay_lines
 from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
 
 Between = Callable[[str, str], float]

@@ -7,7 +7,8 @@ endpoints are restarted and moved. All policies meet the same trouble at the sam
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Annotated, Final, NamedTuple
@@ -15,16 +16,24 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from keepclose.kube.clock import Clock, SystemClock
+from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.faults.node_status import NODES, MarkedNode
 from keepclose.lab.network.underlay import Underlay
-from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.slo.figures import EXTERNAL, INTERNAL, Figures, Sample, judge, sum_up
+from keepclose.lab.slo.figures import (
+    EXTERNAL,
+    INTERNAL,
+    SOME,
+    Figures,
+    Policy,
+    Sample,
+    judge,
+    list_policies,
+    sum_up,
+    tell_choice,
+)
 from keepclose.lab.slo.setup import SloBed
-from keepclose.lab.sloload import Way, keep_connecting, until_steady
-from keepclose.lab.slopolicies import SOME, Policy, list_policies, tell_choice
-from keepclose.lab.traffic.answers import Answer, Result
-from keepclose.lab.traffic.connections import Caller
-from keepclose.lab.view import LabView
+from keepclose.lab.traffic.answers import Answer, Failure, Result
+from keepclose.lab.traffic.connections import Caller, connect_all
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.policy_validation import CLUSTER_POLICY
 from keepclose.model.service.types import Service
@@ -32,10 +41,102 @@ from keepclose.model.well_known import PREFER_SAME_ZONE
 from keepclose.system.namespaces import NetworkError
 from keepclose.system.threads import finish_in_thread
 
+PER_SECOND: Final = 240.0
+MOST_OPEN: Final = 1000
+_REST_S: Final = 0.2
 Tell = Callable[[JsonObject], None]
 RESTART_AT: Final = 0.1
 MOVE_AT: Final = 0.6
 _LEAST_NODES: Final = 2
+
+
+class Way(NamedTuple):
+    """From where, by which node, to which address."""
+
+    traffic: str
+    node: str
+    caller: Caller
+
+
+async def keep_connecting(
+    ways: Sequence[Way],
+    until: asyncio.Event,
+    *,
+    record: Callable[[Sample], object],
+    per_second: float = PER_SECOND,
+) -> None:
+    """Connect by all ways in turn until the event, and wait for the last answers.
+
+    `record` gets each connection when it is over.
+    """
+    clock = asyncio.get_running_loop().time
+    open_now: set[asyncio.Task[None]] = set()
+    due = clock()
+    try:
+        for way in itertools.cycle(ways):
+            await _sleep_until(due, clock(), until)
+            if until.is_set():
+                break
+            due = max(due + 1.0 / per_second, clock())
+            if len(open_now) < MOST_OPEN:
+                task = asyncio.create_task(_connect(way, clock, record))
+                open_now.add(task)
+                task.add_done_callback(open_now.discard)
+        if open_now:
+            await asyncio.wait(open_now)
+    finally:
+        for task in open_now:
+            task.cancel()
+
+
+async def probe(ways: Sequence[Way]) -> list[Result]:
+    """Return who answers by each way, asked once."""
+    results = await connect_all([way.caller for way in ways])
+    return [next(iter(counts), Failure.BROKEN) for counts in results]
+
+
+async def until_steady(
+    ways: Sequence[Way],
+    is_right: Callable[[Way, Result], bool],
+    *,
+    steady_s: float = 1.0,
+    patience_s: float = 30.0,
+) -> bool:
+    """Return whether all ways were right for some time without a break before patience ended."""
+    clock = asyncio.get_running_loop().time
+    began = right_since = clock()
+    while clock() - began < patience_s:
+        results = await probe(ways)
+        if not all(is_right(way, one) for way, one in zip(ways, results, strict=True)):
+            right_since = clock()
+        elif clock() - right_since >= steady_s:
+            return True
+        await asyncio.sleep(_REST_S)
+    return False
+
+
+async def _connect(
+    way: Way, clock: Callable[[], float], record: Callable[[Sample], object]
+) -> None:
+    began = clock()
+    try:
+        (result,) = await probe([way])
+    except (OSError, NetworkError):
+        # No socket could be made, or the place is gone: nobody got an answer.
+        result = Failure.BROKEN
+    record(Sample(way.traffic, way.node, result, clock() - began))
+
+
+async def _sleep_until(due: float, now: float, until: asyncio.Event) -> None:
+    """Sleep until it is time, or the event comes; always let others run."""
+    if due <= now:
+        await asyncio.sleep(0)
+        return
+    try:
+        async with asyncio.timeout(due - now):
+            await until.wait()
+    except TimeoutError:
+        pass
 
 
 class SloRequest(msgspec.Struct, frozen=True):

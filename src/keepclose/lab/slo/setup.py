@@ -18,11 +18,10 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError, NotFound
 from keepclose.kube.event_recorder import format_time
 from keepclose.kube.requests import NAMESPACES, SERVICES, Kind
-from keepclose.lab.draining import delete_pods
+from keepclose.lab.access import LabRefusal
+from keepclose.lab.faults.node_states import delete_pods
 from keepclose.lab.faults.node_status import NODES, cordon_patch, uncordon_patch
-from keepclose.lab.podmaking import name_pod
-from keepclose.lab.refusals import LabRefusal
-from keepclose.lab.slopolicies import (
+from keepclose.lab.slo.figures import (
     EVERYWHERE,
     MARK,
     Policy,
@@ -31,9 +30,8 @@ from keepclose.lab.slopolicies import (
     make_service,
     restart_patch,
 )
-from keepclose.lab.workloadreadiness import ready_count
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
-from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS
+from keepclose.lab.workloads.pods import PODS, WorkloadPod, name_pod
+from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, ready_count
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 

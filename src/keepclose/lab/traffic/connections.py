@@ -10,15 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
+import resource
 import socket
+import struct
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from keepclose.lab.callsockets import find_room, open_sockets
 from keepclose.lab.traffic.answers import Failure, Result, failure_of, read_datagram, read_http
 
+MOST_OPEN: Final = 2048
+# Open files that are left to the rest of the process.
+_SPARE_FILES: Final = 320
+_RESET: Final = struct.pack("ii", 1, 0)
+# NB: one row of ports for all runs of this process.
+_UDP_PORTS: Final = itertools.cycle(range(20000, 65536))
 T = TypeVar("T")
 PATIENCE: Final = 2.0
 """Seconds after which nobody answers; by then the kernel has asked twice."""
@@ -28,6 +37,47 @@ BATCH: Final = 64
 _SLOT_SECONDS: Final = 0.1
 _TICK: Final = 0.05
 _LONGEST_ANSWER: Final = 65536
+
+
+def find_room(least: int) -> int:
+    """Return how many sockets may be open at a time, so that files are left for the rest."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_OPEN
+    used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return max(least, min(MOST_OPEN, soft - used - _SPARE_FILES))
+
+
+def open_sockets(family: socket.AddressFamily, count: int, *, udp: bool) -> list[socket.socket]:
+    """Return new sockets that do not block; raises OSError, and then none is left open."""
+    made: list[socket.socket] = []
+    kind = socket.SOCK_DGRAM if udp else socket.SOCK_STREAM
+    try:
+        for _ in range(count):
+            one = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+            made.append(one)
+            if udp:
+                _bind_fresh(one)
+            else:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    except BaseException:
+        for one in made:
+            one.close()
+        raise
+    return made
+
+
+def _bind_fresh(one: socket.socket) -> None:
+    """Give a socket a port of its own that was not used for as long as possible."""
+    for _ in range(1000):
+        try:
+            one.bind(("", next(_UDP_PORTS)))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return
+    raise OSError(errno.EADDRINUSE, "no free port for UDP")
 
 
 class Inside(Protocol):

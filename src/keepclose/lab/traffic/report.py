@@ -14,10 +14,15 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.lab.endpointloads import expect_most, find_loads, is_beyond_chance
-from keepclose.lab.traffic.answers import Answer, Failure, Result
-from keepclose.lab.traffic.expected_shares import Expectation, Goal
-from keepclose.lab.trafficverdicts import is_unlikely
+from keepclose.lab.traffic.answers import (
+    Answer,
+    Failure,
+    Result,
+    expect_most,
+    find_loads,
+    is_beyond_chance,
+)
+from keepclose.lab.traffic.expected_shares import Expectation, Goal, is_unlikely
 from keepclose.routing.reasons import Reason
 
 Counts = dict[str, int]

@@ -18,11 +18,17 @@ import msgspec
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
+from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
-from keepclose.lab.refusals import LabRefusal
 from keepclose.lab.traffic.answers import Result
 from keepclose.lab.traffic.connections import connect_all
-from keepclose.lab.traffic.expected_shares import Expectation, PortGoals, expect, find_goals
+from keepclose.lab.traffic.expected_shares import (
+    Expectation,
+    PortGoals,
+    expect,
+    find_fault,
+    find_goals,
+)
 from keepclose.lab.traffic.failure_causes import (
     PodView,
     explain_ignored_wishes,
@@ -39,14 +45,13 @@ from keepclose.lab.traffic.report import (
 )
 from keepclose.lab.traffic.targets import (
     NOTHING,
+    Source,
     Target,
     choose_target,
     find_service,
+    find_sources,
     read_request,
 )
-from keepclose.lab.trafficsources import Source, find_sources
-from keepclose.lab.trafficverdicts import find_fault
-from keepclose.lab.view import LabView
 from keepclose.model.addresses import IPV6
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject

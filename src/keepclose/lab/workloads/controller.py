@@ -21,15 +21,13 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, KubeError
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.lab.binding import Binder
-from keepclose.lab.daemonsetsync import DaemonSetSync
-from keepclose.lab.deploymentsync import DeploymentSync
-from keepclose.lab.podgc import PodCollector
-from keepclose.lab.workloadnews import WAITING, WorkKey, WorkloadNews
-from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.caches import WAITING, WorkKey, WorkloadCaches, WorkloadNews
+from keepclose.lab.workloads.daemonsets import DaemonSetSync
+from keepclose.lab.workloads.deployments import DeploymentSync
 from keepclose.lab.workloads.expectations import Expectations
-from keepclose.lab.workloads.pod_writes import PodWriter
+from keepclose.lab.workloads.pod_writes import PodCollector, PodWriter
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
+from keepclose.lab.workloads.scheduler import Binder
 
 COMPONENT: Final = "keepclose-lab"
 WORKERS: Final = 4

@@ -9,17 +9,35 @@ the new one is available. OnDelete leaves old pods to whoever deletes them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from random import Random
 from typing import Final
 
 import msgspec
 
-from keepclose.lab.podmaking import daemon_spec, read_spec
-from keepclose.lab.revisions import template_hash
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import NotFound
+from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.lab.workloads.expectations import Expectations, settle_claims, sort_claims
 from keepclose.lab.workloads.node_fit import has_untolerated_taint, matches_affinity
-from keepclose.lab.workloads.pods import PodSpec, WorkloadPod, available_in, is_available
-from keepclose.lab.workloads.rolling_update import Bounds, daemon_bounds
-from keepclose.lab.workloads.types import DaemonSet, DaemonSetStatus
+from keepclose.lab.workloads.pod_writes import NewPod, PodWriter, patch_status
+from keepclose.lab.workloads.pods import (
+    PODS,
+    PodSpec,
+    WorkloadPod,
+    available_in,
+    daemon_spec,
+    is_available,
+    make_pod,
+    name_pod,
+    put_on_node,
+    read_pod,
+    read_spec,
+)
+from keepclose.lab.workloads.rolling_update import Bounds, daemon_bounds, template_hash
+from keepclose.lab.workloads.types import DAEMON_SETS, DaemonSet, DaemonSetStatus
+from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
 
 REVISION_LABEL: Final = "controller-revision-hash"
@@ -199,3 +217,66 @@ class _View:
     def _is_available(self, pod: WorkloadPod) -> bool:
         least = self._set.spec.min_ready_seconds
         return is_available(pod, min_ready_s=least, now=self._now)
+
+
+class DaemonSetSync:
+    """Carries out the plans of DaemonSets."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: WorkloadCaches,
+        *,
+        expectations: Expectations,
+        writer: PodWriter,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._client, self._caches = client, caches
+        self._expectations, self._writer = expectations, writer
+        self._clock, self._random = clock, random
+
+    async def sync(self, key: NamespacedName) -> float | None:
+        """Bring one DaemonSet forward; return when to look again though nothing changed."""
+        daemon_set = self._caches.daemon_sets.get(key)
+        if daemon_set is None:
+            return None
+        # NB: at the same moment as the pods; what is seen later must not count for either.
+        wait_s = self._expectations.wait_s(daemon_set.metadata.uid)
+        claims = sort_claims(
+            daemon_set,
+            self._caches.pods_of(daemon_set.metadata.uid),
+            self._caches.orphan_pods(key.namespace),
+        )
+        pods = await settle_claims(self._client, PODS, daemon_set, claims)
+        nodes = self._caches.nodes.all()
+        plan = plan_daemon_set(daemon_set, nodes, pods, now=self._clock.now())
+        await self._write_status(daemon_set, plan)
+        if wait_s is None:
+            if plan.creations:
+                await self._writer.create(daemon_set, self._new_pods(daemon_set, plan.creations))
+            if plan.deletions:
+                await self._writer.delete(daemon_set, plan.deletions)
+        return min((one for one in (wait_s, plan.recheck_s) if one is not None), default=None)
+
+    def _new_pods(self, daemon_set: DaemonSet, nodes: tuple[str, ...]) -> list[NewPod]:
+        labels = daemon_labels(daemon_set)
+        spec = daemon_spec(daemon_set.spec.template)
+        found: list[NewPod] = []
+        for node in nodes:
+            name = name_pod(daemon_set.metadata.name, self._random)
+            body = put_on_node(make_pod(daemon_set, name=name, labels=labels, spec=spec), node)
+            found.append(NewPod(body, read_pod(body) or WorkloadPod()))
+        return found
+
+    async def _write_status(self, daemon_set: DaemonSet, plan: DaemonSetPlan) -> None:
+        patch = patch_status(daemon_set.status, plan.status)
+        if patch is None:
+            return
+        meta = daemon_set.metadata
+        try:
+            await self._client.patch(
+                DAEMON_SETS, meta.name, patch, namespace=meta.namespace, subresource="status"
+            )
+        except NotFound:
+            return

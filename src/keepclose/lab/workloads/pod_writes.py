@@ -8,18 +8,68 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
 from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, NotFound, TransportError
-from keepclose.kube.event_recorder import EventRecorder
+from keepclose.kube.event_recorder import EventRecorder, format_time
+from keepclose.kube.requests import PatchType
+from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import DOUBT_S, Expectations
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
-from keepclose.lab.workloads.types import DaemonSet, ReplicaSet, reference_to
+from keepclose.lab.workloads.types import (
+    DaemonSet,
+    DaemonSetStatus,
+    DeploymentStatus,
+    ReplicaSet,
+    ReplicaSetStatus,
+    reference_to,
+)
 from keepclose.model.json_values import JsonObject
+from keepclose.model.meta import NamespacedName
 
+Status = DeploymentStatus | ReplicaSetStatus | DaemonSetStatus
+# The API shows these even when they are 0.
+_ALWAYS: Final = frozenset(
+    (
+        "currentNumberScheduled",
+        "desiredNumberScheduled",
+        "numberMisscheduled",
+        "numberReady",
+        "terminatingReplicas",
+    )
+)
+_ALWAYS_OF_REPLICA_SETS: Final = _ALWAYS | {"replicas"}
 T = TypeVar("T")
 AT_ONCE: Final = 16
+QUARANTINE_S: Final = 3.0
+"""For how long a node must be gone before its pods are deleted."""
+_DISRUPTED: Final = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "DeletionByPodGC",
+    "message": "PodGC: node no longer exists",
+}
+
+
+def patch_status(stored: Status, wanted: Status) -> JsonObject | None:
+    """Return the merge patch of the status, None when it is as wanted already."""
+    if stored == wanted:
+        return None
+    kept = _ALWAYS_OF_REPLICA_SETS if isinstance(wanted, ReplicaSetStatus) else _ALWAYS
+    patch: JsonObject = {}
+    for field in msgspec.structs.fields(wanted):
+        value = getattr(wanted, field.name)
+        name = field.encode_name
+        if name in kept and value is not None:
+            patch[name] = value
+        else:
+            patch[name] = msgspec.to_builtins(value) if value else None
+    return {"status": patch}
 
 
 class NewPod(NamedTuple):
@@ -98,3 +148,49 @@ async def _do_all(work: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+class PodCollector:
+    """Deletes pods that are bound to nodes which do not exist."""
+
+    def __init__(self, client: Client, caches: WorkloadCaches, *, clock: Clock) -> None:
+        self._client, self._caches, self._clock = client, caches, clock
+        self._gone_since: dict[NamespacedName, float] = {}
+
+    async def sync(self, node: NamespacedName) -> float | None:
+        """Look at the pods of one node; return when to look again, None when nothing is due."""
+        pods = self._caches.pods_on(node.name)
+        if node in self._caches.nodes or not pods:
+            self._gone_since.pop(node, None)
+            return None
+        now = self._clock.monotonic()
+        left_s = self._gone_since.setdefault(node, now) + QUARANTINE_S - now
+        if left_s > 0:
+            return left_s
+        for pod in pods:
+            await self._delete(pod)
+        # Another absence of the node counts from its own beginning.
+        del self._gone_since[node]
+        return None
+
+    async def _delete(self, pod: WorkloadPod) -> None:
+        meta = pod.metadata
+        # It may be gone, perhaps with another one in its place.
+        with suppress(NotFound, Conflict):
+            if not pod.has_ended:
+                moment = format_time(self._clock.now())
+                condition = {**_DISRUPTED, "lastTransitionTime": moment}
+                await self._client.patch(
+                    PODS,
+                    meta.name,
+                    {
+                        "metadata": {"uid": meta.uid},
+                        "status": {"phase": "Failed", "conditions": [condition]},
+                    },
+                    namespace=meta.namespace,
+                    type=PatchType.STRATEGIC,
+                    subresource="status",
+                )
+            await self._client.delete(
+                PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+            )

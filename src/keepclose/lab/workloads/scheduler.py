@@ -9,18 +9,136 @@ No pod is evicted to make room.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from keepclose.lab.resourcefit import pod_requests, resource_refusals
-from keepclose.lab.spreading import SpreadRule, spread_rules
-from keepclose.lab.workloads.node_fit import dislikes, likes, node_refusal, port_refusal
-from keepclose.lab.workloads.pods import WorkloadPod
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import Conflict, NotFound
+from keepclose.kube.event_recorder import EventRecorder, format_time
+from keepclose.kube.requests import Kind, PatchType
+from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.workloads.constraints import (
+    NO_EXECUTE,
+    NO_SCHEDULE,
+    Expression,
+    LabelSelector,
+    SpreadConstraint,
+)
+from keepclose.lab.workloads.expectations import Expectations
+from keepclose.lab.workloads.node_fit import (
+    dislikes,
+    has_untolerated_taint,
+    likes,
+    matches_affinity,
+    node_refusal,
+    pod_requests,
+    port_refusal,
+    resource_refusals,
+)
+from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.model.meta import ObjectReference
 from keepclose.model.workload import Node
 
+UNEVEN: Final = "node(s) didn't match pod topology spread constraints"
+NO_DOMAIN: Final = f"{UNEVEN} (missing required label)"
+DO_NOT_SCHEDULE: Final = "DoNotSchedule"
+_HONOR: Final = "Honor"
+
+PodsByNode = Mapping[str, Sequence[WorkloadPod]]
 NO_NODES: Final = "no nodes available to schedule pods"
+UNSCHEDULABLE: Final = "Unschedulable"
+_SCHEDULED: Final = "PodScheduled"
+
+
+class SpreadRule:
+    """One constraint of one pod, with the pods of each domain counted."""
+
+    def __init__(
+        self,
+        constraint: SpreadConstraint,
+        pod: WorkloadPod,
+        *,
+        nodes: Iterable[Node],
+        there: PodsByNode,
+        keys: Sequence[str],
+    ) -> None:
+        """Count; a node without one of the keys is in no domain."""
+        self._key = constraint.topology_key
+        self._max_skew = constraint.max_skew
+        selects = _selection(constraint, pod)
+        self._self = int(selects(pod))
+        self.counts: dict[str, int] = {}
+        for node in nodes:
+            labels = node.metadata.labels
+            if any(key not in labels for key in keys) or not _counts(constraint, pod, node):
+                continue
+            found = sum(selects(one) for one in there.get(node.name, ()) if not one.is_terminating)
+            domain = labels[self._key]
+            self.counts[domain] = self.counts.get(domain, 0) + found
+        least = min(self.counts.values(), default=0)
+        self._least = 0 if len(self.counts) < (constraint.min_domains or 1) else least
+
+    def refusal(self, node: Node) -> str:
+        """Return why the pod may not go to the node, "" when it may."""
+        domain = node.metadata.labels.get(self._key)
+        if domain is None:
+            return NO_DOMAIN
+        skew = self.counts.get(domain, 0) + self._self - self._least
+        return UNEVEN if skew > self._max_skew else ""
+
+    def crowd(self, node: Node) -> int:
+        """Return how many pods the node's domain has over the emptiest; without one, most."""
+        domain = node.metadata.labels.get(self._key)
+        if domain is None:
+            return max(self.counts.values(), default=0) + 1
+        return self.counts.get(domain, 0) - self._least
+
+
+def spread_rules(
+    pod: WorkloadPod, *, nodes: Iterable[Node], there: PodsByNode
+) -> tuple[list[SpreadRule], list[SpreadRule]]:
+    """Return the rules that must hold, and those that are only preferred."""
+    nodes = list(nodes)
+    binding: list[SpreadRule] = []
+    wished: list[SpreadRule] = []
+    for hard, rules in ((True, binding), (False, wished)):
+        some = [
+            one
+            for one in pod.spec.topology_spread_constraints
+            if (one.when_unsatisfiable == DO_NOT_SCHEDULE) is hard
+        ]
+        keys = [one.topology_key for one in some]
+        rules += [SpreadRule(one, pod, nodes=nodes, there=there, keys=keys) for one in some]
+    return binding, wished
+
+
+def _selection(constraint: SpreadConstraint, pod: WorkloadPod) -> Callable[[WorkloadPod], bool]:
+    """Return which pods a constraint counts; without a selector it counts none."""
+    if constraint.label_selector is None:
+        return lambda _: False
+    labels = pod.metadata.labels
+    own = tuple(
+        Expression(key=key, operator="In", values=(labels[key],))
+        for key in constraint.match_label_keys
+        if key in labels
+    )
+    selector: LabelSelector = replace(
+        constraint.label_selector,
+        match_expressions=(*constraint.label_selector.match_expressions, *own),
+    )
+    namespace = pod.metadata.namespace
+    return lambda one: one.metadata.namespace == namespace and selector.matches(one.metadata.labels)
+
+
+def _counts(constraint: SpreadConstraint, pod: WorkloadPod, node: Node) -> bool:
+    if constraint.node_affinity_policy == _HONOR and not matches_affinity(pod.spec, node):
+        return False
+    return constraint.node_taints_policy != _HONOR or not has_untolerated_taint(
+        pod.spec, node, (NO_SCHEDULE, NO_EXECUTE)
+    )
 
 
 class Placement(NamedTuple):
@@ -139,3 +257,98 @@ class _Board:
 def _explain(number: int, refusals: Counter[str]) -> str:
     shown = sorted(f"{count} {reason}" for reason, count in refusals.items())
     return f"0/{number} nodes are available: {', '.join(shown)}."
+
+
+class Binder:
+    """Finds nodes for waiting pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: WorkloadCaches,
+        *,
+        expectations: Expectations,
+        clock: Clock,
+        recorder: EventRecorder,
+    ) -> None:
+        self._client, self._caches = client, caches
+        self._expectations = expectations
+        self._clock, self._recorder = clock, recorder
+        self._bound: dict[str, WorkloadPod] = {}
+
+    async def sync(self) -> None:
+        """Look at all waiting pods once."""
+        waiting = self._caches.waiting_pods()
+        there = {pod.uid for pod in waiting}
+        self._bound = {uid: pod for uid, pod in self._bound.items() if uid in there}
+        places = place_pods(
+            [pod for pod in waiting if pod.uid not in self._bound],
+            nodes=self._caches.nodes.all(),
+            pods=[
+                *self._caches.pods.all(),
+                *self._expectations.assumed(),
+                *self._bound.values(),
+            ],
+        )
+        for place in places:
+            if place.node:
+                await self._bind(place)
+            else:
+                await self._explain(place)
+
+    async def _bind(self, place: Placement) -> None:
+        meta = place.pod.metadata
+        # NB: a kind whose name holds the path to one pod: this is how subresources are created.
+        kind: Kind[dict[str, Any]] = Kind(
+            "", "v1", f"pods/{meta.name}/binding", "Binding", True, dict
+        )
+        body = {
+            "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": place.node},
+        }
+        try:
+            await self._client.create(kind, body, namespace=meta.namespace)
+        except (NotFound, Conflict):
+            return
+        self._bound[meta.uid] = place.placed
+        key = place.pod.key
+        self._tell(place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}")
+
+    async def _explain(self, place: Placement) -> None:
+        """Write why a pod waits, if that is news."""
+        pod, meta = place.pod, place.pod.metadata
+        known = pod.condition(_SCHEDULED)
+        if known is not None and (known.reason, known.message) == (UNSCHEDULABLE, place.reason):
+            return
+        condition = {
+            "type": _SCHEDULED,
+            "status": "False",
+            "reason": UNSCHEDULABLE,
+            "message": place.reason,
+            "lastTransitionTime": (known and known.last_transition_time)
+            or format_time(self._clock.now()),
+        }
+        try:
+            await self._client.patch(
+                PODS,
+                meta.name,
+                {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}},
+                namespace=meta.namespace,
+                type=PatchType.STRATEGIC,
+                subresource="status",
+            )
+        except (NotFound, Conflict):
+            return
+        self._tell(pod, "Warning", "FailedScheduling", place.reason)
+
+    def _tell(self, pod: WorkloadPod, severity: str, reason: str, message: str) -> None:
+        meta = pod.metadata
+        reference = ObjectReference(
+            kind="Pod",
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            api_version="v1",
+            resource_version=meta.resource_version,
+        )
+        self._recorder.record(reference, severity, reason, message)

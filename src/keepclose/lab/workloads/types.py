@@ -184,3 +184,26 @@ def owned_by(workload: Workload) -> JsonObject:
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def ready_count(workload: JsonObject) -> int | None:
+    """Return how many pods a workload has once all of them are ready, None before.
+
+    A Deployment that wants no pods is ready with 0.
+    """
+    meta, status = workload["metadata"], workload.get("status", {})
+    if status.get("observedGeneration", 0) < meta.get("generation", 0):
+        return None
+    wanted: int
+    numbers: tuple[str, ...]
+    if workload["kind"] == "DaemonSet":
+        wanted = status.get("desiredNumberScheduled", 0)
+        numbers = ("updatedNumberScheduled", "numberAvailable")
+        is_wanted = wanted > 0
+    else:
+        wanted = workload["spec"].get("replicas", 1)
+        # NB: the first of them counts old pods too.
+        numbers = ("replicas", "updatedReplicas", "availableReplicas")
+        is_wanted = True
+    is_done = is_wanted and all(status.get(name, 0) == wanted for name in numbers)
+    return wanted if is_done else None
