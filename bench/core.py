@@ -18,9 +18,9 @@ from keepclose.routing.hints import SliceSet, hint_own
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.service_planner import ServiceState, plan_service
 from keepclose.slices.settings import Cluster, Settings
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import node, pod, service
 
 GATES = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING)

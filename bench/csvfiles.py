@@ -15,7 +15,7 @@ from pathlib import Path
 from keepclose.simulate.algorithms import PUBLISHED, find_algorithm
 from keepclose.simulate.csv.inputs import open_inputs
 from keepclose.simulate.csv.outputs import write_results
-from keepclose.simulate.csvflaws import Flaw
+from keepclose.simulate.csv.rows import Flaw
 from keepclose.simulate.datasets import Sample, open_dataset
 
 ROWS = 1_000_000

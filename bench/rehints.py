@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from keepclose.simulate.rehints import STEPS, count_rehints
+from keepclose.simulate.churn import STEPS, count_rehints
 
 CHANGES = 10_000
 LIMIT = 0.5

@@ -8,7 +8,8 @@ from typing import get_args, get_type_hints
 import pytest
 
 from keepclose.apiserver.assembly import ServerSettings
-from keepclose.cli.choices import (
+from keepclose.cli.exit import DEFAULT_DIR
+from keepclose.cli.options import (
     DefaultSubsetting,
     Durability,
     LocalMode,
@@ -18,7 +19,6 @@ from keepclose.cli.choices import (
     Way,
     Writer,
 )
-from keepclose.cli.labcalls import DEFAULT_DIR
 from keepclose.lab.cluster.data_dir import DEFAULT_HOME
 from keepclose.lab.cluster.process_keeper import ROLES
 from keepclose.lab.traffic.targets import Via

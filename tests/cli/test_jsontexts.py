@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.cli.jsontexts import JsonError, JsonText, split_json
+from keepclose.cli.manifests.documents import JsonError, JsonText, split_json
 
 
 @pytest.mark.parametrize(

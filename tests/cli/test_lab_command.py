@@ -13,8 +13,8 @@ import pytest
 from labservers import answering
 from typer.testing import CliRunner, Result
 
+from keepclose.cli.exit import name_program
 from keepclose.cli.lab import app
-from keepclose.cli.labcalls import name_program
 from keepclose.lab.access import LabRefusal
 
 FAILED = {"nodes": ["n1", "n2"], "changed": ["n1"], "unready": ["default/web"], "is_noticed": True}

@@ -10,7 +10,7 @@ import gc, os, ssl, sys
 os.environ["SSL_CERT_FILE"] = "/somewhere"
 os.environ.pop("SSL_CERT_DIR", None)
 import keepclose.cli.main
-from keepclose.cli.leanimports import import_lean
+from keepclose.cli.startup import import_lean
 import_lean("keepclose.proxy.process", "keepclose.kube.auth.in_cluster")
 from keepclose.cli.options import read_duration
 read_duration("--sync-period", "30s")
@@ -36,7 +36,7 @@ def test_a_proxy_starts_without_what_it_does_not_need() -> None:
 def test_what_is_loaded_already_stays() -> None:
     """A program that has loaded rich itself keeps it."""
     probe = (
-        "import sys, rich; from keepclose.cli.leanimports import import_lean; import_lean();"
+        "import sys, rich; from keepclose.cli.startup import import_lean; import_lean();"
         "print(sys.modules['rich'] is rich)"
     )
     done = subprocess.run(

@@ -15,7 +15,7 @@ import typer.main
 from labservers import answering
 
 from keepclose.cli.main import app
-from keepclose.cli.streams import escape_json
+from keepclose.cli.render.output import escape_json
 
 SECONDS = 120
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "three-zones.yaml")

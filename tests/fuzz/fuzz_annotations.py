@@ -10,7 +10,7 @@ from fuzzbounds import require
 
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.resolution import resolve
-from keepclose.cli.resolved_json import resolved_document
+from keepclose.cli.render.resolve import resolved_document
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model import well_known
 from keepclose.model.gates import FeatureGates, Gate

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from fuzzbounds import require
 
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
-from keepclose.simulate.csv.rows import LARGEST
-from keepclose.simulate.csvflaws import Flaw
+from keepclose.simulate.csv.rows import LARGEST, Flaw
 
 
 def seeds() -> Iterator[bytes]:

@@ -13,10 +13,9 @@ from fuzzbounds import require
 
 from keepclose.advise.resolution import resolve
 from keepclose.cli.manifests.objects import load_manifests
-from keepclose.cli.render.resolve import print_services
+from keepclose.cli.render.resolve import print_services, resolved_document
 from keepclose.cli.render.screen import Screen
 from keepclose.cli.resolve import _admit, _warn, _warn_of_missing_kinds
-from keepclose.cli.resolved_json import resolved_document
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.slices.settings import Settings

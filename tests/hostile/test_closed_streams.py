@@ -11,7 +11,7 @@ import pytest
 LOGGING = """
 import sys
 from keepclose.cli.startup import log_to_standard_error
-from keepclose.cli.streams import adapt_streams
+from keepclose.cli.render.output import adapt_streams
 import structlog
 adapt_streams()
 log_to_standard_error()

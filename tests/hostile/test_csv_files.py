@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.simulate.csv.files import MOST_ZONES
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
-from keepclose.simulate.csvflaws import Flaw
+from keepclose.simulate.csv.rows import Flaw
 
 
 def _wide_file(zones: int, *, rows: int = 0, empty_lines: int = 0) -> bytes:

@@ -20,7 +20,7 @@ from keepclose.model.workload import Pod
 from keepclose.testing.builders import pod
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
-from keepclose.testing.fakewatches import FakeWatch
+from keepclose.testing.fake_cluster_state import FakeWatch
 from keepclose.testing.scripted_streams import (
     STALL,
     Answer,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from keepclose.advise.inventory import admit_node, admit_pod, admit_service, admit_slice
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.service.types import Service, ServicePort, ServiceSpec
-from keepclose.plan.admission import admit_node, admit_pod, admit_service, admit_slice
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
 BOTH = ("IPv4", "IPv6")

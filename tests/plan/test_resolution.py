@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.resolution import ResolvedService, resolve
-from keepclose.cli.resolved_json import resolved_document
+from keepclose.cli.render.resolve import resolved_document
 from keepclose.model.endpointslice.types import (
     EndpointAddress,
     Endpoints,

@@ -21,9 +21,9 @@ from keepclose.model.workload import Node, Pod
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import routed_ports
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import node, pod
 
 Groups = dict[str, int]

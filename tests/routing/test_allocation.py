@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.routing.allocation.samezone import allocate_same_zone
+from keepclose.simulate.algorithms import allocate_same_zone
 from keepclose.simulate.allocators.local_opt import allocate_local_opt
 from keepclose.simulate.allocators.local_shared import allocate_local_shared
 from keepclose.simulate.allocators.local_weighted import allocate_local_weighted

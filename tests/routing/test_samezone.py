@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.routing.allocation.samezone import ALLOCATED, RANDOM, allocate_same_zone
+from keepclose.simulate.algorithms import ALLOCATED, RANDOM, allocate_same_zone
 
 
 @pytest.mark.parametrize(

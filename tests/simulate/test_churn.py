@@ -7,8 +7,15 @@ import pytest
 from keepclose.routing.heuristics import Refusal, ZoneDemand
 from keepclose.routing.reasons import ReasonCode
 from keepclose.simulate.churn import Churn, StepChurn, compare_churn, judge_traffic, measure_churn
-from keepclose.simulate.mechanisms import MECHANISMS, LocalHints
-from keepclose.simulate.scenarios import SCENARIOS, Event, EventKind, Scenario, Step
+from keepclose.simulate.mechanisms import (
+    MECHANISMS,
+    SCENARIOS,
+    Event,
+    EventKind,
+    LocalHints,
+    Scenario,
+    Step,
+)
 from keepclose.testing.builders import node, pod
 
 NODES = (node("n1", "a"), node("n2", "b"), node("n3", "c"))

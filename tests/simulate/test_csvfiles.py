@@ -20,7 +20,7 @@ from keepclose.simulate.csv.files import (
     read_header,
     scan_chunk,
 )
-from keepclose.simulate.csvflaws import Flaw, Header
+from keepclose.simulate.csv.rows import Flaw, Header
 
 Read = list[tuple[str, list[int], list[int]]]
 

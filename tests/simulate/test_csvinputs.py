@@ -12,7 +12,7 @@ import pytest
 from keepclose.simulate.algorithms import PUBLISHED, find_algorithm
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
 from keepclose.simulate.csv.outputs import write_results
-from keepclose.simulate.csvflaws import Flaw
+from keepclose.simulate.csv.rows import Flaw
 from keepclose.simulate.datasets import GivenRows
 from keepclose.simulate.engine import simulate
 

@@ -7,7 +7,7 @@ import pytest
 from keepclose.routing.allocation.balanced import allocate_balanced
 from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
-from keepclose.routing.allocation.samezone import allocate_same_zone
+from keepclose.simulate.algorithms import allocate_same_zone
 from keepclose.simulate.compiling import compile_function
 
 np = pytest.importorskip("numpy")

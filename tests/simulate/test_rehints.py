@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.simulate.rehints import STEPS, count_rehints
+from keepclose.simulate.churn import STEPS, count_rehints
 
 
 def test_a_change_re_hints_few_others() -> None:

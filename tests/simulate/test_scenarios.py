@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from keepclose.simulate.scenarios import SCENARIOS, Event, EventKind, Scenario, Step, play
+from keepclose.simulate.mechanisms import SCENARIOS, Event, EventKind, Scenario, Step, play
 
 
 def scenario(*events: Event, endpoints: int = 12, zones: int = 3) -> Scenario:

@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.simulate.summary import (
+    BINS,
+    SIDE,
+    TALLIED,
     WORST_KEPT,
     Column,
     PartTally,
@@ -17,7 +20,6 @@ from keepclose.simulate.summary import (
     find_printed_range,
     join_worst,
 )
-from keepclose.simulate.tallies import BINS, SIDE, TALLIED
 
 CELLS = 3 * BINS + SIDE * SIDE
 

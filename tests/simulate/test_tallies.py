@@ -7,7 +7,7 @@ import math
 import pytest
 
 from keepclose.simulate.row_loops import COLUMNS, MAX_DEVIATION, TOTAL
-from keepclose.simulate.tallies import (
+from keepclose.simulate.summary import (
     BINS,
     SIDE,
     TALLIED,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.slice_metadata import new_slice
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 FRESH = new_slice(service(), address_type="IPv4")

@@ -18,9 +18,9 @@ from keepclose.model.endpointslice.types import (
 )
 from keepclose.model.meta import ObjectMeta, OwnerReference
 from keepclose.model.service.types import Service
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.mirroring import Mirrored, MirrorEvent, mirror, should_mirror
 from keepclose.slices.packing import SlicePlan
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint_slice, service
 
 MANUAL = service(selector=None)

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import EndpointHints, EndpointPort, EndpointSlice, ForZone
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import Desired, EndpointBuilder
 from keepclose.slices.placement import Placement, SlicePlan
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
 WEB = service()

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Pod
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.packing import SlicePlan, add_placeholder, finish
 from keepclose.slices.placement import Placement
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
 WEB = service(ports=(ServicePort(name="http", protocol="TCP", port=80, target_port="http"),))

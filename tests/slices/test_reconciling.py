@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Node, Pod
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.packing import SlicePlan, add_placeholder, finish
 from keepclose.slices.placement import Placement
 from keepclose.slices.slice_metadata import address_types
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint_slice, node, pod, service
 
 NODES = {name: node(name, zone) for name, zone in (("n1", "zone-a"), ("n2", "zone-b"))}

@@ -21,11 +21,11 @@ from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import Approach, SubsetOptions
+from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointId, endpoint_id
 from keepclose.slices.service_planner import ServicePlan, ServiceState, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.slices.slice_metadata import is_owned_by
-from keepclose.testing.applying import apply_plan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
 MODE = "service.kubernetes.io/topology-mode"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.choices import Durability
 from keepclose.cli.exit import fail
-from keepclose.cli.options import read_gates
+from keepclose.cli.options import Durability, read_gates
 from keepclose.cli.render.output import say
 
 if TYPE_CHECKING:

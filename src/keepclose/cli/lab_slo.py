@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ask
 from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json, say, show_passing
 from keepclose.cli.render.progress import tell_nobody
 from keepclose.model.json_values import JsonObject

@@ -16,10 +16,9 @@ from keepclose.cli.demo import demo
 from keepclose.cli.exit import QuietGroup, show_unexpected
 from keepclose.cli.lab import app as lab
 from keepclose.cli.proxy import app as proxy
-from keepclose.cli.render.output import echo_document, say
+from keepclose.cli.render.output import adapt_streams, echo_document, say
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
-from keepclose.cli.streams import adapt_streams
 from keepclose.cli.traffic import traffic
 from keepclose.cli.up import down, up
 

@@ -3,17 +3,107 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from keepclose.cli.exit import fail
 
 if TYPE_CHECKING:
     from keepclose.model.gates import FeatureGates
+    from keepclose.routing.subsets import SubsetOptions
 
 # NB: Python refuses to read a number of thousands of digits, by an error of its own.
 _PORT: Final = re.compile(r"[0-9]{1,5}").fullmatch
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s|us|µs|ns)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+StartingThreshold = Annotated[
+    float,
+    typer.Option(
+        metavar="N",
+        help="Endpoints per zone at which a Service that prefers its zones is divided.",
+    ),
+]
+Padding = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        help="How many endpoints above that number the division begins, and below it ends.",
+    ),
+]
+OverloadThreshold = Annotated[
+    float,
+    typer.Option(
+        metavar="PART",
+        help="The overload that no zone may reach when it is divided; 0.5 is one half more.",
+    ),
+]
+
+
+class DefaultSubsetting(StrEnum):
+    """How Services that say nothing have their endpoints divided among zones."""
+
+    RANDOM = "Random"
+    PREFER = "Prefer"
+    REQUIRE = "Require"
+
+
+class SubsettingDefaults:
+    """The limits of subsetting where nothing else is said."""
+
+    STARTING_THRESHOLD = 3.0
+    PADDING = 3
+    OVERLOAD_THRESHOLD = 0.5
+
+
+class TopologyMode(StrEnum):
+    """How much is found out about node-level Services."""
+
+    MANUAL = "Manual"
+    SEMI_AUTO = "SemiAuto"
+    AUTO = "Auto"
+
+
+class Role(StrEnum):
+    """The programs of a cluster."""
+
+    APISERVER = "apiserver"
+    CONTROLLER = "controller"
+    PROXY = "proxy"
+
+
+class Way(StrEnum):
+    """At which address a Service is called from outside."""
+
+    NODE_PORT = "node-port"
+    LOAD_BALANCER = "load-balancer"
+
+
+class LocalMode(StrEnum):
+    """By what traffic of the node's own pods is known."""
+
+    CLUSTER_CIDR = "ClusterCIDR"
+    NODE_CIDR = "NodeCIDR"
+    BRIDGE_INTERFACE = "BridgeInterface"
+    INTERFACE_PREFIX = "InterfaceNamePrefix"
+
+
+class Writer(StrEnum):
+    """How rules get into the kernel."""
+
+    AUTO = "auto"
+    LIBNFTABLES = "libnftables"
+    NFT = "nft"
+
+
+class Durability(StrEnum):
+    """What a write survives once it is answered."""
+
+    NORMAL = "normal"
+    """The end of the process, in whatever way."""
+    FULL = "full"
+    """Also the end of the machine."""
 
 
 def read_gates(
@@ -89,3 +179,29 @@ def read_address(option: str, text: str, *, form: str = "HOST:PORT") -> tuple[st
 def read_address_or_none(option: str, text: str) -> tuple[str, int] | None:
     """Return host and port of an option's value, or None where it says none."""
     return None if text == "none" else read_address(option, text, form="HOST:PORT, or none")
+
+
+def read_subsets(
+    default: DefaultSubsetting,
+    *,
+    starting_threshold: float,
+    padding: int,
+    overload_threshold: float,
+) -> SubsetOptions:
+    """Return the options of subsetting; ends the command with 2 where they cannot be."""
+    from keepclose.routing.subsets import LEAST_LIMIT, MOST_LIMIT, Approach, SubsetOptions
+
+    for option, number in (
+        ("--subsetting-starting-threshold", starting_threshold),
+        ("--subsetting-overload-threshold", overload_threshold),
+    ):
+        if not LEAST_LIMIT <= number <= MOST_LIMIT:
+            fail(f"{option}: {number:g} must be a number above 0")
+    if not 0 <= padding <= MOST_LIMIT:
+        fail(f"--subsetting-padding: {padding} must be a whole number of at least 0")
+    return SubsetOptions(
+        default=Approach(default.value),
+        start_per_zone=starting_threshold,
+        padding=padding,
+        overload_threshold=overload_threshold,
+    )

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.choices import LocalMode, Writer
 from keepclose.cli.exit import ExitCode, fail
-from keepclose.cli.leanimports import import_lean
-from keepclose.cli.options import read_address_or_none, read_duration, read_gates
+from keepclose.cli.options import LocalMode, Writer, read_address_or_none, read_duration, read_gates
 from keepclose.cli.proxy_status import status
 from keepclose.cli.render.output import say
+from keepclose.cli.startup import import_lean
 
 if TYPE_CHECKING:
     from keepclose.proxy.nft.select_writer import WriterName

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from keepclose.cli.choices import DefaultSubsetting, SubsettingDefaults, TopologyMode
 from keepclose.cli.exit import ExitCode, fail
-from keepclose.cli.options import join_namespace, read_gates
-from keepclose.cli.render.output import TableJsonOrYaml, echo_json, echo_yaml, say
-from keepclose.cli.subsetting import (
+from keepclose.cli.options import (
+    DefaultSubsetting,
     OverloadThreshold,
     Padding,
     StartingThreshold,
+    SubsettingDefaults,
+    TopologyMode,
+    join_namespace,
+    read_gates,
     read_subsets,
 )
+from keepclose.cli.render.output import TableJsonOrYaml, echo_json, echo_yaml, say
 
 if TYPE_CHECKING:
     from keepclose.advise.inventory import Inventory
@@ -159,12 +162,17 @@ def _key(text: str | None, namespace: str) -> NamespacedName | None:
 
 
 def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
-    from keepclose.advise.inventory import Inventory
+    from keepclose.advise.inventory import (
+        Inventory,
+        admit_node,
+        admit_pod,
+        admit_service,
+        admit_slice,
+    )
     from keepclose.cli.manifests.objects import report
     from keepclose.model.endpointslice.types import EndpointSlice
     from keepclose.model.service.types import Service
     from keepclose.model.workload import Node, Pod
-    from keepclose.plan.admission import admit_node, admit_pod, admit_service, admit_slice
 
     families = Inventory.of(one.object for one in manifests.objects).families()
     admitted: list[object] = []
@@ -260,7 +268,7 @@ def _show(
 
         print_services(Screen(), answer, inventory.nodes)
         return
-    from keepclose.cli.resolved_json import resolved_document
+    from keepclose.cli.render.resolve import resolved_document
 
     document = resolved_document(answer)
     if output is TableJsonOrYaml.JSON:

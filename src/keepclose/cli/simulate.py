@@ -153,7 +153,7 @@ def simulate(
         made = make_report(data, choices, summaries, scored, seconds=seconds, seed=seed)
         write_report(made, report, to_stdout=output is Output.HTML)
     if output is Output.JSON:
-        from keepclose.cli.simulated_json import simulated_document
+        from keepclose.cli.render.simulate import simulated_document
 
         echo_json(simulated_document(choices, summaries, data, seconds))
     elif output is Output.TABLE:
@@ -220,7 +220,7 @@ def compare(
     if write is not None:
         from pathlib import Path
 
-        from keepclose.cli.examples import write_examples
+        from keepclose.cli.simulation_runs import write_examples
 
         try:
             commands = write_examples(Path(write), answer)
@@ -229,7 +229,7 @@ def compare(
         except OSError as error:
             fail(f"{error.filename or write} cannot be written: {error.strerror}")
     if output is TableOrJson.JSON:
-        from keepclose.cli.simulated_json import compared_document
+        from keepclose.cli.render.simulate import compared_document
 
         echo_json(compared_document(answer))
         return
@@ -271,8 +271,7 @@ def churn(
 
     from keepclose.cli.simulation import pick_names
     from keepclose.simulate.churn import compare_churn
-    from keepclose.simulate.mechanisms import MECHANISMS
-    from keepclose.simulate.scenarios import SCENARIOS
+    from keepclose.simulate.mechanisms import MECHANISMS, SCENARIOS
 
     if endpoints is not None and not 0 <= endpoints <= 10_000:
         fail(f"--endpoints: {endpoints} is not between 0 and 10,000")
@@ -286,7 +285,7 @@ def churn(
             one = replace(one, endpoints=endpoints)
         results.append((one, compare_churn(mechanisms, one, seed)))
     if output is TableOrJson.JSON:
-        from keepclose.cli.simulated_json import churn_document
+        from keepclose.cli.render.simulate import churn_document
 
         echo_json(churn_document(results, seed))
         return

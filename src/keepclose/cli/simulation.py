@@ -25,7 +25,7 @@ from keepclose.system.files import InputError, open_source, read_standard_input
 if TYPE_CHECKING:
     from keepclose.simulate.algorithms import Algorithm
     from keepclose.simulate.csv.inputs import CsvInputs
-    from keepclose.simulate.csvflaws import Flaw
+    from keepclose.simulate.csv.rows import Flaw
     from keepclose.simulate.datasets import DataSet
     from keepclose.simulate.summary import Weights
 
@@ -226,7 +226,7 @@ def _warn_of_idle_options(
 
 def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
     from keepclose.simulate.csv.inputs import open_inputs
-    from keepclose.simulate.csvflaws import Flaw
+    from keepclose.simulate.csv.rows import Flaw
 
     try:
         source = read_standard_input() if file == STDIN else open_source(file)

@@ -7,10 +7,14 @@ are plain text without the values of variables: those may be secrets, and may be
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -69,3 +73,55 @@ def _cut(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def _trace(exc_info: ExcInfo) -> str:
     # NB: an explicit limit, because commands set sys.tracebacklimit to keep traces from people.
     return "".join(traceback.format_exception(*exc_info, limit=-_MOST_FRAMES))
+
+
+def import_lean(*modules: str) -> None:
+    """Import structlog, aiohttp and then modules of ours; those that are loaded already stay."""
+    with _collecting_nothing():
+        with _without_module("rich"):
+            import structlog  # noqa: F401 - loaded for its later users
+        with _environment(SSL_CERT_FILE=os.devnull, SSL_CERT_DIR=os.devnull):
+            import aiohttp  # noqa: F401
+        for module in modules:
+            import_module(module)
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Hold the garbage collector off within the block."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def _without_module(name: str) -> Iterator[None]:
+    """Have imports of a module fail within the block, unless it is loaded already."""
+    if name in sys.modules:
+        yield
+        return
+    # NB: None is how Python itself marks a module that cannot be imported.
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Have other environment variables within the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

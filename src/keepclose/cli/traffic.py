@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepclose.cli.choices import Way
-from keepclose.cli.exit import ExitCode
-from keepclose.cli.labcalls import DEFAULT_DIR, DataDir, ask
-from keepclose.cli.options import join_namespace
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask
+from keepclose.cli.options import Way, join_namespace
 from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:

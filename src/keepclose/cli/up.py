@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.exit import fail
-from keepclose.cli.labcalls import name_program, quote
+from keepclose.cli.exit import fail, name_program, quote
 from keepclose.cli.options import read_gates
 from keepclose.cli.render.output import say
 from keepclose.model.json_values import JsonObject

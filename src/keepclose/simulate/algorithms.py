@@ -8,7 +8,7 @@ allocator; the allocators themselves are those of the controller.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,6 @@ import msgspec
 from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, allocate_balanced
 from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
-from keepclose.routing.allocation.samezone import allocate_same_zone
 from keepclose.routing.allocation.weighted import weighted_matrix
 from keepclose.routing.auto import OVERLOAD_THRESHOLD
 from keepclose.simulate import row_loops
@@ -25,7 +24,33 @@ from keepclose.simulate.allocators.local_shared import allocate_local_shared
 from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
 from keepclose.simulate.allocators.shared import allocate_shared_global, allocate_shared_multizone
 
+ALLOCATED: Final = 1
+RANDOM: Final = 0
 Kernel = Callable[..., int]
+
+
+def allocate_same_zone(  # noqa: PLR0917 - the signature all allocators of this kind share
+    zones: int,
+    shares: Sequence[float],  # noqa: ARG001
+    endpoints: Sequence[int],
+    threshold: float,  # noqa: ARG001
+    start: float,  # noqa: ARG001
+    matrix: MutableSequence[int],
+    ints: MutableSequence[int],  # noqa: ARG001
+    floats: MutableSequence[float],  # noqa: ARG001
+) -> int:
+    """Fill the flat matrix (location times zones plus served zone); return ALLOCATED.
+
+    Without any endpoints the matrix is all zeros and RANDOM is returned.
+    """
+    code = RANDOM
+    for cell in range(zones * zones):
+        matrix[cell] = 0
+    for zone in range(zones):
+        matrix[zone * zones + zone] = endpoints[zone]
+        if endpoints[zone] > 0:
+            code = ALLOCATED
+    return code
 
 
 class UnknownAlgorithmError(ValueError):

@@ -8,8 +8,10 @@ any state between two comparisons.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -18,18 +20,76 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.model.workload import Pod
+from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, allocate_balanced_from
+from keepclose.routing.allocation.hysteresis import count_changes
+from keepclose.routing.allocation.kube_auto import allocate_kube_auto
+from keepclose.routing.allocation.local import allocate_local
+from keepclose.routing.allocation.zone_sizes import ALLOCATED
 from keepclose.routing.hint_facts import with_hints
-from keepclose.simulate.mechanisms import Mechanism
-from keepclose.simulate.scenarios import EventKind, Scenario, Step, play
+from keepclose.simulate.mechanisms import EventKind, Mechanism, Scenario, Step, play
+from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
-from keepclose.testing.applying import apply_plan
 
+_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH = 5
+_LONGEST_BASE = 58
 EVERYBODY = ""
 """What an endpoint serves that no hint and no label restricts."""
 
 Serving = dict[str, tuple[str, str]]
 """By pod: the zone of its endpoint, and the zone that it serves."""
+AllocationStep = Callable[[Sequence[float], Sequence[int], Sequence[int]], list[int] | None]
+
+
+def apply_plan(existing: Iterable[EndpointSlice], plan: SlicePlan) -> list[EndpointSlice]:
+    """Return the slices, by name, after creations, updates and deletions in this order.
+
+    Raises LookupError for an update or a deletion of a slice that does not exist.
+    """
+    stored = {piece.metadata.name: piece for piece in existing}
+    for piece in plan.create:
+        name = piece.metadata.name or _free_name(piece.metadata.generate_name, stored)
+        metadata = replace(
+            piece.metadata, name=name, uid=f"uid-{name}", resource_version="1", generation=1
+        )
+        stored[name] = replace(piece, metadata=metadata)
+    for piece in plan.update:
+        stored[piece.metadata.name] = _updated(stored[piece.metadata.name], piece)
+    for piece in plan.delete:
+        del stored[piece.metadata.name]
+    return [stored[name] for name in sorted(stored)]
+
+
+def _updated(old: EndpointSlice, new: EndpointSlice) -> EndpointSlice:
+    same_content = (
+        old.endpoints == new.endpoints
+        and old.ports == new.ports
+        and old.metadata.labels == new.metadata.labels
+    )
+    metadata = replace(
+        new.metadata,
+        uid=old.metadata.uid,
+        creation_timestamp=old.metadata.creation_timestamp,
+        resource_version=str(int(old.metadata.resource_version or "0") + 1),
+        generation=old.metadata.generation + (0 if same_content else 1),
+    )
+    return replace(new, metadata=metadata, address_type=old.address_type)
+
+
+def _free_name(prefix: str, taken: Mapping[str, EndpointSlice]) -> str:
+    number = len(taken)
+    while (name := prefix[:_LONGEST_BASE] + _suffix(number)) in taken:
+        number += 1
+    return name
+
+
+def _suffix(number: int) -> str:
+    digits = ""
+    for _ in range(_SUFFIX_LENGTH):
+        number, digit = divmod(number, len(_LETTERS))
+        digits = _LETTERS[digit] + digits
+    return digits
 
 
 class StepChurn(msgspec.Struct, frozen=True):
@@ -192,3 +252,76 @@ def _without_hints(piece: EndpointSlice) -> EndpointSlice:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+def step_balanced(
+    shares: Sequence[float], endpoints: Sequence[int], written: Sequence[int]
+) -> list[int] | None:
+    """Return what balanced makes of what is written."""
+    matrix, ints, floats = [0] * 9, [0] * 64, [0.0] * 64
+    code = allocate_balanced_from(
+        3, shares, endpoints, OVERLOAD_BOUND, 0, written, matrix, ints, floats
+    )
+    return matrix if code == ALLOCATED else None
+
+
+def step_auto(
+    shares: Sequence[float], endpoints: Sequence[int], _: Sequence[int]
+) -> list[int] | None:
+    """Return what the topology mode Auto allocates."""
+    matrix = [0] * 9
+    code = allocate_kube_auto(3, shares, endpoints, 0.2, 0, matrix, [0] * 64, [0.0] * 64)
+    return matrix if code == 1 else None
+
+
+def step_local(
+    shares: Sequence[float], endpoints: Sequence[int], _: Sequence[int]
+) -> list[int] | None:
+    """Return what the allocator local of KEP-2004 allocates."""
+    matrix = [0] * 9
+    code = allocate_local(3, shares, endpoints, 0.5, 3, matrix, [0] * 64, [0.0] * 64)
+    return matrix if code == 1 else None
+
+
+STEPS: Final[dict[str, AllocationStep]] = {
+    "balanced": step_balanced,
+    "kube-auto": step_auto,
+    "local": step_local,
+}
+
+
+def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
+    """Return how many existing endpoints are re-hinted per added or removed endpoint.
+
+    Each run of 20 changes starts with other zones and 6 to 60 endpoints in them.
+    """
+    rng = random.Random(seed)  # noqa: S311 (repeatable, not secret)
+    rehints = 0
+    for _ in range(changes // 20):
+        shares = _divide([rng.randint(1, 10) for _ in range(3)])
+        endpoints = [0, 0, 0]
+        for _ in range(rng.randint(6, 60)):
+            endpoints[rng.randrange(3)] += 1
+        written = step(shares, endpoints, [0] * 9)
+        for _ in range(20):
+            total = sum(endpoints)
+            adding = total == 6 or (total < 60 and rng.random() < 0.5)
+            zone = rng.randrange(3) if adding else rng.choices(range(3), endpoints)[0]
+            pick = rng.random()
+            if written is not None and not adding:
+                number = int(pick * endpoints[zone])
+                served = 0
+                while number >= written[zone * 3 + served]:
+                    number -= written[zone * 3 + served]
+                    served += 1
+                written[zone * 3 + served] -= 1
+            endpoints[zone] += 1 if adding else -1
+            after = step(shares, endpoints, written or [0] * 9)
+            if written is not None and after is not None:
+                rehints += count_changes(3, written, after)
+            written = after
+    return rehints / changes
+
+
+def _divide(nodes: Sequence[int]) -> list[float]:
+    return [count / sum(nodes) for count in nodes]

@@ -20,8 +20,7 @@ from keepclose.kube.requests import Kind
 from keepclose.kube.transport.transport import Request
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.fake_cluster_state import Change, Compacted, FakeStore
-from keepclose.testing.fakewatches import FakeWatch
+from keepclose.testing.fake_cluster_state import Change, Compacted, FakeStore, FakeWatch
 from keepclose.testing.scripted_streams import (
     HOST,
     Answer,

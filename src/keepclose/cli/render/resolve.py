@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
+
+import msgspec
 
 from keepclose.advise.resolution import ResolvedPort, ResolvedService
 from keepclose.cli.render.screen import Grid, Group, Line, Padding, RenderableType, Screen
@@ -30,6 +33,66 @@ _MODES = {
     RoutingMode.NODE_LEVEL: "same node",
     RoutingMode.TOPOLOGY_KEYS: "topology keys",
 }
+
+
+def resolved_document(services: tuple[ResolvedService, ...]) -> dict[str, Any]:
+    """Return the whole answer; endpoints are sorted, everything else keeps its order."""
+    return {"services": [_service(one) for one in services]}
+
+
+def _service(one: ResolvedService) -> dict[str, Any]:
+    strategy = one.strategy
+    return {
+        "namespace": one.service.metadata.namespace,
+        "name": one.service.metadata.name,
+        "strategy": {
+            "name": strategy.label,
+            "source": strategy.source,
+            "value": strategy.value,
+            "reasons": [_reason(reason) for reason in (*strategy.reasons, *one.reasons)],
+        },
+        "slices": [msgspec.to_builtins(piece) for piece in one.slices],
+        "events": [msgspec.to_builtins(event) for event in one.events],
+        "conditions": [msgspec.to_builtins(condition) for condition in one.conditions],
+        "errors": list(one.errors),
+        "nodes": {
+            node: {port.title: _port(port) for port in ports} for node, ports in one.nodes.items()
+        },
+    }
+
+
+def _port(resolved: ResolvedPort) -> dict[str, Any]:
+    port, selection = resolved.port, resolved.selection
+    answer: dict[str, Any] = {
+        "mode": selection.mode.value,
+        "reasons": [_reason(reason) for reason in selection.reasons],
+        "internal": _outcome(selection.internal),
+    }
+    if port.has_node_port:
+        answer["nodePort"] = _outcome(selection.external)
+    if port.load_balancer_ips:
+        answer["loadBalancer"] = _outcome(selection.external)
+    if port.external_ips:
+        answer["externalIP"] = _outcome(selection.external)
+    return answer
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    if outcome.verdict:
+        return {"verdict": outcome.verdict.value}
+    answer: dict[str, Any] = {"endpoints": sorted(one.shown for one in outcome.endpoints)}
+    if any(one.weight != 1 for one in outcome.endpoints):
+        answer["weights"] = {one.shown: one.weight for one in outcome.endpoints}
+    return answer
+
+
+def _reason(reason: Reason) -> dict[str, str]:
+    return {
+        "code": reason.code.value,
+        "message": reason.message,
+        "subject": reason.subject,
+        "fix": reason.fix,
+    }
 
 
 def print_services(
@@ -128,14 +191,14 @@ def _cells(resolved: ResolvedPort, node: str) -> tuple[tuple[str, ...], tuple[st
     on_node = selection.mode in (RoutingMode.SAME_NODE, RoutingMode.NODE_LEVEL)
     inside = on_node or port.internal_policy is not TrafficPolicy.CLUSTER
     outside = on_node or port.external_policy is not TrafficPolicy.CLUSTER
-    columns = {"cluster IP": _outcome(selection.internal, node if inside else "")}
+    columns = {"cluster IP": _resolve_outcome(selection.internal, node if inside else "")}
     for name, exists in (
         ("node port", port.has_node_port),
         ("load balancer", bool(port.load_balancer_ips)),
         ("external IP", bool(port.external_ips)),
     ):
         if exists:
-            columns[name] = _outcome(selection.external, node if outside else "")
+            columns[name] = _resolve_outcome(selection.external, node if outside else "")
     mode = _MODES[selection.mode]
     if selection.by_slice_labels and selection.mode is RoutingMode.ALL:
         mode = "zone's slices"
@@ -144,7 +207,7 @@ def _cells(resolved: ResolvedPort, node: str) -> tuple[tuple[str, ...], tuple[st
     return tuple(columns), (*columns.values(), mode)
 
 
-def _outcome(outcome: Outcome, node: str) -> str:
+def _resolve_outcome(outcome: Outcome, node: str) -> str:
     match outcome.verdict:
         case PacketVerdict.DROP:
             return "dropped"

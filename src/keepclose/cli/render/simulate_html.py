@@ -25,7 +25,7 @@ from keepclose.cli.simulation import Choice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example
 from keepclose.simulate.datasets import DataSet
-from keepclose.simulate.scenarios import Scenario
+from keepclose.simulate.mechanisms import Scenario
 from keepclose.simulate.summary import Summary, Worst
 
 NAMED_INPUTS_HTML: Final = 10

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 from keepclose.simulate.compiling import compile_function
 from keepclose.simulate.csv import rows
 from keepclose.simulate.csv.decimals import COLUMNS, WIDEST, put_results
-from keepclose.simulate.csvflaws import Flaw, Header, describe_flaw, unquote
+from keepclose.simulate.csv.rows import Flaw, Header, describe_flaw, unquote
 from keepclose.simulate.datasets import load_numpy
 from keepclose.system.files import InputError
 

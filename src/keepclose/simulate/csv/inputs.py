@@ -26,7 +26,7 @@ from keepclose.simulate.csv.files import (
     read_header,
     scan_chunk,
 )
-from keepclose.simulate.csvflaws import Flaw, Header
+from keepclose.simulate.csv.rows import Flaw, Header
 from keepclose.simulate.datasets import Block, DataSet
 
 KEPT_BYTES: Final = 1 << 29
