@@ -1,1 +1,0 @@
-"""Patches of all four types, and who owns which field."""

@@ -1,1 +1,0 @@
-"""Who calls, over which connection, and what they may do."""

@@ -1,1 +1,0 @@
-"""What becomes of an object of each kind when it is written: defaults, kept fields, rules."""

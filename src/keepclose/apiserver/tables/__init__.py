@@ -1,1 +1,0 @@
-"""The columns that kubectl prints."""

@@ -1,1 +1,0 @@
-"""A whole cluster on one machine: its processes, kept running, and how to speak to them."""

@@ -1,1 +1,0 @@
-"""What would happen to a cluster's Services, told by the pure core alone."""
