@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from keepclose.cli import proxy_status
 from keepclose.cli.main import app
-from keepclose.kube import client
+from keepclose.kube import client as kube_client
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import ConnectionSettings, User, connect
@@ -128,7 +128,7 @@ async def test_a_list_of_endless_pages_is_given_up(
     monkeypatch: pytest.MonkeyPatch, expires: bool
 ) -> None:
     """Each page leads to another one, or to a list that has to be read anew."""
-    monkeypatch.setattr(client, "MOST_PAGES", 20)
+    monkeypatch.setattr(kube_client, "MOST_PAGES", 20)
     asked = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -23,7 +23,7 @@ LONGEST_S: Final = 300.0
 PEACE_S: Final = 60.0
 ROUNDS: Final = 3
 WINDOW_S: Final = 30.0
-LONGEST_S: Final = 60.0
+LONGEST_CONTENTION_S: Final = 60.0
 """So long may a change of pods wait while another controller writes."""
 # What API servers take; a name stands in logs, Events and conditions.
 _LONGEST_MANAGER: Final = 128
@@ -71,7 +71,7 @@ class Contention:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._brake = Brake(clock, longest_s=LONGEST_S)
+        self._brake = Brake(clock, longest_s=LONGEST_CONTENTION_S)
         self._undone: set[NamespacedName] = set()
         self._written: set[NamespacedName] = set()
         self._rounds: dict[NamespacedName, deque[float]] = {}

@@ -178,8 +178,6 @@ def echo_json(document: object) -> None:
     """Print anything that msgspec encodes, indented by two; Raw keeps text as it came."""
     import msgspec
 
-    pass  # FOLDED
-
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     typer.echo(escape_hidden(text) if has_unicode(sys.stdout) else escape_json(text))
 
