@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 ROUNDS = 3
-MANIFEST = Path(__file__).parent.parent / "src/keepclose/cluster/demo.yaml"
+MANIFEST = Path(__file__).parent.parent / "src/keepclose/lab/cluster/demo.yaml"
 
 
 def run(directory: Path, *arguments: str) -> float:

@@ -47,7 +47,7 @@ def test_everything_is_in_the_wheel(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if name.startswith("keepclose/")}
     assert held == want
-    assert "keepclose/apiserver/schemas/definitions.json" in held
+    assert "keepclose/apiserver/schema/definitions.json" in held
 
 
 def test_the_wheel_runs_without_extras(wheel: Path, tmp_path: Path) -> None:

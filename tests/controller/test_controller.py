@@ -17,9 +17,10 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
-from keepclose.reconcile.instrumentation import Result, SilentObserver
+from keepclose.reconcile.instrumentation import SilentObserver
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
+from keepclose.runtime.workers import Result
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving

@@ -16,7 +16,7 @@ from keepclose.model.endpointslice.types import (
 )
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.reconcile.instrumentation import Result
+from keepclose.runtime.workers import Result
 from keepclose.slices.mirroring import mirror
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings

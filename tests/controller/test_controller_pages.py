@@ -9,12 +9,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from keepclose.controller.process import Listening, serve
+from keepclose.controller.process import serve
 from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.runtime.pages import Pages, describe
+from keepclose.runtime.pages import Listening, Pages, describe
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.api_server import PATIENCE, serving

@@ -17,7 +17,6 @@ import pytest
 from faulty_heuristics import HOLD_VARIABLE
 from msgspec.structs import replace
 
-from keepclose.controller.process import Listening
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.heuristics.process import (
     IsolatedHeuristic,
@@ -34,6 +33,7 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.reconcile.settings import ControllerSettings
+from keepclose.runtime.pages import Listening
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service

@@ -16,7 +16,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.reconcile.dropped_fields import SliceGuard
-from keepclose.reconcile.instrumentation import Result
+from keepclose.runtime.workers import Result
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster

@@ -14,8 +14,8 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.meta import NamespacedName, ObjectReference
 from keepclose.model.service.types import Service
-from keepclose.reconcile.instrumentation import Result
 from keepclose.reconcile.settings import ControllerSettings
+from keepclose.runtime.workers import Result
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 from keepclose.testing.echoes import EchoTransport

@@ -6,8 +6,7 @@ import asyncio
 
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
-from keepclose.reconcile.instrumentation import Result
-from keepclose.runtime.workers import Workers
+from keepclose.runtime.workers import Result, Workers
 from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")

@@ -10,8 +10,9 @@ import pytest
 SOURCE = Path(__file__).parent.parent.parent / "src" / "keepclose"
 PLACES = sorted(
     [
-        *(SOURCE / "cluster").glob("*.py"),
-        *(SOURCE / "apiserver" / "security").glob("*.py"),
+        *(SOURCE / "lab" / "cluster").glob("*.py"),
+        *(SOURCE / "apiserver" / "auth").glob("*.py"),
+        SOURCE / "system" / "private_files.py",
         SOURCE / "cli" / "up.py",
     ]
 )
@@ -36,13 +37,13 @@ BY_NAME = frozenset(
 )
 # What goes by a name all the same, and why it may.
 KEPT = {
-    ("cluster/holders.py", "read_text"): "/proc of a process",
-    ("cluster/home.py", "rmdir"): "removes a directory only when it is empty",
-    ("cluster/home.py", "truncate"): "of the open lock",
-    ("apiserver/security/directories.py", "mkdir"): "is looked at when it is there",
-    ("apiserver/security/directories.py", "read_text"): "/proc of this process",
-    ("apiserver/security/directories.py", "rename"): "relative to the open directory",
-    ("apiserver/security/directories.py", "unlink"): "relative to the open directory",
+    ("lab/cluster/data_dir.py", "read_text"): "/proc of a process",
+    ("lab/cluster/data_dir.py", "rmdir"): "removes a directory only when it is empty",
+    ("lab/cluster/data_dir.py", "truncate"): "of the open lock",
+    ("system/private_files.py", "mkdir"): "is looked at when it is there",
+    ("system/private_files.py", "read_text"): "/proc of this process",
+    ("system/private_files.py", "rename"): "relative to the open directory",
+    ("system/private_files.py", "unlink"): "relative to the open directory",
     ("cli/up.py", "read_bytes"): "a manifest that the user names",
     ("cli/up.py", "read_text"): "a file of the package",
 }

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import keepclose.network
+import keepclose.lab.network
 import pytest
 
 from keepclose.lab.network.privilege import (
@@ -56,7 +56,7 @@ def _as_nobody() -> Iterator[list[str]]:
         package = Path(folder, "keepclose")
         package.mkdir()
         package.joinpath("__init__.py").touch()
-        here = Path(keepclose.network.__file__).parent
+        here = Path(keepclose.lab.network.__file__).parent
         shutil.copytree(here, package / "network", ignore=shutil.ignore_patterns("__pycache__"))
         path = f"PYTHONPATH={folder}"
         for python in (sys.executable, "/usr/bin/python3"):

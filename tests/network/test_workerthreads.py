@@ -160,4 +160,4 @@ def test_all_worker_threads_of_the_event_loop_are_started_in_one_module() -> Non
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in starters
     }
-    assert found == {"network/workerthreads.py"}
+    assert found == {"system/threads.py"}

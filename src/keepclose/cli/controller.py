@@ -288,10 +288,11 @@ def _run(
     webhook: WebhookSettings | None,
 ) -> None:
     from keepclose.cli.startup import log_to_standard_error
-    from keepclose.controller.process import Listening, run_controller
+    from keepclose.controller.process import run_controller
     from keepclose.kube.auth.in_cluster import load_settings
     from keepclose.kube.errors import ConfigError
     from keepclose.kube.leader_election import LeadershipLost
+    from keepclose.runtime.pages import Listening
 
     log_to_standard_error()
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from keepclose.controller.own_writes import SliceNews
-from keepclose.controller.service_planners import States, is_same_wish
+from keepclose.controller.service_planners import States
 from keepclose.kube.clock import Clock
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -26,6 +26,7 @@ from keepclose.reconcile.node_changes import NodeView, node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import has_ours
 from keepclose.slices.changes import (
+    has_same_spec,
     is_managed_by,
     service_of,
     services_for_pod_change,
@@ -161,7 +162,7 @@ class Subscriptions:
 
         Conditions of ours are looked at with the gate off too: they are to go then.
         """
-        if old is not None and new is not None and is_same_wish(old, new):
+        if old is not None and new is not None and has_same_spec(old, new):
             conditions = new.status.conditions
             if old.status.conditions != conditions and (
                 self._settings.writes_conditions

@@ -18,9 +18,9 @@ from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import Contention
-from keepclose.reconcile.instrumentation import Result
 from keepclose.routing.strategy import StrategyName
 from keepclose.runtime.metrics_text import QueueMetrics, render_metrics
+from keepclose.runtime.workers import Result
 from keepclose.slices.mirroring import MAX_PER_SUBSET, Mirrored
 from keepclose.slices.service_planner import ServicePlan
 

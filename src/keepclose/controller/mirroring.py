@@ -23,8 +23,9 @@ from keepclose.model.well_known import MIRRORING_CONTROLLER
 from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.dropped_fields import SliceGuard, try_update
 from keepclose.reconcile.event_publisher import Announcer, object_reference
-from keepclose.reconcile.instrumentation import MirroringObserver, Result
+from keepclose.reconcile.instrumentation import MirroringObserver
 from keepclose.reconcile.settings import ControllerSettings
+from keepclose.runtime.workers import Result
 from keepclose.slices.mirroring import MirrorEvent, mirror
 from keepclose.slices.trackers import SliceTracker
 

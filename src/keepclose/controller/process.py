@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
 from keepclose.controller.controller import Controller
@@ -25,7 +25,7 @@ from keepclose.kube.leader_election import LeaderElector
 from keepclose.kube.transport.retries import Retries
 from keepclose.reconcile.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
 from keepclose.runtime.event_loop import find_loop_factory, settle_memory, until_signal
-from keepclose.runtime.pages import Pages
+from keepclose.runtime.pages import Listening, Pages
 
 LEASE_NAMESPACE: Final = "kube-system"
 LEASE_NAME: Final = "keepclose-controller"
@@ -36,13 +36,6 @@ _ONCE: Final = Retries(max_elapsed=0.0)
 
 def _ignore(_text: str) -> None:
     """Tell nobody."""
-
-
-class Listening(NamedTuple):
-    """Where the pages of a controller are served; port 0 takes any free one."""
-
-    host: str
-    port: int
 
 
 def run_controller(

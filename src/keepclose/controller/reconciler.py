@@ -13,7 +13,7 @@ import structlog
 from keepclose.controller.event_handlers import PodLatencies, Subscriptions
 from keepclose.controller.other_controllers import FIX
 from keepclose.controller.own_writes import Setbacks
-from keepclose.controller.service_planners import Refreshed, States, is_same_wish
+from keepclose.controller.service_planners import Refreshed, States
 from keepclose.controller.writes import Outcome, SliceWriter
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound
@@ -25,12 +25,14 @@ from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import Announcer
-from keepclose.reconcile.instrumentation import Observer, Result
+from keepclose.reconcile.instrumentation import Observer
 from keepclose.reconcile.node_changes import NodeView, depends_on_shares
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet
+from keepclose.runtime.workers import Result
+from keepclose.slices.changes import has_same_spec
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker
 
@@ -228,7 +230,7 @@ class Reconciler:
         self, service: Service, plan: ServicePlan, outcome: Outcome
     ) -> None:
         current = self._caches.services.get(service.key)
-        if current is None or not is_same_wish(current, service):
+        if current is None or not has_same_spec(current, service):
             # Its next sync stands in the queue already.
             return
         wanted = plan.conditions

@@ -15,7 +15,7 @@ from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 from keepclose.reconcile.caches import Caches
-from keepclose.slices.changes import is_managed_by
+from keepclose.slices.changes import has_same_spec, is_managed_by
 from keepclose.slices.service_planner import ServiceState
 from keepclose.slices.settings import Cluster, Settings
 
@@ -76,7 +76,7 @@ class States:
         if entry is None or _selects_otherwise(entry.service, service):
             return self._make(service, cluster)
         if entry.service is not service:
-            if not is_same_wish(entry.service, service):
+            if not has_same_spec(entry.service, service):
                 entry.state.set_service(service)
             entry.service = service
         if entry.cluster is not cluster:
@@ -126,18 +126,6 @@ class States:
                 entry.state.drop_pod(source)
                 gone.append(source.name)
         return changed, gone
-
-
-def is_same_wish(old: Service, new: Service) -> bool:
-    """Return whether two versions of a Service differ in nothing that a plan looks at."""
-    one, other = old.metadata, new.metadata
-    return (
-        old.spec == new.spec
-        and one.uid == other.uid
-        and one.labels == other.labels
-        and one.annotations == other.annotations
-        and one.deletion_timestamp == other.deletion_timestamp
-    )
 
 
 def _selects_otherwise(old: Service, new: Service) -> bool:

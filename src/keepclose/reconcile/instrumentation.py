@@ -6,23 +6,14 @@ controller does.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Protocol
 
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import Contention
+from keepclose.runtime.workers import Result
 from keepclose.slices.mirroring import Mirrored
 from keepclose.slices.service_planner import ServicePlan
-
-
-class Result(StrEnum):
-    """How a sync ended; the words are those of the metric `syncs`."""
-
-    SUCCESS = "success"
-    STALE = "stale"
-    """The cache lagged behind what was written, or somebody else wrote first; tried again."""
-    ERROR = "error"
 
 
 class MirroringObserver(Protocol):

@@ -6,7 +6,7 @@ Reading only, and meant for loopback or a cluster's own network: there is nothin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -33,6 +33,13 @@ def add_health_pages(app: web.Application, *, is_ready: Callable[[], bool]) -> N
 
     app.router.add_get("/healthz", show_health)
     app.router.add_get("/readyz", show_readiness)
+
+
+class Listening(NamedTuple):
+    """Where the pages of a controller are served; port 0 takes any free one."""
+
+    host: str
+    port: int
 
 
 class Pages:

@@ -9,15 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 
 import structlog
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
-from keepclose.reconcile.instrumentation import Result
 
 _log = structlog.get_logger(__name__)
+
+
+class Result(StrEnum):
+    """How a sync ended; the words are those of the metric `syncs`."""
+
+    SUCCESS = "success"
+    STALE = "stale"
+    """The cache lagged behind what was written, or somebody else wrote first; tried again."""
+    ERROR = "error"
+
+
 Sync = Callable[[NamespacedName], Awaitable[Result]]
 
 

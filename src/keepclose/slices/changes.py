@@ -151,3 +151,15 @@ def is_managed_by(piece: EndpointSlice, managed_by: str) -> bool:
 
 def _owners(*pieces: EndpointSlice) -> frozenset[NamespacedName]:
     return frozenset(key for piece in pieces if (key := service_of(piece)) is not None)
+
+
+def has_same_spec(old: Service, new: Service) -> bool:
+    """Return whether two versions of a Service differ in nothing that a plan looks at."""
+    one, other = old.metadata, new.metadata
+    return (
+        old.spec == new.spec
+        and one.uid == other.uid
+        and one.labels == other.labels
+        and one.annotations == other.annotations
+        and one.deletion_timestamp == other.deletion_timestamp
+    )

@@ -12,7 +12,6 @@ from functools import partial
 
 import structlog
 
-from keepclose.controller.service_planners import is_same_wish
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -27,7 +26,6 @@ from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import Brake
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import service_reference
-from keepclose.reconcile.instrumentation import Result
 from keepclose.reconcile.node_changes import node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
@@ -35,8 +33,8 @@ from keepclose.routing.heuristic_answers import Answer, ZoneDemand
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName
-from keepclose.runtime.workers import Workers
-from keepclose.slices.changes import is_managed_by
+from keepclose.runtime.workers import Result, Workers
+from keepclose.slices.changes import has_same_spec, is_managed_by
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.webhook.hint_writes import HintWriter, try_hints
@@ -128,7 +126,7 @@ class HintKeeper:
         if one is None:
             return
         key = one.key
-        if old is not None and new is not None and is_same_wish(old, new):
+        if old is not None and new is not None and has_same_spec(old, new):
             is_told = old.status.conditions == new.status.conditions
             is_asking = self._settings.writes_conditions and key in self._clientele.asking
             if not is_told and (is_asking or not self._conditions.is_clear(new)):
@@ -301,7 +299,7 @@ class HintKeeper:
         self, service: Service, claim: Claim, hinted: Rehinting | None
     ) -> Result:
         current = self._view.service(service.key)
-        if current is None or not is_same_wish(current, service):
+        if current is None or not has_same_spec(current, service):
             return Result.SUCCESS
         try:
             await self._conditions.write(current, self._wanted_conditions(service, claim, hinted))

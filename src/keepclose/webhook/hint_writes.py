@@ -19,7 +19,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import service_reference
-from keepclose.reconcile.instrumentation import Result
+from keepclose.runtime.workers import Result
 from keepclose.webhook.admission import HINTS_MANAGER, hint_steps
 from keepclose.webhook.metrics import WebhookMetrics
 

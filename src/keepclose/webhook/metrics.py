@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from keepclose.model.meta import NamespacedName
-from keepclose.reconcile.instrumentation import Result
+from keepclose.runtime.workers import Result
 
 _BUCKETS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 

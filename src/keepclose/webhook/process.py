@@ -16,7 +16,6 @@ from uuid import uuid4
 import structlog
 from msgspec.structs import replace
 
-from keepclose.controller.process import Listening
 from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
@@ -27,7 +26,7 @@ from keepclose.kube.leader_election import LeaderElector, LeadershipLost
 from keepclose.kube.transport.retries import Retries
 from keepclose.reconcile.settings import ControllerSettings, defer_answers
 from keepclose.runtime.event_loop import until_signal
-from keepclose.runtime.pages import Pages
+from keepclose.runtime.pages import Listening, Pages
 from keepclose.webhook.hint_keeper import HintKeeper
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.registration import CHECK_S, Registration

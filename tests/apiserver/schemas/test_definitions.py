@@ -210,7 +210,7 @@ def test_types_are_built_once() -> None:
 
 def test_the_data_file_is_small_and_holds_no_prose() -> None:
     """Lines are names, types and marks: nothing with a sentence in it."""
-    data = files("keepclose.apiserver.schemas").joinpath("definitions.json").read_bytes()
+    data = files("keepclose.apiserver.schema").joinpath("definitions.json").read_bytes()
     assert len(data) < 100_000
     marks = {"list", "keys", "patch", "key", "atomic", "go", "in", "default", "keep"}
     for definition in msgspec.json.decode(data, type=dict[str, dict[str, object]]).values():

@@ -16,7 +16,7 @@ import msgspec
 from keepclose.apiserver.assembly import ServerSettings, StartError
 from keepclose.apiserver.assembly import run as run_apiserver
 from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.controller.process import Listening, run_controller
+from keepclose.controller.process import run_controller
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.errors import ConfigError
@@ -27,6 +27,7 @@ from keepclose.proxy.process import Address, Surroundings, find_families, run_pr
 from keepclose.proxy.settings import ProxySettings
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
+from keepclose.runtime.pages import Listening
 from keepclose.slices.settings import Settings
 from keepclose.system.namespaces import enter_network
 
