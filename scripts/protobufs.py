@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from keepclose.apiserver.registry.resources import SERVED
+from keepclose.apiserver.resources import SERVED
 
 TARGET = Path(__file__).parents[1] / "src/keepclose/apiserver/schema/protobuf.json"
 GO_VERSION = "v0.36.3"

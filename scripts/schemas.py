@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.resources import RESOURCES
 from keepclose.apiserver.schema.types import API, META
 from keepclose.apiserver.schema.types import SPECIAL as SPECIAL_NAMES
 

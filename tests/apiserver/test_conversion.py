@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keepclose.apiserver.registry.events import from_stored, to_stored
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 
 NEWER = BY_KIND["events.k8s.io/v1", "Event"]
 CORE = BY_KIND["v1", "Event"]

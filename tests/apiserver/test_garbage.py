@@ -16,7 +16,7 @@ from keepclose.apiserver.registry.deletion import (
     Step,
     decide_deletion,
 )
-from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
+from keepclose.apiserver.resources import BY_KIND, RESOURCES
 from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject

@@ -18,7 +18,7 @@ from keepclose.apiserver.registry.deletion import (
     refuse_immortal,
     refuse_new_content,
 )
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import NOW, Kinds, raw

@@ -8,8 +8,8 @@ import msgspec
 from fuzzbounds import require
 
 from keepclose.apiserver.auth.users import MASTERS, Role, User, node_user, role_user
-from keepclose.apiserver.http.messages import Request
 from keepclose.apiserver.serving.guard import Guard, answer_review, answers_review
+from keepclose.apiserver.serving.messages import Request
 from keepclose.apiserver.serving.options import parse_path, verb_of
 from keepclose.apiserver.status_errors import Failure
 

@@ -11,8 +11,8 @@ import msgspec
 from fuzzbounds import require
 
 from keepclose.apiserver.http.connection import Connection
-from keepclose.apiserver.http.messages import Answer, Request
 from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.serving.messages import Answer, Request
 
 
 class _Transport:

@@ -10,7 +10,7 @@ from fuzzbounds import require
 from fuzzobjects import OBJECTS
 from fuzzserver import BY_NAME, TABLE, Bed
 
-from keepclose.apiserver.http.messages import Answer, Request
+from keepclose.apiserver.serving.messages import Answer, Request
 from keepclose.apiserver.serving.options import parse_query
 from keepclose.apiserver.serving.reading import _make_token, _read_token
 from keepclose.apiserver.status_errors import Failure

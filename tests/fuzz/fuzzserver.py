@@ -16,13 +16,13 @@ from fuzzbounds import RuleBroken, require
 
 from keepclose.apiserver.assembly import NAMESPACES
 from keepclose.apiserver.auth.users import MASTERS, User
-from keepclose.apiserver.http.messages import Answer, Pending, Request, Stream
 from keepclose.apiserver.registry.registry import AllocationSettings, strategies
-from keepclose.apiserver.registry.resources import RESOURCES, Resource
+from keepclose.apiserver.resources import RESOURCES, Resource
 from keepclose.apiserver.schema.types import load_types
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.fair_queue import Workers
+from keepclose.apiserver.serving.messages import Answer, Pending, Request, Stream
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import Target, WriteOptions
 from keepclose.apiserver.serving.writing import Writer

@@ -32,8 +32,8 @@ from rawclients import (
 from keepclose.apiserver.http import connection
 from keepclose.apiserver.http import server as serving_server
 from keepclose.apiserver.http.connection_table import ConnectionTable
-from keepclose.apiserver.http.messages import Answer, ConnectionLimits, Request
 from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.serving.messages import Answer, ConnectionLimits, Request
 from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 
 NAMESPACES: Final = "/api/v1/namespaces"

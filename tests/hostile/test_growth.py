@@ -18,7 +18,7 @@ import pytest
 
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.registry.registry import strategies
-from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
 from keepclose.apiserver.schema.findings import MAX_FINDINGS
 from keepclose.apiserver.schema.types import Form as TypeForm
 from keepclose.apiserver.schema.types import Type, load_types

@@ -12,7 +12,7 @@ import pytest
 from keepclose.apiserver.controllers.garbage_collector import Collector
 from keepclose.apiserver.registry.deletion import DeleteOptions, Propagation
 from keepclose.apiserver.registry.registry import strategies
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Asked, Deleter
 from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.storage.errors import Missing

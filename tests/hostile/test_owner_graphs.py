@@ -14,7 +14,7 @@ from keepclose.apiserver.controllers.garbage_collector import Collector
 from keepclose.apiserver.registry.deletion import Propagation
 from keepclose.apiserver.registry.metadata import OWNERS_MAX, metadata_causes
 from keepclose.apiserver.registry.registry import strategies
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import PATIENCE, Served, serving

@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from keepclose.apiserver.serving.metrics import BEAT_SECONDS, LoopMeter
+from keepclose.apiserver.metrics import BEAT_SECONDS, LoopMeter
 from keepclose.testing.attacks import ATTACKS
 from keepclose.testing.replaying import besieged
 

@@ -22,7 +22,7 @@ from rights_matrix import (
 )
 
 from keepclose.apiserver.auth.authorization import restrict_own_node
-from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
 from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]

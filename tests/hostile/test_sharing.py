@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import yaml
 
+from keepclose.apiserver.metrics import LoopMeter
 from keepclose.apiserver.serving.application import LARGE_BYTES, MOST_WATCHES
 from keepclose.apiserver.serving.attempts import Attempt
-from keepclose.apiserver.serving.metrics import LoopMeter
 from keepclose.apiserver.serving.options import MOST_SELECTOR_VALUES
 from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.attacks import ATTACKS, seed_pods

@@ -22,10 +22,11 @@ from rawclients import (
     status_of,
 )
 
-from keepclose.apiserver.http import connection, connection_table, messages
+from keepclose.apiserver.http import connection, connection_table
 from keepclose.apiserver.http.connection_table import Transfers
-from keepclose.apiserver.http.messages import Answer, Request, Stream
 from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.serving import messages
+from keepclose.apiserver.serving.messages import Answer, Request, Stream
 from keepclose.testing.processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"

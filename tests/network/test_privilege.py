@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import keepclose.lab.network
 import pytest
 
+import keepclose.lab.network
 from keepclose.lab.network.privilege import (
     become_root,
     missing_tool,

@@ -21,7 +21,7 @@ from keepclose.apiserver.auth.users import (
     node_user,
     role_user,
 )
-from keepclose.apiserver.registry.resources import RESOURCES, SUBRESOURCE_VERBS, Resource
+from keepclose.apiserver.resources import RESOURCES, SUBRESOURCE_VERBS, Resource
 from keepclose.testing.api_server import Api, Reply
 
 JsonObject = dict[str, Any]

@@ -16,8 +16,8 @@ from unit_tables import (
 )
 
 from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
-from keepclose.apiserver.registry.resources import RESOURCES
 from keepclose.apiserver.registry.strategy import Context
+from keepclose.apiserver.resources import RESOURCES
 from keepclose.model.addresses import (
     cidr_causes,
     endpoint_ip_causes,

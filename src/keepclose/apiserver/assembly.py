@@ -39,26 +39,26 @@ from keepclose.apiserver.controllers.default_objects import (
 from keepclose.apiserver.controllers.garbage_collector import Collector
 from keepclose.apiserver.controllers.pod_reaper import Graces
 from keepclose.apiserver.controllers.service_cidrs import ServiceCIDRConditions
-from keepclose.apiserver.http.messages import (
-    MAX_CONNECTIONS,
-    ConnectionLimits,
-    raise_descriptor_limit,
-)
 from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.metrics import Metrics
 from keepclose.apiserver.registry.allocation_ranges import RangeError
 from keepclose.apiserver.registry.registry import (
     AllocationSettings,
     make_ranges,
     strategies,
 )
-from keepclose.apiserver.registry.resources import BY_KIND, Resource
 from keepclose.apiserver.registry.services import DEFAULT_NAME, default_service_cidr
+from keepclose.apiserver.resources import BY_KIND, Resource
 from keepclose.apiserver.schema.types import load_types
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.fair_queue import collect_cycles
 from keepclose.apiserver.serving.guard import Guard
-from keepclose.apiserver.serving.metrics import Metrics
+from keepclose.apiserver.serving.messages import (
+    MAX_CONNECTIONS,
+    ConnectionLimits,
+    raise_descriptor_limit,
+)
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import Target, WriteOptions
 from keepclose.apiserver.serving.pages import make_pages

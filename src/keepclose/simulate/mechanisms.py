@@ -16,19 +16,29 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.meta import NamespacedName
-from keepclose.model.service.types import Service
+from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.model.service.types import Service, ServicePort, ServiceSpec
 from keepclose.model.well_known import (
     PREFER_SAME_ZONE,
     SUBSETTING_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,
+    ZONE_LABEL,
 )
-from keepclose.model.workload import Node, Pod
+from keepclose.model.workload import (
+    Container,
+    ContainerPort,
+    Node,
+    NodeStatus,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+    StatusCondition,
+)
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristics import Heuristic, Matrix, Refusal, ZoneDemand
 from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions, decide_subsets
 from keepclose.slices.settings import Settings
-from keepclose.testing.builders import node, pod, service
 
 _GATES: Final = FeatureGates().with_gates(
     Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS
@@ -156,7 +166,7 @@ class _Course:
         self.steps: list[Step] = []
         self._dice = dice
         self._nodes = {
-            name: node(name, zone)
+            name: _make_node(name, zone)
             for zone, count in sorted(scenario.zones.items())
             for name in (f"{zone}-n{number}" for number in range(1, count + 1))
         }
@@ -211,7 +221,7 @@ class _Course:
             self._made += 1
             number = self._made
             ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-            started.append(pod(f"web-{number:05}", chosen, ip=ip))
+            started.append(_make_pod(f"web-{number:05}", chosen, ip=ip))
         self._pods.update((one.key, one) for one in started)
         return tuple(started)
 
@@ -282,26 +292,26 @@ class LocalHints(msgspec.Struct, frozen=True):
 
 
 def _mode_auto() -> Service:
-    return service(annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"})
+    return _make_service(annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"})
 
 
 def _subsets() -> Service:
-    return service(annotations={SUBSETTING_ANNOTATION: Approach.PREFER.value})
+    return _make_service(annotations={SUBSETTING_ANNOTATION: Approach.PREFER.value})
 
 
 def _hinted(heuristic: Heuristic) -> tuple[Service, Settings]:
     settings = Settings(gates=_GATES, heuristics={_CUSTOM: heuristic})
-    return service(traffic_distribution=_CUSTOM), settings
+    return _make_service(traffic_distribution=_CUSTOM), settings
 
 
 def _list_mechanisms() -> tuple[Mechanism, ...]:
     no_padding = Settings(gates=_GATES, subsets=SubsetOptions(padding=0))
     return (
-        Mechanism("none", "no mechanism: every client uses every endpoint", service()),
+        Mechanism("none", "no mechanism: every client uses every endpoint", _make_service()),
         Mechanism(
             "same-zone",
             "spec.trafficDistribution: PreferSameZone",
-            service(traffic_distribution=PREFER_SAME_ZONE),
+            _make_service(traffic_distribution=PREFER_SAME_ZONE),
         ),
         Mechanism("auto", "topology mode Auto", _mode_auto()),
         Mechanism(
@@ -338,3 +348,56 @@ def _list_mechanisms() -> tuple[Mechanism, ...]:
 
 
 MECHANISMS: Final = MappingProxyType({one.name: one for one in _list_mechanisms()})
+
+
+_READY: Final = (StatusCondition(type="Ready", status="True"),)
+
+
+def _make_node(name: str, zone: str) -> Node:
+    """Return a ready node of the zone; all have the same CPU."""
+    return Node(
+        metadata=ObjectMeta(name=name, labels={ZONE_LABEL: zone}),
+        status=NodeStatus(allocatable={"cpu": "4"}, conditions=_READY),
+    )
+
+
+def _make_pod(name: str, node: str, *, ip: str) -> Pod:
+    """Return a ready pod of the one Service."""
+    return Pod(
+        metadata=ObjectMeta(
+            name=name, namespace="default", uid=f"uid-{name}", labels={"app": "web"}
+        ),
+        spec=PodSpec(
+            node_name=node,
+            containers=(Container(ports=(ContainerPort(name="http", container_port=8080),)),),
+        ),
+        status=PodStatus(
+            phase="Running",
+            pod_ip=ip,
+            pod_ips=(PodIP(ip=ip),),
+            conditions=_READY,
+        ),
+    )
+
+
+def _make_service(
+    *, annotations: dict[str, str] | None = None, traffic_distribution: str | None = None
+) -> Service:
+    """Return the Service whose pods come and go."""
+    return Service(
+        metadata=ObjectMeta(
+            name="web", namespace="default", uid="uid-web", annotations=annotations or {}
+        ),
+        spec=ServiceSpec(
+            type="ClusterIP",
+            selector={"app": "web"},
+            ports=(ServicePort(name="http", protocol="TCP", port=80, target_port=8080),),
+            cluster_ip="10.96.0.10",
+            cluster_ips=("10.96.0.10",),
+            ip_families=("IPv4",),
+            ip_family_policy="SingleStack",
+            session_affinity="None",
+            internal_traffic_policy="Cluster",
+            traffic_distribution=traffic_distribution,
+        ),
+    )

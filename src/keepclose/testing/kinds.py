@@ -12,8 +12,8 @@ import msgspec
 
 from keepclose.apiserver.registry.metadata import metadata_causes
 from keepclose.apiserver.registry.registry import AllocationSettings, strategies
-from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.registry.strategy import Context, Strategy
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject

@@ -9,7 +9,7 @@ from importlib.resources import files
 import msgspec
 import pytest
 
-from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES, Resource
+from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
 from keepclose.apiserver.schema.types import (
     ANY,
     Form,

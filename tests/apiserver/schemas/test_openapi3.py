@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.registry.resources import RESOURCES, Resource
+from keepclose.apiserver.resources import RESOURCES, Resource
 from keepclose.apiserver.schema.openapi3 import group_document, index_document
 from keepclose.model.gates import FeatureGates, Gate
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.resources import RESOURCES
 from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.protobuf import decode_protobuf, load_messages
 from keepclose.apiserver.schema.protobuf_wire import MessageError

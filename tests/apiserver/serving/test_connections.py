@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from keepclose.apiserver.http import connection
-from keepclose.apiserver.http.messages import Answer, Request, Stream
 from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.serving.messages import Answer, Request, Stream
 from keepclose.testing.api_server import PATIENCE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.schema.types import type_of
 from keepclose.apiserver.serving.request_bodies import (
     PROTOBUF,

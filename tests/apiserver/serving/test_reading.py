@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.options import Target, parse_query, read_list_options
 from keepclose.apiserver.serving.reading import Listed, read_list, read_one
 from keepclose.apiserver.status_errors import Failure

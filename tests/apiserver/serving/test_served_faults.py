@@ -9,8 +9,8 @@ from typing import Any, cast
 import structlog
 
 from keepclose.apiserver.registry.deletion import Propagation
-from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.registry.strategy import Context, Strategy
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.model.json_values import JsonObject

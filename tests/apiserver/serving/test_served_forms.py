@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from keepclose.apiserver.registry.resources import SERVED
+from keepclose.apiserver.resources import SERVED
 from keepclose.testing.api_server import Served
 
 JsonObject = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from keepclose.apiserver.registry.resources import RESOURCES, Resource
+from keepclose.apiserver.resources import RESOURCES, Resource
 from keepclose.testing.api_server import Served
 
 JsonObject = dict[str, Any]

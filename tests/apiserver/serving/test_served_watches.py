@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.testing.api_server import PATIENCE, Events, Served, serving
 
 JsonObject = dict[str, Any]

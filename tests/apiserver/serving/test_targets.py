@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.registry.resources import BINDINGS, BY_KIND
+from keepclose.apiserver.resources import BINDINGS, BY_KIND
 from keepclose.apiserver.serving.options import Target, parse_path, verb_of
 
 POD = BY_KIND["v1", "Pod"]

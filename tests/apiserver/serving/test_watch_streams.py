@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.negotiation import Form, Shape
 from keepclose.apiserver.serving.options import Target, parse_query, read_list_options
 from keepclose.apiserver.serving.watching import Watch

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.registry.strategy import Context, PlainStrategy, Strategy, same
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 

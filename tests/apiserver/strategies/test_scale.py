@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.subresources import scale_of, write_scale
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.json_values import JsonObject

@@ -10,7 +10,7 @@ from keepclose.apiserver.registry.metadata import (
     metadata_causes,
     read_metadata,
 )
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.field_errors import required
 from keepclose.model.json_values import JsonObject

@@ -6,8 +6,8 @@ import pytest
 
 from keepclose.apiserver.registry.allocation_ranges import RangeError
 from keepclose.apiserver.registry.registry import AllocationSettings, make_ranges, strategies
-from keepclose.apiserver.registry.resources import RESOURCES
 from keepclose.apiserver.registry.strategy import read_as
+from keepclose.apiserver.resources import RESOURCES
 from keepclose.apiserver.status_errors import Failure
 from keepclose.model.service.types import Service
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.printing.table import make_table
-from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
+from keepclose.apiserver.resources import BY_KIND, RESOURCES
 
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text())
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.printing.table import Include, make_table
-from keepclose.apiserver.registry.resources import BY_KIND, Resource
+from keepclose.apiserver.resources import BY_KIND, Resource
 
 CONFIG_MAPS = BY_KIND[("v1", "ConfigMap")]
 NOW = 1_800_000_000.0

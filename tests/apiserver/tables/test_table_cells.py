@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.printing.table import make_table
-from keepclose.apiserver.registry.resources import BY_KIND
+from keepclose.apiserver.resources import BY_KIND
 
 NOW = 1_800_000_000.0
 MINUTE_AGO = "2027-01-15T07:59:00Z"

@@ -19,7 +19,7 @@ import structlog
 from keepclose.apiserver.controllers.garbage_collector import NAMESPACES
 from keepclose.apiserver.controllers.store_follower import follow_stores
 from keepclose.apiserver.registry.deletion import Propagation
-from keepclose.apiserver.registry.resources import BY_KIND, Resource
+from keepclose.apiserver.resources import BY_KIND, Resource
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.options import Target, WriteOptions
 from keepclose.apiserver.serving.writing import Writer

@@ -28,8 +28,8 @@ from keepclose.apiserver.registry.metadata import (
     ORPHAN_FINALIZER,
     finalizers_of,
 )
-from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
 from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.resources import BY_KIND, RESOURCES
 from keepclose.apiserver.status_errors import Failure
 from keepclose.apiserver.storage.entries import DELETED, Change, Entry
 from keepclose.apiserver.storage.errors import Closed, Overflow

@@ -15,9 +15,9 @@ import msgspec
 
 from keepclose.apiserver.controllers.store_follower import follow_stores
 from keepclose.apiserver.registry.metadata import finalizers_of
-from keepclose.apiserver.registry.resources import BY_KIND
 from keepclose.apiserver.registry.service_allocation import held_addresses
 from keepclose.apiserver.registry.strategy import read_as
+from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.options import Target, WriteOptions
 from keepclose.apiserver.serving.writing import Writer, timestamp
 from keepclose.apiserver.storage.entries import DELETED, Change

@@ -15,7 +15,8 @@ from typing import Final, Protocol, cast
 import structlog
 
 from keepclose.apiserver.http.connection_table import ConnectionTable, Transfer, Transfers
-from keepclose.apiserver.http.messages import (
+from keepclose.apiserver.http.request_parser import Incoming, plain_answer
+from keepclose.apiserver.serving.messages import (
     Answer,
     Handler,
     Knows,
@@ -25,7 +26,6 @@ from keepclose.apiserver.http.messages import (
     encode_head,
     encode_stream_head,
 )
-from keepclose.apiserver.http.request_parser import Incoming, plain_answer
 from keepclose.apiserver.serving.responses import answer_failure
 from keepclose.apiserver.status_errors import too_many_connections, too_many_requests
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from keepclose.apiserver.http.messages import (
+from keepclose.apiserver.serving.messages import (
     MAX_HELD_BYTES,
     MOST_HELD_BYTES,
     REST_SECONDS,

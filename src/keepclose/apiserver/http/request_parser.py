@@ -17,7 +17,7 @@ import httptools
 import msgspec
 
 from keepclose.apiserver.auth.credentials import GROUP_HEADER, GROUP_SEPARATOR
-from keepclose.apiserver.http.messages import Answer, Request
+from keepclose.apiserver.serving.messages import Answer, Request
 from keepclose.apiserver.serving.subresources import refusal_of
 from keepclose.apiserver.status_errors import Failure, too_large
 

@@ -20,7 +20,7 @@ from keepclose.apiserver.http.connection_table import (
     ConnectionTable,
     Transfers,
 )
-from keepclose.apiserver.http.messages import ConnectionLimits, Handler, Knows
+from keepclose.apiserver.serving.messages import ConnectionLimits, Handler, Knows
 from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_sockets
 
 log = structlog.get_logger(__name__)

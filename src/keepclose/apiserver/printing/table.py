@@ -24,7 +24,7 @@ from keepclose.apiserver.printing.other_kinds import (
 from keepclose.apiserver.printing.pods import POD
 from keepclose.apiserver.printing.services import ENDPOINT_SLICE, ENDPOINTS, SERVICE
 from keepclose.apiserver.printing.workloads import DAEMON_SET, DEPLOYMENT, REPLICA_SET
-from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.resources import Resource
 from keepclose.model.json_values import JsonObject
 
 Include = Literal["Metadata", "Object", "None"]

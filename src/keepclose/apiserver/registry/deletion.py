@@ -20,8 +20,8 @@ from keepclose.apiserver.registry.metadata import (
     ORPHAN_FINALIZER,
     finalizers_of,
 )
-from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import Failure, conflict, forbidden, invalid_object
 from keepclose.model.field_errors import Cause, not_supported
 from keepclose.model.field_errors import invalid as invalid_value

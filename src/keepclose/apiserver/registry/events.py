@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.registry.strategy import Context, PlainStrategy, same
+from keepclose.apiserver.resources import Resource
 from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import IMMUTABLE, qualified_name

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import bad_request
 from keepclose.model.field_errors import Cause, forbidden, invalid, required, too_long, too_many
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate

@@ -21,7 +21,6 @@ from keepclose.apiserver.registry.core_kinds import (
 from keepclose.apiserver.registry.endpointslices import EndpointSliceStrategy, EndpointsStrategy
 from keepclose.apiserver.registry.events import EventStrategy
 from keepclose.apiserver.registry.pods import PodStrategy
-from keepclose.apiserver.registry.resources import BY_KIND, RESOURCES
 from keepclose.apiserver.registry.service_allocation import Ranges
 from keepclose.apiserver.registry.services import ServiceCIDRStrategy, ServiceStrategy
 from keepclose.apiserver.registry.strategy import PlainStrategy, Strategy
@@ -30,6 +29,7 @@ from keepclose.apiserver.registry.workloads import (
     DeploymentStrategy,
     ReplicaSetStrategy,
 )
+from keepclose.apiserver.resources import BY_KIND, RESOURCES
 
 _PLAIN_KINDS: Final[dict[str, type[PlainStrategy]]] = {
     "Namespace": NamespaceStrategy,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Final
 
 from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
-from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.registry.service_allocation import (
     Ranges,
     Reservation,
@@ -28,6 +27,7 @@ from keepclose.apiserver.registry.strategy import (
     keep_all_but_status,
     read_as,
 )
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import invalid_object
 from keepclose.model.addresses import cidr_causes, family_of
 from keepclose.model.field_errors import Cause, invalid, required

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from keepclose.apiserver.registry.metadata import carry_system_metadata
-from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import bad_request, invalid_object
 from keepclose.model.decoding import KnownObject, Rejected, convert
 from keepclose.model.field_errors import Cause

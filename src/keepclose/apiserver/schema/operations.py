@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.registry.resources import BINDINGS, SERVED, Resource
+from keepclose.apiserver.resources import BINDINGS, SERVED, Resource
 from keepclose.apiserver.schema.types import META
 
 SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"

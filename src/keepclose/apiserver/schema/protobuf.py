@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.apiserver.registry.resources import SERVED
+from keepclose.apiserver.resources import SERVED
 from keepclose.apiserver.schema.protobuf_wire import (
     READERS,
     MessageError,

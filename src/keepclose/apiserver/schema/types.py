@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.resources import Resource
 from keepclose.model.gates import FeatureGates, Gate
 
 

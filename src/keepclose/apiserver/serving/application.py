@@ -16,13 +16,13 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from keepclose.apiserver.auth.users import AUTHENTICATED, MASTERS, User
-from keepclose.apiserver.http.messages import Answer, Pending, Request, Stream
 from keepclose.apiserver.registry.endpointslices import DEPRECATED
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, Attempt, OvertakenError
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.fair_queue import Turns, Workers
 from keepclose.apiserver.serving.guard import answer_review, answers_review
 from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
+from keepclose.apiserver.serving.messages import Answer, Pending, Request, Stream
 from keepclose.apiserver.serving.negotiation import (
     YAML,
     Form,

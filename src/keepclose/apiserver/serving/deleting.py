@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.http.messages import Request
 from keepclose.apiserver.registry.deletion import (
     DeleteOptions,
     Deletion,
@@ -18,9 +17,10 @@ from keepclose.apiserver.registry.deletion import (
     decide_deletion,
     refuse_immortal,
 )
-from keepclose.apiserver.registry.resources import BY_STORE, Resource
 from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
+from keepclose.apiserver.serving.messages import Request
 from keepclose.apiserver.serving.negotiation import Form, render_entry
 from keepclose.apiserver.serving.options import ListOptions, Query, Target, read_integer
 from keepclose.apiserver.serving.reading import Listed, read_list

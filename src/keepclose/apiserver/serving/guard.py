@@ -22,8 +22,8 @@ from keepclose.apiserver.auth.credentials import (
     read_impersonation,
 )
 from keepclose.apiserver.auth.users import ANONYMOUS, MASTERS, User
-from keepclose.apiserver.http.messages import Answer, Request
 from keepclose.apiserver.schema.findings import word_of
+from keepclose.apiserver.serving.messages import Answer, Request
 from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
 from keepclose.apiserver.status_errors import Failure, bad_request

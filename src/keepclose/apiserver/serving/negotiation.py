@@ -17,7 +17,7 @@ import yaml
 
 from keepclose.apiserver.printing.table import Include, make_table
 from keepclose.apiserver.registry.events import from_stored
-from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import bad_request, not_acceptable
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.kube.yaml_nodes import STR, plain_tag

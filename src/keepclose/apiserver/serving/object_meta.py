@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.apiserver.registry.deletion import refuse_new_content
-from keepclose.apiserver.registry.resources import Resource
 from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.status_errors import (
     already_exists,

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from keepclose.apiserver.http.messages import Answer, Request
 from keepclose.apiserver.patch.json_patch import apply_json_patch, apply_merge_patch
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
-from keepclose.apiserver.registry.resources import BINDINGS
+from keepclose.apiserver.resources import BINDINGS
 from keepclose.apiserver.serving import request_bodies
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
+from keepclose.apiserver.serving.messages import Answer, Request
 from keepclose.apiserver.serving.negotiation import Form, encode, render_entry, render_list
 from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
 from keepclose.apiserver.serving.options import (

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from keepclose.apiserver.registry.metadata import manager_causes
-from keepclose.apiserver.registry.resources import (
+from keepclose.apiserver.resources import (
     BINDINGS,
     BY_PATH,
     SUBRESOURCE_VERBS,

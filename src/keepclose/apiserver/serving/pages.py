@@ -8,8 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from keepclose.apiserver.http.messages import Answer, Request
-from keepclose.apiserver.registry.resources import (
+from keepclose.apiserver.resources import (
     RESOURCES,
     SERVED,
     SUBRESOURCE_VERBS,
@@ -19,6 +18,7 @@ from keepclose.apiserver.registry.resources import (
 from keepclose.apiserver.schema import openapi2, openapi3
 from keepclose.apiserver.schema.openapi_types import Document
 from keepclose.apiserver.schema.operations import group_paths
+from keepclose.apiserver.serving.messages import Answer, Request
 from keepclose.apiserver.status_errors import no_such_path, not_acceptable
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject

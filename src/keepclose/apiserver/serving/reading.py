@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from keepclose.apiserver.registry.events import from_stored
-from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.options import EXACT, ListOptions, Target, check_version
 from keepclose.apiserver.status_errors import Failure, bad_request, expired, not_found
 from keepclose.apiserver.storage.entries import Entry, ObjectStore

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.registry.resources import BINDINGS, BY_KIND, Resource
+from keepclose.apiserver.resources import BINDINGS, BY_KIND, Resource
 from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.findings import strict_texts
 from keepclose.apiserver.schema.protobuf import decode_protobuf

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.http.messages import Answer
+from keepclose.apiserver.serving.messages import Answer
 from keepclose.apiserver.serving.negotiation import JSON, Form, encode, shape_object
 from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.serving.writing import Written

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from keepclose.apiserver.registry.metadata import selector_text
-from keepclose.apiserver.registry.resources import BINDINGS, BY_KIND, Resource
+from keepclose.apiserver.resources import BINDINGS, BY_KIND, Resource
 from keepclose.apiserver.serving.object_meta import settle_namespace
 from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.serving.writing import timestamp

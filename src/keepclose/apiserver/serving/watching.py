@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from keepclose.apiserver.registry.events import from_stored
-from keepclose.apiserver.registry.resources import Resource
+from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.listing import RENDERED_BYTES, portions
 from keepclose.apiserver.serving.negotiation import Form, Shape, check_include, encode, shape_object
 from keepclose.apiserver.serving.options import ListOptions, Target, check_version

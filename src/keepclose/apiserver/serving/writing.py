@@ -23,8 +23,8 @@ from keepclose.apiserver.registry import events
 from keepclose.apiserver.registry.deletion import is_finished
 from keepclose.apiserver.registry.events import newer_event_causes
 from keepclose.apiserver.registry.metadata import metadata_causes
-from keepclose.apiserver.registry.resources import BY_STORE, Resource
 from keepclose.apiserver.registry.strategy import Context, Strategy
+from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.types import Type, load_types
 from keepclose.apiserver.serving.object_meta import (

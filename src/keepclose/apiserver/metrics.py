@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from keepclose.apiserver.http.connection_table import ConnectionTable
-from keepclose.apiserver.registry.resources import RESOURCES
+from keepclose.apiserver.resources import RESOURCES
 from keepclose.apiserver.serving.options import Target
 from keepclose.apiserver.storage.store import Store
 
