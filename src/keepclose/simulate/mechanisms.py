@@ -304,52 +304,6 @@ def _hinted(heuristic: Heuristic) -> tuple[Service, Settings]:
     return _make_service(traffic_distribution=_CUSTOM), settings
 
 
-def _list_mechanisms() -> tuple[Mechanism, ...]:
-    no_padding = Settings(gates=_GATES, subsets=SubsetOptions(padding=0))
-    return (
-        Mechanism("none", "no mechanism: every client uses every endpoint", _make_service()),
-        Mechanism(
-            "same-zone",
-            "spec.trafficDistribution: PreferSameZone",
-            _make_service(traffic_distribution=PREFER_SAME_ZONE),
-        ),
-        Mechanism("auto", "topology mode Auto", _mode_auto()),
-        Mechanism(
-            "auto-forgetful",
-            "topology mode Auto without the previous assignment",
-            _mode_auto(),
-            remembers=False,
-        ),
-        Mechanism("subsetting", "slices by zone, with padding and lazy rebalance", _subsets()),
-        Mechanism("subsetting-unpadded", "slices by zone without padding", _subsets(), no_padding),
-        Mechanism(
-            "local", "local by hints, with padding and lazy rebalance", *_hinted(LocalHints())
-        ),
-        Mechanism(
-            "local-unpadded", "local by hints without padding", *_hinted(LocalHints(padding=0))
-        ),
-        Mechanism(
-            "local-eager", "local by hints without lazy rebalance", *_hinted(LocalHints(lazy=False))
-        ),
-        Mechanism(
-            "local-forgetful",
-            "local by hints without padding, lazy rebalance and the previous assignment",
-            *_hinted(LocalHints(padding=0, lazy=False)),
-            remembers=False,
-        ),
-        Mechanism("balanced", "keepclose.dev/Balanced", *_hinted(BALANCED)),
-        Mechanism(
-            "balanced-forgetful",
-            "keepclose.dev/Balanced without the previous assignment",
-            *_hinted(BALANCED),
-            remembers=False,
-        ),
-    )
-
-
-MECHANISMS: Final = MappingProxyType({one.name: one for one in _list_mechanisms()})
-
-
 _READY: Final = (StatusCondition(type="Ready", status="True"),)
 
 
@@ -401,3 +355,49 @@ def _make_service(
             traffic_distribution=traffic_distribution,
         ),
     )
+
+
+def _list_mechanisms() -> tuple[Mechanism, ...]:
+    no_padding = Settings(gates=_GATES, subsets=SubsetOptions(padding=0))
+    return (
+        Mechanism("none", "no mechanism: every client uses every endpoint", _make_service()),
+        Mechanism(
+            "same-zone",
+            "spec.trafficDistribution: PreferSameZone",
+            _make_service(traffic_distribution=PREFER_SAME_ZONE),
+        ),
+        Mechanism("auto", "topology mode Auto", _mode_auto()),
+        Mechanism(
+            "auto-forgetful",
+            "topology mode Auto without the previous assignment",
+            _mode_auto(),
+            remembers=False,
+        ),
+        Mechanism("subsetting", "slices by zone, with padding and lazy rebalance", _subsets()),
+        Mechanism("subsetting-unpadded", "slices by zone without padding", _subsets(), no_padding),
+        Mechanism(
+            "local", "local by hints, with padding and lazy rebalance", *_hinted(LocalHints())
+        ),
+        Mechanism(
+            "local-unpadded", "local by hints without padding", *_hinted(LocalHints(padding=0))
+        ),
+        Mechanism(
+            "local-eager", "local by hints without lazy rebalance", *_hinted(LocalHints(lazy=False))
+        ),
+        Mechanism(
+            "local-forgetful",
+            "local by hints without padding, lazy rebalance and the previous assignment",
+            *_hinted(LocalHints(padding=0, lazy=False)),
+            remembers=False,
+        ),
+        Mechanism("balanced", "keepclose.dev/Balanced", *_hinted(BALANCED)),
+        Mechanism(
+            "balanced-forgetful",
+            "keepclose.dev/Balanced without the previous assignment",
+            *_hinted(BALANCED),
+            remembers=False,
+        ),
+    )
+
+
+MECHANISMS: Final = MappingProxyType({one.name: one for one in _list_mechanisms()})
