@@ -299,6 +299,34 @@ async def test_a_pod_serves_on_for_its_time(
     assert await timed.until_told("Killing") == [("Normal", "Stopping container main", 1)]
 
 
+async def test_a_pod_is_deleted_once_however_late_that_is_seen(
+    timed: KubeletBed, clock: FakeClock
+) -> None:
+    """A kubelet that looks again while a finalizer keeps the pod deletes it no second time."""
+    await timed.add_pod()
+    await timed.until_ready()
+    await timed.client.patch(
+        KUBELET_PODS, "web", {"metadata": {"finalizers": ["example.dev/kept"]}}, namespace="default"
+    )
+    await timed.delete()
+    await timed.until(lambda one: one.is_terminating)
+    await timed.rest()
+    timed.wire.take()
+    await clock.advance(1)
+    await timed.until(lambda _: timed.kubelets.place_of(WEB) is None)
+    await timed.rest()
+    assert timed.wire.take() == ["PATCH pods/status", "DELETE pods"]
+    timed.kubelets.queue.add(WEB)
+    await timed.rest()
+    assert timed.wire.take() == []
+    await timed.client.patch(
+        KUBELET_PODS, "web", {"metadata": {"finalizers": None}}, namespace="default"
+    )
+    await timed.until_gone()
+    await timed.rest()
+    assert timed.wire.take() == []
+
+
 async def test_a_shorter_grace_counts_at_once(timed: KubeletBed, clock: FakeClock) -> None:
     """Somebody who asks again with less patience gets the pod sooner."""
     await timed.add_pod(lifecycle={"preStop": {"sleep": {"seconds": 20}}})

@@ -71,6 +71,8 @@ class Kubelets:
         self._on_node: Counter[str] = Counter()
         # Pods that the API has no more; those of failed nodes run on, others may have their names.
         self._lost: set[PodLife] = set()
+        # The UIDs of pods that were deleted here and that the cache still shows.
+        self._deleted: dict[NamespacedName, str] = {}
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self.pods: Cache[KubeletPod] = Cache()
         self.nodes: Cache[Node] = Cache()
@@ -167,6 +169,8 @@ class Kubelets:
     async def _visit(self, key: NamespacedName) -> float | None:
         """Look at one pod; return when to look again though nothing changed."""
         life, pod = self._lives.get(key), self.pods.get(key)
+        if pod is None or pod.uid != self._deleted.get(key):
+            self._deleted.pop(key, None)
         if life is not None and (pod is None or pod.uid != life.uid):
             self._lost.add(life)
             self._remove(life)
@@ -305,7 +309,10 @@ class Kubelets:
         life.note_stored(answer)
 
     async def _delete(self, pod: KubeletPod) -> None:
+        """Delete a pod for good, once: the cache may show it for a while, and finalizers longer."""
         meta = pod.metadata
+        if self._deleted.get(pod.key) == meta.uid:
+            return
         async with self._slots:
             with suppress(NotFound, Conflict):
                 await self._client.delete(
@@ -315,6 +322,7 @@ class Kubelets:
                     uid=meta.uid,
                     grace_period=0,
                 )
+        self._deleted[pod.key] = meta.uid
 
     def _tell(self, pod: KubeletPod, happenings: Iterable[Happening]) -> None:
         for one in happenings:
