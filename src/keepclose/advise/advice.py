@@ -37,7 +37,7 @@ from keepclose.slices.settings import Settings
 _MARGIN = 1e-9
 
 
-class Change(NamedTuple):
+class _Change(NamedTuple):
     """Something to try: the command that makes it, and what Service and settings then are."""
 
     command: str
@@ -92,9 +92,9 @@ def measure_traffic(selections: Iterable[tuple[NodeView, str, Selection]]) -> Ro
 
 def find_changes(
     service: Service, reasons: Iterable[Reason], settings: Settings
-) -> Mapping[Reason, Change]:
+) -> Mapping[Reason, _Change]:
     """Return what might help against each reason, untried; most reasons have nothing."""
-    changes: dict[Reason, Change] = {}
+    changes: dict[Reason, _Change] = {}
     for reason in reasons:
         change = _change_for(service, reason, settings)
         if change is not None:
@@ -102,7 +102,7 @@ def find_changes(
     return changes
 
 
-def _change_for(service: Service, reason: Reason, settings: Settings) -> Change | None:
+def _change_for(service: Service, reason: Reason, settings: Settings) -> _Change | None:
     match reason.code:
         case ReasonCode.NOTHING_ASKED:
             return _prefer_zone(service, settings)
@@ -119,7 +119,7 @@ def _change_for(service: Service, reason: Reason, settings: Settings) -> Change 
             return None
 
 
-def _prefer_zone(service: Service, settings: Settings) -> Change | None:
+def _prefer_zone(service: Service, settings: Settings) -> _Change | None:
     gates = settings.gates
     if not gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
         return None
@@ -131,32 +131,32 @@ def _prefer_zone(service: Service, settings: Settings) -> Change | None:
     patch = f'{{"spec":{{"trafficDistribution":"{value}"}}}}'
     command = f"kubectl patch service {_named(service)} -p '{patch}'"
     changed = replace(service, spec=replace(service.spec, traffic_distribution=value))
-    return Change(command, changed, settings)
+    return _Change(command, changed, settings)
 
 
-def _drop_topology_annotation(service: Service, settings: Settings) -> Change | None:
+def _drop_topology_annotation(service: Service, settings: Settings) -> _Change | None:
     key, value = topology_annotation(service)
     if value is None:
         return None
     command = f"kubectl annotate service {_named(service)} {key}-"
     kept = {name: text for name, text in service.metadata.annotations.items() if name != key}
     changed = replace(service, metadata=replace(service.metadata, annotations=kept))
-    return Change(command, changed, settings)
+    return _Change(command, changed, settings)
 
 
-def _switch_on(service: Service, reason: Reason, settings: Settings) -> Change | None:
+def _switch_on(service: Service, reason: Reason, settings: Settings) -> _Change | None:
     for gate in Gate:
         if reason.subject == f"FeatureGate {gate}":
             gates: FeatureGates = settings.gates.with_gates(gate)
-            return Change(f"--feature-gates {gate}=true", service, replace(settings, gates=gates))
+            return _Change(f"--feature-gates {gate}=true", service, replace(settings, gates=gates))
     return None
 
 
-def _annotate(service: Service, key: str, value: str, settings: Settings) -> Change:
+def _annotate(service: Service, key: str, value: str, settings: Settings) -> _Change:
     command = f"kubectl annotate service {_named(service)} --overwrite {key}={value}"
     annotations = {**service.metadata.annotations, key: value}
     changed = replace(service, metadata=replace(service.metadata, annotations=annotations))
-    return Change(command, changed, settings)
+    return _Change(command, changed, settings)
 
 
 def _named(service: Service) -> str:

@@ -84,7 +84,7 @@ _RETRY_SECONDS: Final = 1.0
 # is asked to: it stops all threads for that, and a large request has a million objects.
 _COLLECTED_AT: Final = (50_000, 1 << 20, 1 << 20)
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class StartError(Exception):
@@ -279,8 +279,8 @@ async def _keep_running(follow: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             return await follow()
-        except Exception:
-            log.exception("following changes failed; all objects are looked at again")
+        except Exception:  # noqa: BLE001 - logged, and the server goes on
+            _log.exception("following changes failed; all objects are looked at again")
             await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -25,7 +25,7 @@ from keepclose.slices.mirroring import MAX_PER_SUBSET, Mirrored
 from keepclose.slices.service_planner import ServicePlan
 
 MIRRORING_PREFIX: Final = "endpoint_slice_mirroring_controller_"
-DOUBLING: Final = tuple(float(2**power) for power in range(1, 16))
+_DOUBLING: Final = tuple(float(2**power) for power in range(1, 16))
 _DURATIONS: Final = tuple(0.001 * 2**power for power in range(15))
 PREFIX: Final = "endpoint_slice_controller_"
 _DEFAULT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -114,7 +114,7 @@ class MirroringMetrics:
             self._sums[place] += held[place] - before[place]
             gauge.set(self._sums[place])
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = DOUBLING) -> Histogram:
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _DOUBLING) -> Histogram:
         return Histogram(MIRRORING_PREFIX + name, text, buckets=buckets, registry=self._registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
@@ -134,17 +134,17 @@ class Metrics:
         self._added = self._histogram(
             PREFIX + "endpoints_added_per_sync",
             "Endpoints added in a sync, by address type.",
-            DOUBLING,
+            _DOUBLING,
         )
         self._removed = self._histogram(
             PREFIX + "endpoints_removed_per_sync",
             "Endpoints removed in a sync, by address type.",
-            DOUBLING,
+            _DOUBLING,
         )
         self._reallocated = self._histogram(
             PREFIX + "reallocated_endpoints_per_sync",
             "Endpoints that a sync moved from one zone to another.",
-            DOUBLING,
+            _DOUBLING,
         )
         self._changed = self._histogram(
             PREFIX + "endpointslices_changed_per_sync",

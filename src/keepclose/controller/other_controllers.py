@@ -27,8 +27,8 @@ from keepclose.reconcile.caches import Caches
 from keepclose.slices.slice_metadata import address_types
 from keepclose.slices.trackers import instant
 
-LEASE_NAMESPACE: Final = "kube-system"
-LEASE_NAME: Final = "kube-controller-manager"
+_LEASE_NAMESPACE: Final = "kube-system"
+_LEASE_NAME: Final = "kube-controller-manager"
 PROBE_PORT: Final = "keepclose-probe"
 FIX: Final = (
     "start kube-controller-manager with "
@@ -36,7 +36,7 @@ FIX: Final = (
     "or run keepclose beside it with --mode=webhook; --force starts all the same"
 )
 # The built-in controller looks at changed slices after a second; the rest is for a busy one.
-PATIENCE_S: Final = 6.0
+_PATIENCE_S: Final = 6.0
 _ASK_EVERY_S: Final = 0.25
 _LONG_DEAD_S: Final = 3600.0
 _log = structlog.get_logger(__name__)
@@ -47,14 +47,19 @@ class RivalError(ConfigError):
 
 
 async def refuse_rival(
-    client: Client, caches: Caches, *, managed_by: str, clock: Clock, patience_s: float = PATIENCE_S
+    client: Client,
+    caches: Caches,
+    *,
+    managed_by: str,
+    clock: Clock,
+    patience_s: float = _PATIENCE_S,
 ) -> None:
     """Raise RivalError when another controller keeps the slices; the caches must be complete.
 
     What cannot be found out is no reason to refuse: a fight is noticed later too.
     """
     try:
-        lease = await client.get(LEASES, LEASE_NAME, namespace=LEASE_NAMESPACE)
+        lease = await client.get(LEASES, _LEASE_NAME, namespace=_LEASE_NAMESPACE)
         if _is_dead(lease, now=clock.now()):
             return
         service = _choose_service(caches)

@@ -31,8 +31,8 @@ from keepclose.routing.heuristic_answers import Answer, Failure, FailureCause, P
 from keepclose.routing.heuristics import Registry
 from keepclose.system.threads import open_in_thread
 
-READY: Final = b"ready"
-MOST_BYTES: Final = 1 << 20
+_READY: Final = b"ready"
+_MOST_BYTES: Final = 1 << 20
 # The kernel ends the process at its limit; only where it does not do so this side has to.
 _MARGIN_S: Final = 1.0
 _PAUSING: Final = frozenset({FailureCause.NOT_LOADED, FailureCause.TIMED_OUT, FailureCause.CRASHED})
@@ -100,7 +100,7 @@ class IsolatedHeuristic:
         if self._process is None or not self._process.is_running:
             self._process = _Process(self._name, self._value, limits)
             line = self._process.read_line(limits.start_s + _MARGIN_S)
-            if line != READY:
+            if line != _READY:
                 return self._judge(line, "was not loaded", limits.start_s)
         self._asked += 1
         number = str(self._asked).encode()
@@ -253,7 +253,7 @@ class _Process:
                 self.is_late = True
                 return None
             chunk = os.read(self._from, 1 << 16)
-            if not chunk or len(self._received) > MOST_BYTES:
+            if not chunk or len(self._received) > _MOST_BYTES:
                 return None
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")

@@ -28,7 +28,7 @@ from keepclose.routing.heuristic_answers import (
     ask_heuristic,
 )
 
-READY = b"ready\n"
+_READY = b"ready\n"
 _ENCODER = msgspec.json.Encoder()
 _DEMANDS = msgspec.json.Decoder(ZoneDemand)
 
@@ -53,7 +53,7 @@ def run_worker(
         os.write(replies, _encode(Failure(FailureCause.NOT_LOADED, str(error))))
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
-    os.write(replies, READY)
+    os.write(replies, _READY)
     with os.fdopen(requests, "rb") as lines, os.fdopen(replies, "wb") as out:
         for line in lines:
             number, _, question = line.partition(b" ")

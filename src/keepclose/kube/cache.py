@@ -23,33 +23,33 @@ class Named(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Named)
-Handler = Callable[[T | None, T | None], None]
+_T = TypeVar("_T", bound=Named)
+_Handler = Callable[[_T | None, _T | None], None]
 # Deletions remembered against late repeats of older events; a watch repeats only what is recent.
 _MOST_DELETIONS: Final = 1024
 
 
-class Index(NamedTuple, Generic[T]):
+class Index(NamedTuple, Generic[_T]):
     """A name, and the function from an object to the keys under which it is found.
 
     The function must give the same keys for the same object every time; no keys is fine.
     """
 
     name: str
-    keys_of: Callable[[T], Iterable[Hashable]]
+    keys_of: Callable[[_T], Iterable[Hashable]]
 
 
-class Cache(Generic[T]):
+class Cache(Generic[_T]):
     """All objects of one kind; everybody reads, one reflector writes."""
 
-    def __init__(self, indexes: Sequence[Index[T]] = ()) -> None:
-        self._objects: dict[NamespacedName, T] = {}
+    def __init__(self, indexes: Sequence[Index[_T]] = ()) -> None:
+        self._objects: dict[NamespacedName, _T] = {}
         self._indexes = [(index.keys_of, self._new_buckets()) for index in indexes]
         self._buckets = dict(
             zip((i.name for i in indexes), (b for _, b in self._indexes), strict=True)
         )
         self._deletions: dict[NamespacedName, str] = {}
-        self._handlers: list[Handler[T]] = []
+        self._handlers: list[_Handler[_T]] = []
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -61,19 +61,19 @@ class Cache(Generic[T]):
         """Iterate over the keys as they are now; changes meanwhile are fine."""
         return iter(tuple(self._objects))
 
-    def get(self, key: NamespacedName) -> T | None:
+    def get(self, key: NamespacedName) -> _T | None:
         """Return the object, None when there is none."""
         return self._objects.get(key)
 
-    def all(self) -> list[T]:
+    def all(self) -> list[_T]:
         """Return all objects, those that came first ahead."""
         return list(self._objects.values())
 
-    def snapshot(self) -> dict[NamespacedName, T]:
+    def snapshot(self) -> dict[NamespacedName, _T]:
         """Return the present state, which later changes leave alone."""
         return dict(self._objects)
 
-    def by_index(self, name: str, key: Hashable) -> list[T]:
+    def by_index(self, name: str, key: Hashable) -> list[_T]:
         """Return the objects found under the key, in no promised order; an empty list for none.
 
         A name that no index has is a mistake of the program: KeyError.
@@ -84,7 +84,7 @@ class Cache(Generic[T]):
         """Return the keys under which the index has at least one object."""
         return list(self._buckets[name])
 
-    def subscribe(self, handler: Handler[T]) -> Callable[[], None]:
+    def subscribe(self, handler: _Handler[_T]) -> Callable[[], None]:
         """Call the handler with (old, new) after every change; return how to end that.
 
         None stands for an object that was not there before, or is not any more. What is here
@@ -96,7 +96,7 @@ class Cache(Generic[T]):
         self._handlers.append(handler)
         return lambda: self._handlers.remove(handler)
 
-    def put(self, new: T) -> bool:
+    def put(self, new: _T) -> bool:
         """Take an object in; return False when it is no news, or older than what is known."""
         key = new.metadata.key
         version = new.metadata.resource_version
@@ -122,7 +122,7 @@ class Cache(Generic[T]):
         self._remember_deletion(key, version)
         return self._remove(key)
 
-    def replace(self, objects: Iterable[T], *, keep: Iterable[NamespacedName] = ()) -> int:
+    def replace(self, objects: Iterable[_T], *, keep: Iterable[NamespacedName] = ()) -> int:
         """Become exactly these objects; return how many changes that made.
 
         What vanished is deleted first, then the rest is put in the order given, and what is the
@@ -138,7 +138,7 @@ class Cache(Generic[T]):
             changes += self._set(key, self._objects.get(key), one)
         return changes
 
-    def _set(self, key: NamespacedName, old: T | None, new: T) -> bool:
+    def _set(self, key: NamespacedName, old: _T | None, new: _T) -> bool:
         if old is not None and _is_same(old, new):
             return False
         self._objects[key] = new
@@ -160,7 +160,7 @@ class Cache(Generic[T]):
         self._tell(old, None)
         return True
 
-    def _tell(self, old: T | None, new: T | None) -> None:
+    def _tell(self, old: _T | None, new: _T | None) -> None:
         for handler in tuple(self._handlers):
             handler(old, new)
 
@@ -173,13 +173,13 @@ class Cache(Generic[T]):
             del self._deletions[next(iter(self._deletions))]
 
     @staticmethod
-    def _new_buckets() -> dict[Hashable, dict[NamespacedName, T]]:
+    def _new_buckets() -> dict[Hashable, dict[NamespacedName, _T]]:
         return {}
 
     @staticmethod
     def _unfile(
         key: NamespacedName,
-        buckets: dict[Hashable, dict[NamespacedName, T]],
+        buckets: dict[Hashable, dict[NamespacedName, _T]],
         index_keys: Iterable[Hashable],
     ) -> None:
         for index_key in index_keys:

@@ -24,16 +24,16 @@ from keepclose.kube.watch.list_decoding import PARTIAL, Page, decode_object, dec
 from keepclose.kube.watch.stream import EventDecoder, WatchEvent, read_events
 from keepclose.model.meta import ObjectMeta
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 USER_AGENT: Final = f"keepclose/{__version__}"
 MOST_PAGES: Final = 2000
 """The most answers that one list is made of: a million objects in pages of 500."""
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
-class Reader:
+class _Reader:
     """Asks one API server. Close it, or use it as a context."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Reader:
         )
 
     async def get(
-        self, kind: Kind[T], name: str, *, namespace: str = "", resource_version: str = ""
-    ) -> T:
+        self, kind: Kind[_T], name: str, *, namespace: str = "", resource_version: str = ""
+    ) -> _T:
         """Return one object; raise NotFound when there is none."""
         request = requests.get_request(
             kind, name, namespace=namespace, resource_version=resource_version
@@ -66,7 +66,7 @@ class Reader:
 
     async def list_page(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         *,
         namespace: str = "",
         label_selector: str = "",
@@ -75,7 +75,7 @@ class Reader:
         continue_token: str = "",
         resource_version: str = "",
         resource_version_match: str = "",
-    ) -> Page[T]:
+    ) -> Page[_T]:
         """Return one page of a list; `limit` 0 asks for everything at once."""
         request = requests.list_request(
             kind,
@@ -91,7 +91,7 @@ class Reader:
         page = decode_page(kind, body, where=str(request))
         if page.rejected:
             name, cause = page.rejected[0]
-            log.warning(
+            _log.warning(
                 "skipped unreadable objects",
                 kind=str(kind),
                 count=len(page.rejected),
@@ -102,7 +102,7 @@ class Reader:
 
     async def list_all(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         *,
         namespace: str = "",
         label_selector: str = "",
@@ -110,14 +110,14 @@ class Reader:
         resource_version: str = "",
         resource_version_match: str = "",
         page_size: int = 500,
-    ) -> Page[T]:
+    ) -> Page[_T]:
         """Return a whole list as one page, read in pieces, all of the same resource version.
 
         When the version expires between two pieces the list is read again, at once and whole. The
         server offers to go on from a newer version instead; a watch from such a mixture would
         miss what changed in its older part.
         """
-        whole: Page[T] | None = None
+        whole: Page[_T] | None = None
         token, limit = "", page_size
         where = f"list of {kind}"
         for _ in range(MOST_PAGES):
@@ -154,7 +154,7 @@ class Reader:
     @asynccontextmanager
     async def watch(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         *,
         namespace: str = "",
         label_selector: str = "",
@@ -163,7 +163,7 @@ class Reader:
         timeout_seconds: int | None = None,
         send_initial_events: bool = False,
         idle_timeout: float | None = None,
-    ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[_T]]]:
         """Open a watch, give its events, and close it at the end of the context.
 
         Opening is tried once. The server ends the watch after `timeout_seconds`, and then the
@@ -220,24 +220,24 @@ class Reader:
         await self.close()
 
     async def _fetch_object(
-        self, kind: Kind[T], request: Request, *, repeatable: bool = False
-    ) -> T:
+        self, kind: Kind[_T], request: Request, *, repeatable: bool = False
+    ) -> _T:
         body = await self._exchange.fetch(request, repeatable=repeatable)
         return decode_object(kind, body, where=str(request))
 
 
-class Client(Reader):
+class Client(_Reader):
     """Reads and writes on one API server. Close it, or use it as a context."""
 
     async def create(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         obj: Body,
         *,
         namespace: str = "",
         field_manager: str = "",
         dry_run: bool = False,
-    ) -> T:
+    ) -> _T:
         """Create an object and return it as stored; the namespace may stand in the object."""
         request = requests.create_request(
             kind, obj, namespace=namespace, field_manager=field_manager, dry_run=dry_run
@@ -246,13 +246,13 @@ class Client(Reader):
 
     async def update(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         obj: msgspec.Struct,
         *,
         subresource: str = "",
         field_manager: str = "",
         dry_run: bool = False,
-    ) -> T:
+    ) -> _T:
         """Replace an object and return it as stored; a dry run only says what would be stored.
 
         NB: fields that the struct does not have are erased on the server. Only fit for kinds that
@@ -263,7 +263,7 @@ class Client(Reader):
         )
         return await self._fetch_object(kind, request)
 
-    async def write(self, kind: Kind[T], obj: msgspec.Struct) -> ObjectMeta:
+    async def write(self, kind: Kind[_T], obj: msgspec.Struct) -> ObjectMeta:
         """Replace an object, or create one that has no name yet; return its metadata as stored.
 
         For those who know what they sent: servers spare themselves and us the rest of the answer.
@@ -278,12 +278,12 @@ class Client(Reader):
 
     async def update_raw(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         obj: Mapping[str, Any],
         *,
         subresource: str = "",
         field_manager: str = "",
-    ) -> T:
+    ) -> _T:
         """Replace an object by plain values that hold all its fields."""
         request = requests.replace_request(
             kind, obj, subresource=subresource, field_manager=field_manager
@@ -292,7 +292,7 @@ class Client(Reader):
 
     async def patch(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         name: str,
         patch: Body,
         *,
@@ -301,7 +301,7 @@ class Client(Reader):
         subresource: str = "",
         field_manager: str = "",
         dry_run: bool = False,
-    ) -> T:
+    ) -> _T:
         """Change parts of an object and return it as stored, or in a dry run as it would be.
 
         A `metadata.resourceVersion` in the patch makes it fail with Conflict when the object has
@@ -321,7 +321,7 @@ class Client(Reader):
 
     async def apply(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         name: str,
         obj: Body,
         *,
@@ -329,7 +329,7 @@ class Client(Reader):
         field_manager: str,
         force: bool = False,
         subresource: str = "",
-    ) -> T:
+    ) -> _T:
         """Make the server hold what the object says (server-side apply) and return the result.
 
         Fields of another manager raise Conflict unless `force` takes them over.
@@ -348,7 +348,7 @@ class Client(Reader):
 
     async def delete(
         self,
-        kind: Kind[T],
+        kind: Kind[_T],
         name: str,
         *,
         namespace: str = "",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Clock(Protocol):
@@ -30,7 +30,7 @@ class Clock(Protocol):
         """Return after that many seconds; 0 and less only let others run."""
         ...
 
-    async def wait_for(self, awaitable: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109
+    async def wait_for(self, awaitable: Awaitable[_T], timeout: float | None) -> _T:  # noqa: ASYNC109
         """Return what the awaitable gives, or cancel it and raise TimeoutError.
 
         None waits for as long as it takes.
@@ -53,7 +53,7 @@ class SystemClock:
         """Sleep on the running event loop."""
         await asyncio.sleep(max(0.0, seconds))
 
-    async def wait_for(self, awaitable: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109
+    async def wait_for(self, awaitable: Awaitable[_T], timeout: float | None) -> _T:  # noqa: ASYNC109
         """Wait on the running event loop."""
         if timeout is None:
             return await awaitable

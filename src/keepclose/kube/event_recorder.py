@@ -38,13 +38,13 @@ from keepclose.model.metadata_validation import dns1123_subdomain
 
 V = TypeVar("V")
 
-WINDOW_S: Final = 600.0
+_WINDOW_S: Final = 600.0
 MOST_SIMILAR: Final = 10
 SPAM_BURST: Final = 25
 SPAM_RATE: Final = 1 / 300
 COMBINED: Final = "(combined from similar events): "
 _MOST_REMEMBERED: Final = 4096
-MOST_WAITING: Final = 1000
+_MOST_WAITING: Final = 1000
 MOST_TRIES: Final = 12
 _DEFAULT_NAMESPACE: Final = "default"
 _log = structlog.get_logger(__name__)
@@ -135,7 +135,7 @@ class Correlator:
 
     def _is_one_of_many(self, group: Hashable, message: str, now: float) -> bool:
         similar = self._similar.get(group, _Similar)
-        if now - similar.seen_at > WINDOW_S:
+        if now - similar.seen_at > _WINDOW_S:
             similar.messages.clear()
         similar.seen_at = now
         if message in similar.messages or len(similar.messages) < MOST_SIMILAR:
@@ -152,7 +152,7 @@ class Correlator:
             return Tally(reference, *text, first_at=wall, last_at=wall, seen_at=now)
 
         tally = self._tallies.get(key, begin)
-        if now - tally.seen_at > WINDOW_S:
+        if now - tally.seen_at > _WINDOW_S:
             self._tallies.forget(key)
             tally = self._tallies.get(key, begin)
         tally.seen_at, tally.last_at = now, wall
@@ -184,7 +184,7 @@ class EventRecorder:
         clock: Clock,
         host: str = "",
         random: Random | None = None,
-        most_waiting: int = MOST_WAITING,
+        most_waiting: int = _MOST_WAITING,
     ) -> None:
         self._client = client
         self._clock = clock

@@ -23,8 +23,8 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 
-T = TypeVar("T")
-Query = tuple[tuple[str, str], ...]
+_T = TypeVar("_T")
+_Query = tuple[tuple[str, str], ...]
 # An object or a patch: a struct, plain values, or JSON as it is to be sent.
 Body = msgspec.Struct | Mapping[str, Any] | Sequence[Any] | bytes
 
@@ -35,7 +35,7 @@ TERSE: Final = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class Kind(Generic[_T]):
     """A kind of one API version; the core group is ""."""
 
     group: str
@@ -43,7 +43,7 @@ class Kind(Generic[T]):
     plural: str
     kind: str
     namespaced: bool
-    struct: type[T]
+    struct: type[_T]
 
     @property
     def api_version(self) -> str:
@@ -233,7 +233,7 @@ def delete_request(
     return Request("DELETE", path, (), {"Content-Type": JSON}, _encode(None, options))
 
 
-def _query(*pairs: tuple[str, str]) -> Query:
+def _query(*pairs: tuple[str, str]) -> _Query:
     return tuple(pair for pair in pairs if pair[1])
 
 

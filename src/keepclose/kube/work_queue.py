@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 from keepclose.kube.clock import Clock
 from keepclose.kube.transport.retries import TokenBucket
 
-K = TypeVar("K", bound=Hashable)
+_K = TypeVar("_K", bound=Hashable)
 _MOST_DOUBLINGS: Final = 60
 
 
@@ -25,7 +25,7 @@ def _ignore(_seconds: float) -> None:
     """Observe nothing."""
 
 
-class WorkQueue(Generic[K]):
+class WorkQueue(Generic[_K]):
     """A queue of keys for any number of workers in one event loop.
 
     Adding to a queue that was shut down does nothing.
@@ -46,13 +46,13 @@ class WorkQueue(Generic[K]):
         self._first_delay_s, self._cap_delay_s = first_delay_s, cap_delay_s
         self._bucket = TokenBucket(clock, rate=retries_per_s, burst=retries_burst)
         self._on_latency, self._on_work = on_latency, on_work
-        self._line: deque[K] = deque()
-        self._wanted: dict[K, float] = {}
-        self._running: dict[K, float] = {}
-        self._delayed: list[tuple[float, int, K]] = []
-        self._due: dict[K, float] = {}
+        self._line: deque[_K] = deque()
+        self._wanted: dict[_K, float] = {}
+        self._running: dict[_K, float] = {}
+        self._delayed: list[tuple[float, int, _K]] = []
+        self._due: dict[_K, float] = {}
         self._delays_made = 0
-        self._failures: dict[K, int] = {}
+        self._failures: dict[_K, int] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._drained = asyncio.Event()
         self._is_shut_down = False
@@ -96,12 +96,12 @@ class WorkQueue(Generic[K]):
         """Tell from now on how long keys stood in line, and how long their work took."""
         self._on_latency, self._on_work = on_latency, on_work
 
-    def add(self, key: K) -> None:
+    def add(self, key: _K) -> None:
         """Put the key in line, unless it stands there already."""
         self._move_due()
         self._want(key, self._clock.monotonic())
 
-    def add_after(self, key: K, delay_s: float) -> None:
+    def add_after(self, key: _K, delay_s: float) -> None:
         """Put the key in line later; of several times for one key the earliest counts.
 
         A visit before that time does not replace this one.
@@ -121,7 +121,7 @@ class WorkQueue(Generic[K]):
         # One of those who wait must learn that it may have to wake earlier.
         self._wake_one()
 
-    def retry(self, key: K, *, at_least_s: float = 0.0) -> float:
+    def retry(self, key: _K, *, at_least_s: float = 0.0) -> float:
         """Put a key back whose work failed; return after how many seconds it comes.
 
         That is the largest of the key's own delay, doubled by each failure until `forget`, of what
@@ -135,15 +135,15 @@ class WorkQueue(Generic[K]):
         self.add_after(key, delay_s)
         return delay_s
 
-    def forget(self, key: K) -> None:
+    def forget(self, key: _K) -> None:
         """Start the key's delays anew; for one whose work succeeded or was given up."""
         self._failures.pop(key, None)
 
-    def failures(self, key: K) -> int:
+    def failures(self, key: _K) -> int:
         """Return how often the key was retried since it was last forgotten."""
         return self._failures.get(key, 0)
 
-    async def get(self) -> K | None:
+    async def get(self) -> _K | None:
         """Return the next key, which the caller hands back with `done`; wait until there is one.
 
         None means that the queue was shut down and nothing is left in line.
@@ -156,7 +156,7 @@ class WorkQueue(Generic[K]):
                 return None
             await self._wait()
 
-    def done(self, key: K) -> None:
+    def done(self, key: _K) -> None:
         """Say that the work on a key has ended, well or not; a key not being worked on is fine."""
         started = self._running.pop(key, None)
         if started is None:
@@ -183,7 +183,7 @@ class WorkQueue(Generic[K]):
         self.shut_down()
         await self._drained.wait()
 
-    def _want(self, key: K, since: float) -> None:
+    def _want(self, key: _K, since: float) -> None:
         if self._is_shut_down or key in self._wanted:
             return
         self.adds += 1
@@ -192,7 +192,7 @@ class WorkQueue(Generic[K]):
             self._line.append(key)
             self._wake_one()
 
-    def _start(self, key: K) -> K:
+    def _start(self, key: _K) -> _K:
         now = self._clock.monotonic()
         self._on_latency(now - self._wanted.pop(key))
         self._running[key] = now

@@ -77,14 +77,14 @@ class YamlError(Exception):
         self.earlier = earlier
 
 
-class Document(msgspec.Struct, frozen=True):
+class _Document(msgspec.Struct, frozen=True):
     """A document: its tree, and whether a node of it stands in more than one place."""
 
     root: Node
     has_aliases: bool
 
 
-def compose(text: str | bytes, limits: Limits, *, alone: bool) -> Document | None:
+def compose(text: str | bytes, limits: Limits, *, alone: bool) -> _Document | None:
     """Return the first document of a text, or None when there is none; raise YamlError.
 
     `alone` refuses a text with a second document.
@@ -140,7 +140,7 @@ class _Anchor(msgspec.Struct):
     height: int = 0
 
 
-def _compose(parser: Any, limits: Limits, *, alone: bool) -> Document | None:
+def _compose(parser: Any, limits: Limits, *, alone: bool) -> _Document | None:
     next_event = parser.get_event
     next_event()
     if isinstance(next_event(), StreamEndEvent):
@@ -149,7 +149,7 @@ def _compose(parser: Any, limits: Limits, *, alone: bool) -> Document | None:
     next_event()
     if alone and isinstance(following := next_event(), DocumentStartEvent):
         raise _marked("did not find expected <document start>", following.start_mark)
-    return Document(root, has_aliases)
+    return _Document(root, has_aliases)
 
 
 def _compose_root(  # noqa: PLR0915 - one loop, since a call for each node would double its cost

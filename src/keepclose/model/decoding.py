@@ -19,7 +19,7 @@ from keepclose.model.field_errors import Cause, invalid, required
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 KnownObject = Node | Pod | Service | EndpointSlice | Endpoints | Event | Lease
 
 KINDS: Final[dict[tuple[str, str], type[KnownObject]]] = {
@@ -102,7 +102,7 @@ def convert(raw: dict[str, Any]) -> KnownObject | Rejected | UnknownKind:
     return UnknownKind(api_version, kind) if struct is None else convert_as(struct, raw)
 
 
-def convert_as(struct: type[T], raw: object) -> T | Rejected:
+def convert_as(struct: type[_T], raw: object) -> _T | Rejected:
     """Return the plain values as the given struct, whatever kind they claim to be."""
     try:
         return msgspec.convert(raw, struct)

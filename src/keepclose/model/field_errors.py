@@ -22,7 +22,7 @@ SLICE_GATES: Final[dict[str, Gate]] = {
     "endpoints[].conditions.terminating": Gate.ENDPOINT_SLICE_TERMINATING_CONDITION,
 }
 """The gates of API servers without which a field of a slice is dropped."""
-MOST_NAMED: Final = 5
+_MOST_NAMED: Final = 5
 """So many fields are named one by one: a webhook may set any number of labels."""
 
 
@@ -184,8 +184,8 @@ def differing_fields(sent: object, stored: object) -> tuple[str, ...]:
 def describe_fields(fields: tuple[str, ...]) -> str:
     """Return a sentence that names the fields an API server dropped, and the likely gates."""
     gates = sorted({gate.value for field in fields if (gate := SLICE_GATES.get(field))})
-    named = ", ".join(fields[:MOST_NAMED])
-    others = len(fields) - MOST_NAMED
+    named = ", ".join(fields[:_MOST_NAMED])
+    others = len(fields) - _MOST_NAMED
     text = f"the API server does not keep {named}{f' and {others} more' if others > 0 else ''}"
     text = f"{text} as written"
     if not gates:

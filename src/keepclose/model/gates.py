@@ -90,7 +90,7 @@ DEFAULT_GATES = FeatureGates()
 
 def gates_at(minor: int) -> FeatureGates:
     """Return the gates that are on by default in a release; those of keepclose are off."""
-    stages = {gate: stage_at(gate, minor) for gate in Gate if gate in HISTORY}
+    stages = {gate: stage_at(gate, minor) for gate in Gate if gate in _HISTORY}
     on = frozenset(gate for gate, stage in stages.items() if stage is not None and stage.default)
     return FeatureGates(on, minor)
 
@@ -146,7 +146,7 @@ class GateStage(NamedTuple):
     locked: bool = False
 
 
-HISTORY: Final[dict[str, tuple[GateStage, ...]]] = {
+_HISTORY: Final[dict[str, tuple[GateStage, ...]]] = {
     "EndpointSliceTerminatingCondition": (GateStage(26, default=True, locked=True),),
     "ServiceInternalTrafficPolicy": (GateStage(26, default=True, locked=True),),
     "ProxyTerminatingEndpoints": (GateStage(28, default=True, locked=True),),
@@ -186,13 +186,13 @@ def parse_emulated_version(text: str) -> int:
 
 def stage_at(name: str, minor: int) -> GateStage | None:
     """Return what a gate is in a release; None before its first release."""
-    reached = [stage for stage in HISTORY[name] if stage.minor <= minor]
+    reached = [stage for stage in _HISTORY[name] if stage.minor <= minor]
     return reached[-1] if reached else None
 
 
 def refusal_at(name: str, minor: int, *, wanted: bool) -> str:
     """Return why a gate cannot be set in a release, "" when it can; the words are Kubernetes'."""
-    if name not in HISTORY:
+    if name not in _HISTORY:
         return ""
     stage = stage_at(name, minor)
     setting = f"cannot set feature gate {name} to {str(wanted).lower()}, feature is"

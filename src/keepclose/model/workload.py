@@ -19,7 +19,7 @@ from keepclose.model.metadata_validation import (
 from keepclose.model.quantities import millis, quantity_causes
 from keepclose.model.well_known import EXCLUDED_NODE_LABELS, REGION_LABEL, ZONE_LABEL
 
-PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 NOT_NEGATIVE: Final = "must be greater than or equal to 0"
 ONE_PER_FAMILY: Final = "may specify no more than one IP for each IP family"
 
@@ -218,8 +218,8 @@ def _validate_ports(container: Container, field: str) -> list[Cause]:
             messages = port_number(port.container_port)
             causes += [invalid(number, port.container_port, message) for message in messages]
         # The API fills an empty protocol in as TCP.
-        if port.protocol and port.protocol not in PROTOCOLS:
-            causes.append(not_supported(f"{place}.protocol", port.protocol, PROTOCOLS))
+        if port.protocol and port.protocol not in _PROTOCOLS:
+            causes.append(not_supported(f"{place}.protocol", port.protocol, _PROTOCOLS))
     return causes
 
 

@@ -32,7 +32,7 @@ from keepclose.model.acknowledgements import (
 from keepclose.model.meta import OwnerReference
 
 # An object may have a little more than a million bytes.
-MOST_BYTES: Final = 900_000
+_MOST_BYTES: Final = 900_000
 _log = structlog.get_logger(__name__)
 
 
@@ -129,7 +129,7 @@ class Acknowledger:
     async def _write(self, wanted: NodeAcknowledgement) -> None:
         body = msgspec.to_builtins(render_acknowledgement(wanted, owner=self._owner()))
         size = sum(map(len, body["data"].values()))
-        if size > MOST_BYTES or len(wanted.exceptions) > MOST_EXCEPTIONS:
+        if size > _MOST_BYTES or len(wanted.exceptions) > MOST_EXCEPTIONS:
             _log.warning("too many exceptions to acknowledge", services=len(wanted.exceptions))
             body["data"] = render_data(NodeAcknowledgement(wanted.node))
         meta = body["metadata"]

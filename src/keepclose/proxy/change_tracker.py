@@ -42,7 +42,7 @@ class ChangeCounts(Protocol):
         ...
 
 
-class Changes(NamedTuple):
+class _Changes(NamedTuple):
     """What came since the last sync."""
 
     services: dict[NamespacedName, Ports]
@@ -128,9 +128,9 @@ class ChangeTracker:
             self._trigger_times.pop(old.service_key, None)
         self._on_change()
 
-    def take(self) -> Changes:
+    def take(self) -> _Changes:
         """Return what came since the last call, and start anew."""
-        changes = Changes(
+        changes = _Changes(
             self._services,
             frozenset(self._endpoints),
             tuple(time for times in self._trigger_times.values() for time in times),

@@ -30,7 +30,7 @@ from keepclose.proxy.port_selections import PortStates
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import Flaws
 
-FIRST_RETRY_S: Final = 0.5
+_FIRST_RETRY_S: Final = 0.5
 # So many Services are looked at before others get their turn.
 _AT_ONCE: Final = 200
 _log = structlog.get_logger(__name__)
@@ -272,7 +272,7 @@ class FamilySync:
         """Wait for the next thing to do; return whether that is a sync."""
         if self._failures:
             doublings = min(self._failures - 1, 30)
-            await self._clock.sleep(min(self._settings.sync_s, FIRST_RETRY_S * 2.0**doublings))
+            await self._clock.sleep(min(self._settings.sync_s, _FIRST_RETRY_S * 2.0**doublings))
             return True
         due = min(
             self._last_full + self._settings.full_sync_s,

@@ -26,7 +26,7 @@ from keepclose.routing.service_ports import PortKey, RoutedPort
 from keepclose.routing.topology import RoutingMode
 
 EndpointsByPort = dict[PortKey, tuple[PortEndpoint, ...]]
-ServicePortKey = tuple[NamespacedName, str, str]
+_ServicePortKey = tuple[NamespacedName, str, str]
 """A Service, the name of its port, and the protocol."""
 SetPort = Callable[[RoutedPort, Selection | None], None]
 """How the rules are told of a port; None takes it away."""

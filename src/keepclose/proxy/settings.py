@@ -17,7 +17,7 @@ from keepclose.model.addresses import IPV4, IPV6, family_of
 from keepclose.model.gates import FeatureGates
 
 COMPONENT: Final = "keepclose-proxy"
-TABLE: Final = "kube-proxy"
+_TABLE: Final = "kube-proxy"
 FAMILIES: Final = (IPV4, IPV6)
 NODE_PORT_KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "primary": (),
@@ -41,7 +41,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
     node_name: str
     gates: FeatureGates = FeatureGates()
     families: tuple[str, ...] = FAMILIES
-    table: str = TABLE
+    table: str = _TABLE
     min_sync_s: float = 1.0
     """The least time between the end of one sync and the start of the next."""
     sync_s: float = 30.0

@@ -18,11 +18,11 @@ from keepclose.kube.requests import ENDPOINT_SLICES, Kind
 from keepclose.model.meta import NamespacedName
 from keepclose.model.metadata_validation import plain_line
 
-FIRST_S: Final = 1.0
+_FIRST_S: Final = 1.0
 LONGEST_S: Final = 300.0
 PEACE_S: Final = 60.0
 ROUNDS: Final = 3
-WINDOW_S: Final = 30.0
+_WINDOW_S: Final = 30.0
 LONGEST_CONTENTION_S: Final = 60.0
 """So long may a change of pods wait while another controller writes."""
 # What API servers take; a name stands in logs, Events and conditions.
@@ -52,7 +52,7 @@ class Brake:
         if now < until:
             return until - now
         is_war = now - until < max(2 * wait, PEACE_S)
-        wait = min(2 * wait, self._longest_s) if wait and is_war else FIRST_S
+        wait = min(2 * wait, self._longest_s) if wait and is_war else _FIRST_S
         self._waits[key] = (wait, now + wait)
         return wait
 
@@ -112,10 +112,10 @@ class Contention:
         now = self._clock.monotonic()
         rounds = self._rounds.setdefault(key, deque(maxlen=ROUNDS))
         rounds.append(now)
-        if not self.left(key) and (len(rounds) < ROUNDS or now - rounds[0] > WINDOW_S):
+        if not self.left(key) and (len(rounds) < ROUNDS or now - rounds[0] > _WINDOW_S):
             return 0.0
         wait_s = self._brake.note_loss(key)
-        self._fought[key] = now + wait_s + WINDOW_S
+        self._fought[key] = now + wait_s + _WINDOW_S
         return wait_s
 
     def forget(self, key: NamespacedName) -> None:

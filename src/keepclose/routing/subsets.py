@@ -35,10 +35,10 @@ _REGION = "region/"
 LEAST_LIMIT = 1e-6
 MOST_LIMIT = 1e6
 _is_decimal = re.compile(r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
-UNKNOWN = ""
+_UNKNOWN = ""
 """The location of endpoints that have no zone."""
 
-Target = dict[str, dict[str, int]]
+_Target = dict[str, dict[str, int]]
 """Location zone to group to number of endpoints; only positive numbers."""
 
 
@@ -85,7 +85,7 @@ class SubsetDecision(msgspec.Struct, frozen=True):
     """
 
     mode: SubsetMode
-    target: Target
+    target: _Target
     rebalanced: bool
     overload: dict[str, float]
     reasons: tuple[Reason, ...]
@@ -239,7 +239,7 @@ def decide_subsets(
     groups = set(traffic)
     if wanted is Approach.REQUIRE:
         # Nodes that count for no share, such as the control plane's, consume their zone's group.
-        groups |= endpoints.keys() - {UNKNOWN}
+        groups |= endpoints.keys() - {_UNKNOWN}
     if len(groups) < 2:
         return _random(_too_few_places(groups, level))
     if wanted is Approach.REQUIRE:
@@ -254,7 +254,7 @@ def _require(
     placed: Mapping[str, Mapping[str, int]],
     level: Level,
 ) -> SubsetDecision:
-    homeless = {UNKNOWN: endpoints[UNKNOWN]} if UNKNOWN in endpoints else {}
+    homeless = {_UNKNOWN: endpoints[_UNKNOWN]} if _UNKNOWN in endpoints else {}
     target = _keep(groups, homeless, placed)
     _fill(target, groups, traffic=traffic, endpoints=endpoints)
     sizes = _group_sizes(target)
@@ -355,9 +355,9 @@ def _keep(
     groups: Sequence[str],
     endpoints: Mapping[str, int],
     placed: Mapping[str, Mapping[str, int]],
-) -> Target:
+) -> _Target:
     """Return the placement as it is; should it count too many, the zone's own group keeps first."""
-    target: Target = {}
+    target: _Target = {}
     for location, count in endpoints.items():
         left = count
         row = target[location] = {}
@@ -370,7 +370,7 @@ def _keep(
 
 
 def _fill(
-    target: Target,
+    target: _Target,
     groups: Sequence[str],
     *,
     traffic: Mapping[str, float],
@@ -393,7 +393,7 @@ def _fill(
             row[group] = row.get(group, 0) + 1
 
 
-def _balance(target: Target, traffic: Mapping[str, float], threshold: float) -> Target | None:
+def _balance(target: _Target, traffic: Mapping[str, float], threshold: float) -> _Target | None:
     """Return the groups as the allocator balances them; None when it cannot."""
     zones = list(traffic)
     sizes = _group_sizes(target)
@@ -405,7 +405,7 @@ def _balance(target: Target, traffic: Mapping[str, float], threshold: float) -> 
     )
     if result.outcome is not Outcome.ALLOCATED:
         return None
-    balanced: Target = {location: {} for location in target}
+    balanced: _Target = {location: {} for location in target}
     for giver, numbers in zip(zones, result.matrix, strict=True):
         # Endpoints from elsewhere are given away first: they are in no one's zone anyway.
         members = [
@@ -423,7 +423,7 @@ def _balance(target: Target, traffic: Mapping[str, float], threshold: float) -> 
     return balanced
 
 
-def _group_sizes(target: Target) -> dict[str, int]:
+def _group_sizes(target: _Target) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for row in target.values():
         sizes.update(row)

@@ -24,7 +24,7 @@ from keepclose.ruleset.layout import CLUSTER_IPS
 from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.tables import Element, Slot
 
-Owner = ServicePortKey | None
+_Owner = ServicePortKey | None
 """None owns the elements of the layout."""
 # NB: plain strings, because these pairs are hashed for every object of every changed port.
 CHAIN: Final = "chain"
@@ -40,11 +40,11 @@ class Ledger:
 
     def __init__(self) -> None:
         # NB: hardly any slot has several owners, and a dict for each would be most of the memory.
-        self._claims: dict[Slot, tuple[Owner, Element] | dict[Owner, Element]] = {}
+        self._claims: dict[Slot, tuple[_Owner, Element] | dict[_Owner, Element]] = {}
         self._installed: dict[Slot, str] = {}
         self._doubted: dict[Slot, None] = {}
 
-    def claim(self, owner: Owner, elements: Iterable[Element]) -> None:
+    def claim(self, owner: _Owner, elements: Iterable[Element]) -> None:
         """Note that the owner wants the elements."""
         for element in elements:
             slot = element.slot
@@ -57,7 +57,7 @@ class Ledger:
                 self._claims[slot] = {known[0]: known[1], owner: element}
             self._doubted[slot] = None
 
-    def renounce(self, owner: Owner, elements: Iterable[Element]) -> None:
+    def renounce(self, owner: _Owner, elements: Iterable[Element]) -> None:
         """Note that the owner no longer wants the elements."""
         for element in elements:
             slot = element.slot
@@ -111,7 +111,7 @@ class Ledger:
             return claims[1]
         return claims[self._first(claims, slot)]
 
-    def claim_of(self, slot: Slot) -> tuple[Owner, Element] | None:
+    def claim_of(self, slot: Slot) -> tuple[_Owner, Element] | None:
         """Return who has the slot, and with what; None where nobody wants it."""
         claims = self._claims.get(slot)
         if isinstance(claims, dict):
@@ -119,7 +119,7 @@ class Ledger:
             return owner, claims[owner]
         return claims
 
-    def _first(self, claims: Iterable[Owner], slot: Slot) -> Owner:
+    def _first(self, claims: Iterable[_Owner], slot: Slot) -> _Owner:
         return min(claims, key=lambda owner: self._rank(owner, slot))
 
     def elements(self) -> Iterator[Element]:
@@ -129,7 +129,7 @@ class Ledger:
             if element is not None:
                 yield element
 
-    def _rank(self, owner: Owner, slot: Slot) -> tuple[int, ServicePortKey | tuple[()]]:
+    def _rank(self, owner: _Owner, slot: Slot) -> tuple[int, ServicePortKey | tuple[()]]:
         if owner is None:
             return 0, ()
         _, key = slot

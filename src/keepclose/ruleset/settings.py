@@ -17,7 +17,7 @@ from keepclose.ruleset.names import plain_range, quote_interface, safe_name
 from keepclose.ruleset.statements import Field, Match
 from keepclose.ruleset.tables import ADDRESS_TYPES, FAMILIES
 
-TABLE: Final = "kube-proxy"
+_TABLE: Final = "kube-proxy"
 MASQUERADE_BIT: Final = 14
 
 
@@ -66,7 +66,7 @@ class RulesetSettings(msgspec.Struct, frozen=True):
     """Everything that decides the layout of one table."""
 
     family: str = IPV4
-    table: str = TABLE
+    table: str = _TABLE
     node_name: str = ""
     node_ip: str = ""
     """The node's address of the family: a source range that holds it lets its own traffic in."""

@@ -47,7 +47,7 @@ from keepclose.ruleset.statements import (
 )
 from keepclose.ruleset.tables import Table
 
-Choice = Callable[[Sequence[int]], int]
+_Choice = Callable[[Sequence[int]], int]
 """Given the shares of the alternatives, returns the index of one."""
 
 _DEEPEST: Final = 16
@@ -97,7 +97,7 @@ class Trace(msgspec.Struct, frozen=True):
     """The rules that took effect, each behind its chain."""
 
 
-class Outcome(NamedTuple):
+class _Outcome(NamedTuple):
     """One way a packet can go, and how likely it does."""
 
     trace: Trace
@@ -114,7 +114,7 @@ class _End(Enum):
     REJECT = "rejected"
 
 
-def trace_packet(table: Table, packet: Packet, node: Node, *, choose: Choice) -> Trace:
+def trace_packet(table: Table, packet: Packet, node: Node, *, choose: _Choice) -> Trace:
     """Return the way that the packet takes when the caller draws the numbers.
 
     A jump to a chain that does not exist, which no kernel would accept, raises KeyError.
@@ -122,12 +122,12 @@ def trace_packet(table: Table, packet: Packet, node: Node, *, choose: Choice) ->
     return _Walk(table, packet, node, choose).walk()
 
 
-def trace_outcomes(table: Table, packet: Packet, node: Node) -> tuple[Outcome, ...]:
+def trace_outcomes(table: Table, packet: Packet, node: Node) -> tuple[_Outcome, ...]:
     """Return every way the packet can take, in the order in which rules list the alternatives."""
     return tuple(_explore(table, packet, node))
 
 
-def _explore(table: Table, packet: Packet, node: Node) -> Iterator[Outcome]:
+def _explore(table: Table, packet: Packet, node: Node) -> Iterator[_Outcome]:
     taken: list[int] = []
     while True:
         shares_met: list[Sequence[int]] = []
@@ -142,7 +142,7 @@ def _explore(table: Table, packet: Packet, node: Node) -> Iterator[Outcome]:
         probability = Fraction(1)
         for index, shares in zip(taken, shares_met, strict=True):
             probability *= Fraction(shares[index], sum(shares))
-        yield Outcome(trace, probability)
+        yield _Outcome(trace, probability)
         while taken and taken[-1] == len(shares_met[len(taken) - 1]) - 1:
             taken.pop()
         if not taken:
@@ -153,7 +153,7 @@ def _explore(table: Table, packet: Packet, node: Node) -> Iterator[Outcome]:
 class _Walk:
     """A packet on its way; every change that rules make to it is kept here."""
 
-    def __init__(self, table: Table, packet: Packet, node: Node, choose: Choice) -> None:
+    def __init__(self, table: Table, packet: Packet, node: Node, choose: _Choice) -> None:
         self._table = table
         self._packet = packet
         self._node = node

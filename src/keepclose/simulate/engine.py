@@ -50,7 +50,7 @@ FEW_ROWS: Final = 20_000
 """Below this, waiting for compiled code takes longer than doing without it."""
 
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class RowResults(NamedTuple):
@@ -137,7 +137,7 @@ class Room:
         )
 
 
-class Run:
+class _Run:
     """One algorithm, ready to run over blocks; threads may share it."""
 
     def __init__(self, workshop: Workshop, algorithm: Algorithm, weights: Weights) -> None:
@@ -257,7 +257,7 @@ def simulate(
     with the number of rows done. Raise MissingExtraError if compiled code is asked for in vain.
     """
     workshop = _open_workshop(dataset, compiled=compiled)
-    runs = [Run(workshop, algorithm, weights or Weights()) for algorithm in algorithms]
+    runs = [_Run(workshop, algorithm, weights or Weights()) for algorithm in algorithms]
     tallies = [Tally(algorithm.name) for algorithm in algorithms]
     block_rows = block_rows if workshop.compiled else min(block_rows, SLOW_ROWS)
     step = block_rows * BLOCKS_AT_ONCE if workshop.compiled else block_rows
@@ -294,7 +294,7 @@ def simulate_rows(
     The parameters are those of `simulate`. No more than a few blocks are ever held.
     """
     workshop = _open_workshop(dataset, compiled=compiled)
-    run = Run(workshop, algorithm, weights or Weights())
+    run = _Run(workshop, algorithm, weights or Weights())
 
     def work(start: int) -> RowResults:
         block = workshop.adopt(dataset.read(start, start + block_rows))
@@ -324,15 +324,15 @@ def _open_workshop(dataset: DataSet, *, compiled: bool | None) -> Workshop:
 
 
 def _work_in_order(
-    work: Callable[[int], Result], starts: range, workshop: Workshop, threads: int | None
-) -> Iterator[tuple[int, Result]]:
+    work: Callable[[int], _Result], starts: range, workshop: Workshop, threads: int | None
+) -> Iterator[tuple[int, _Result]]:
     """Return each start with its result, in order, while threads work a little ahead."""
     count = threads or len(os.sched_getaffinity(0))
     if count == 1 or not workshop.compiled or len(starts) < 2:
         for start in starts:
             yield start, work(start)
         return
-    waiting: deque[tuple[int, Future[Result]]] = deque()
+    waiting: deque[tuple[int, Future[_Result]]] = deque()
     pool = ThreadPoolExecutor(count)
     try:
         for start in starts:

@@ -26,7 +26,7 @@ SLICES: Final = 5
 REFERENCE_SLICES: Final = 6
 FIGURES: Final = 7
 
-SLICE_SIZE: Final = 100
+_SLICE_SIZE: Final = 100
 
 
 def evaluate_groups(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler takes
@@ -52,7 +52,7 @@ def evaluate_groups(  # noqa: PLR0915, PLR0917 - one flat function is what a com
         total += endpoints[zone]
     if total <= 0:
         return INVALID
-    reference = (total + SLICE_SIZE - 1) // SLICE_SIZE
+    reference = (total + _SLICE_SIZE - 1) // _SLICE_SIZE
 
     if groups == 0:
         in_zone = 0.0
@@ -83,7 +83,7 @@ def evaluate_groups(  # noqa: PLR0915, PLR0917 - one flat function is what a com
         size = 0
         for zone in range(zones):
             size += comp[row + zone]
-        slices += (size + SLICE_SIZE - 1) // SLICE_SIZE
+        slices += (size + _SLICE_SIZE - 1) // _SLICE_SIZE
         for zone in range(zones):
             attraction = weight[row + zone]
             if size * attraction < 0.0:
@@ -145,7 +145,7 @@ def evaluate_matrix(  # noqa: PLR0917 - one flat function is what a compiler tak
         total += endpoints[zone]
     if total <= 0:
         return INVALID
-    reference = (total + SLICE_SIZE - 1) // SLICE_SIZE
+    reference = (total + _SLICE_SIZE - 1) // _SLICE_SIZE
 
     everywhere = 0.0
     for zone in range(zones if hints != 0 else 0):
@@ -166,7 +166,7 @@ def evaluate_matrix(  # noqa: PLR0917 - one flat function is what a compiler tak
         size = 0
         for location in range(zones):
             size += matrix[location * zones + zone]
-        slices += (size + SLICE_SIZE - 1) // SLICE_SIZE
+        slices += (size + _SLICE_SIZE - 1) // _SLICE_SIZE
         if size == 0 and hints == 0:
             return INVALID
         if size == 0:

@@ -20,10 +20,10 @@ COLUMNS: Final = 7
 TOTAL: Final = 0
 IN_ZONE: Final = 1
 DEVIATION: Final = 2
-SLICES: Final = 3
+_SLICES: Final = 3
 MAX_DEVIATION: Final = 4
-MEAN_DEVIATION: Final = 5
-SPREAD: Final = 6
+_MEAN_DEVIATION: Final = 5
+_SPREAD: Final = 6
 
 SCRATCH: Final = 16
 """Allocators get this many numbers for each zone, and as many once more."""
@@ -196,8 +196,8 @@ def write_row(  # noqa: PLR0917 - compiled code takes positions only
         )
         figures[first + IN_ZONE] = 100.0 * out[0]
         figures[first + DEVIATION] = 0.5 * (100.0 - 100.0 * out[1]) + 0.5 * (100.0 - 100.0 * out[2])
-        figures[first + SLICES] = 100.0 * out[6] / out[5] if out[5] > 0.0 else 0.0
+        figures[first + _SLICES] = 100.0 * out[6] / out[5] if out[5] > 0.0 else 0.0
         figures[first + MAX_DEVIATION] = 100.0 * out[1]
-        figures[first + MEAN_DEVIATION] = 100.0 * out[2]
-        figures[first + SPREAD] = out[3]
+        figures[first + _MEAN_DEVIATION] = 100.0 * out[2]
+        figures[first + _SPREAD] = out[3]
         spreads[row] = out[4]

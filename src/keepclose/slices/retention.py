@@ -20,33 +20,33 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.slices.packing import SlicePlan
 
-K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
+_K = TypeVar("_K", bound=Hashable)
+_T = TypeVar("_T")
 
 
-class Unkept(NamedTuple, Generic[T]):
+class Unkept(NamedTuple, Generic[_T]):
     """An object as it was sent and as it was stored, and the fields that differ."""
 
-    sent: T
-    stored: T
+    sent: _T
+    stored: _T
     fields: tuple[str, ...]
 
 
-class Retention(Generic[K, T]):
+class Retention(Generic[_K, _T]):
     """The last writes of each object, as far as a server did not keep them whole.
 
     `content_of` returns what is compared of an object: a value with names for its parts, without
     what changes with every write.
     """
 
-    def __init__(self, content_of: Callable[[T], dict[str, Any]]) -> None:
+    def __init__(self, content_of: Callable[[_T], dict[str, Any]]) -> None:
         self._content_of = content_of
-        self._unkept: dict[K, Unkept[T]] = {}
+        self._unkept: dict[_K, Unkept[_T]] = {}
 
     def __len__(self) -> int:
         return len(self._unkept)
 
-    def note(self, key: K, sent: T, stored: T) -> Iterable[K]:
+    def note(self, key: _K, sent: _T, stored: _T) -> Iterable[_K]:
         """Take what became of a write; return the objects that it sets free to be written again.
 
         These are the objects with the same fields at fault, once a write with them was kept.
@@ -58,7 +58,7 @@ class Retention(Generic[K, T]):
         before = self._unkept.pop(key, None)
         return () if before is None else self.release(before.fields)
 
-    def is_pointless(self, key: K, wanted: T, present: T) -> bool:
+    def is_pointless(self, key: _K, wanted: _T, present: _T) -> bool:
         """Return whether a write would only repeat the last one, whose outcome is still stored."""
         unkept = self._unkept.get(key)
         return (
@@ -67,28 +67,28 @@ class Retention(Generic[K, T]):
             and self._content_of(unkept.stored) == self._content_of(present)
         )
 
-    def fields(self, key: K) -> tuple[str, ...]:
+    def fields(self, key: _K) -> tuple[str, ...]:
         """Return the fields of an object that were not kept; none for one that was kept whole."""
         unkept = self._unkept.get(key)
         return () if unkept is None else unkept.fields
 
-    def keys(self) -> tuple[K, ...]:
+    def keys(self) -> tuple[_K, ...]:
         """Return the objects that were not kept whole."""
         return tuple(self._unkept)
 
-    def samples(self) -> list[tuple[K, T]]:
+    def samples(self) -> list[tuple[_K, _T]]:
         """Return for each set of fields that are not kept one object, as it was sent."""
         by_fields = {one.fields: (key, one.sent) for key, one in self._unkept.items()}
         return list(by_fields.values())
 
-    def release(self, fields: tuple[str, ...]) -> tuple[K, ...]:
+    def release(self, fields: tuple[str, ...]) -> tuple[_K, ...]:
         """Forget the writes that lost one of these fields; return the objects."""
         freed = [key for key, one in self._unkept.items() if set(one.fields) & set(fields)]
         for key in freed:
             del self._unkept[key]
         return tuple(freed)
 
-    def forget(self, key: K) -> None:
+    def forget(self, key: _K) -> None:
         """Forget an object that is gone."""
         self._unkept.pop(key, None)
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Final
 
-MOST_BYTES: Final = 1 << 30
+_MOST_BYTES: Final = 1 << 30
 """The largest input: a dump of a cluster of 5,000 nodes has a tenth of it, and parsed it needs many
 times its size in memory."""
 MOST_SETTINGS_BYTES: Final = 8 << 20
@@ -48,7 +48,7 @@ class InputError(OSError):
 
 
 def read_input(
-    path: str | os.PathLike[str], *, most: int = MOST_BYTES, takes_pipes: bool = True
+    path: str | os.PathLike[str], *, most: int = _MOST_BYTES, takes_pipes: bool = True
 ) -> bytes:
     """Return the contents of a file that a user named or that a directory has; raises InputError.
 
@@ -77,7 +77,7 @@ def open_source(path: str) -> Path | bytes:
     return Path(path) if is_file else read_input(path)
 
 
-def read_standard_input(*, most: int = MOST_BYTES) -> bytes:
+def read_standard_input(*, most: int = _MOST_BYTES) -> bytes:
     """Return all of standard input; raises InputError where it is closed or a terminal."""
     fix = "pipe the text into the command, or name a file"
     # NB: None where the caller closed it.

@@ -15,11 +15,11 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
-BACKLOG: Final = 1024
+_BACKLOG: Final = 1024
 # A flood of connections must leave room for requests of the clients that are connected.
 ACCEPTS_EACH_TURN: Final = 16
 # How long to wait for descriptors: nothing tells when the machine has some again.
-REST_SECONDS: Final = 0.1
+_REST_SECONDS: Final = 0.1
 # What a client is given to take the rest and its leave when TLS ends.
 SHUTDOWN_SECONDS: Final = 10.0
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -82,7 +82,7 @@ class Listener:
     def _rest(self, listening: socket.socket, error: OSError) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening.fileno())
-        self._resting[listening] = loop.call_later(REST_SECONDS, self._watch, listening)
+        self._resting[listening] = loop.call_later(_REST_SECONDS, self._watch, listening)
         self._on_exhausted(error)
 
 
@@ -106,7 +106,7 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listening.bind(address)
-            listening.listen(BACKLOG)
+            listening.listen(_BACKLOG)
             sockets.append(listening)
         undoing.pop_all()
     return sockets

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _CLONE_NEWNET: Final = 0x40000000
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
@@ -49,7 +49,7 @@ class Namespace:
         """The file that stands for it, for whoever may look into this process."""
         return Path(f"/proc/{self._process}/fd/{self.fd}")
 
-    def do(self, work: Callable[[], T]) -> T:
+    def do(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns, done by a thread inside; raises what it raises.
 
         Raises NetworkError when the namespace is closed.
@@ -60,7 +60,7 @@ class Namespace:
             # NB: a number of its own, because another thread may close this one meanwhile.
             held = os.dup(self.fd)
 
-        def run() -> T:
+        def run() -> _T:
             _enter(held, self.name)
             return work()
 
@@ -144,8 +144,8 @@ def search_path() -> str:
     return os.pathsep.join([*path, *(one for one in _MORE_PATHS if one not in path)])
 
 
-def _do_in_thread(work: Callable[[], T]) -> T:
-    results: list[T] = []
+def _do_in_thread(work: Callable[[], _T]) -> _T:
+    results: list[_T] = []
     errors: list[BaseException] = []
 
     def run() -> None:

@@ -14,19 +14,19 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class _Handover(Generic[T]):
+class _Handover(Generic[_T]):
     """A resource on its way from the worker thread to the task that waits for it."""
 
-    def __init__(self, release: Callable[[T], object]) -> None:
+    def __init__(self, release: Callable[[_T], object]) -> None:
         self._release = release
         self._lock = threading.Lock()
-        self._made: list[T] = []
+        self._made: list[_T] = []
         self._is_abandoned = False
 
-    def offer(self, resource: T) -> T:
+    def offer(self, resource: _T) -> _T:
         """Hand the resource over; release it where the waiter has left."""
         with self._lock:
             self._made.append(resource)
@@ -44,7 +44,7 @@ class _Handover(Generic[T]):
             self._release(resource)
 
 
-async def open_in_thread(make: Callable[[], T], release: Callable[[T], object]) -> T:
+async def open_in_thread(make: Callable[[], _T], release: Callable[[_T], object]) -> _T:
     """Return the resource that a worker thread makes; raises what `make` raises.
 
     When the waiting task is cancelled, the resource is released as soon as it exists.
@@ -57,7 +57,7 @@ async def open_in_thread(make: Callable[[], T], release: Callable[[T], object]) 
         raise
 
 
-async def finish_in_thread(work: Callable[[], T]) -> T:
+async def finish_in_thread(work: Callable[[], _T]) -> _T:
     """Return what a worker thread's call returns; cancellation is raised after the call has ended.
 
     Raises what the call raises, unless the waiting task was cancelled.
@@ -66,7 +66,7 @@ async def finish_in_thread(work: Callable[[], T]) -> T:
     return await finish(asyncio.get_running_loop().run_in_executor(None, work))
 
 
-async def finish(work: Awaitable[T]) -> T:
+async def finish(work: Awaitable[_T]) -> _T:
     """Await work to its end, and raise a cancellation only then."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

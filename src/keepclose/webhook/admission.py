@@ -35,7 +35,7 @@ _ANNOTATIONS: Final = "/metadata/annotations"
 _OWNERSHIP: Final = "/metadata/managedFields"
 _TRIGGER_PATH: Final = f"{_ANNOTATIONS}/{TRIGGER_TIME_ANNOTATION.replace('/', '~1')}"
 
-Operation = dict[str, Any]
+_Operation = dict[str, Any]
 """One step of a JSON patch (RFC 6902)."""
 
 
@@ -90,7 +90,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The steps that change the slice; none leave it as it is."""
 
     verdict: Verdict
-    patch: tuple[Operation, ...] = ()
+    patch: tuple[_Operation, ...] = ()
     heuristic: str = ""
     """The custom heuristic that has to answer the questions first."""
     questions: tuple[ZoneDemand, ...] = ()
@@ -100,7 +100,7 @@ class _Options(msgspec.Struct, rename="camel"):
     field_manager: str | None = None
 
 
-class Request(msgspec.Struct, rename="camel"):
+class _Request(msgspec.Struct, rename="camel"):
     """The request of an AdmissionReview; the objects are read only where they are needed."""
 
     uid: str
@@ -112,7 +112,7 @@ class Request(msgspec.Struct, rename="camel"):
 
 
 class _Review(msgspec.Struct):
-    request: Request
+    request: _Request
 
 
 class _Owned(msgspec.Struct, rename="camel", frozen=True):
@@ -128,7 +128,7 @@ _OWNED: Final = msgspec.json.Decoder(_OwnedObject)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def read_request(body: bytes) -> Request | None:
+def read_request(body: bytes) -> _Request | None:
     """Return the request of an AdmissionReview, None when the bytes are none."""
     try:
         return _REVIEWS.decode(body).request
@@ -136,7 +136,7 @@ def read_request(body: bytes) -> Request | None:
         return None
 
 
-def write_response(uid: str, patch: Iterable[Operation] = ()) -> bytes:
+def write_response(uid: str, patch: Iterable[_Operation] = ()) -> bytes:
     """Return the AdmissionReview that allows the request, with the steps if there are any."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     steps = tuple(patch)
@@ -149,7 +149,7 @@ def write_response(uid: str, patch: Iterable[Operation] = ()) -> bytes:
 
 
 def answer(
-    request: Request, view: View, answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = ()
+    request: _Request, view: View, answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = ()
 ) -> Answer:
     """Return what to do about a slice that is about to be created or updated; total.
 
@@ -205,12 +205,12 @@ def answer(
     return Answer(Verdict.HINTED if patch else Verdict.RIGHT, tuple(patch))
 
 
-def hint_steps(present: EndpointSlice, wanted: EndpointSlice) -> list[Operation]:
+def hint_steps(present: EndpointSlice, wanted: EndpointSlice) -> list[_Operation]:
     """Return the steps from the hints of one version to those of another with the same endpoints.
 
     The endpoints must stand in the same order.
     """
-    steps: list[Operation] = []
+    steps: list[_Operation] = []
     for number, (one, other) in enumerate(zip(present.endpoints, wanted.endpoints, strict=True)):
         if one.hints == other.hints:
             continue
@@ -236,7 +236,7 @@ def _says_nothing(incoming: EndpointSlice, wanted: EndpointSlice, old: EndpointS
     )
 
 
-def _trigger_steps(incoming: EndpointSlice, old: EndpointSlice) -> list[Operation]:
+def _trigger_steps(incoming: EndpointSlice, old: EndpointSlice) -> list[_Operation]:
     before = old.metadata.annotations.get(TRIGGER_TIME_ANNOTATION)
     after = incoming.metadata.annotations.get(TRIGGER_TIME_ANNOTATION)
     if before == after:
@@ -248,7 +248,7 @@ def _trigger_steps(incoming: EndpointSlice, old: EndpointSlice) -> list[Operatio
     return [{"op": "add", "path": _TRIGGER_PATH, "value": before}]
 
 
-def _ownership_steps(request: Request) -> list[Operation]:
+def _ownership_steps(request: _Request) -> list[_Operation]:
     # NB: the API server works out who owns which field before it asks us, and a difference in that
     # alone would be stored.
     before = _OWNED.decode(request.old).metadata.managed_fields

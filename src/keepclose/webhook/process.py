@@ -35,7 +35,7 @@ from keepclose.webhook.server import Webhook
 from keepclose.webhook.serving_certificates import ServingPair, keep_pair, read_pair
 from keepclose.webhook.settings import PATH, WebhookSettings
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 COMPONENT: Final = "keepclose-webhook"
 LEASE_NAME: Final = "keepclose-webhook"
 CONDITION_PREFIX: Final = "keepclose.dev/"
@@ -181,7 +181,7 @@ class WebhookProcess:
                 # Files may be seen half written; what is loaded still serves.
                 _log.warning("cannot take the renewed certificate", error=str(error))
 
-    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         while True:
             try:
                 return await ask()

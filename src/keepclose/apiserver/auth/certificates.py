@@ -38,7 +38,7 @@ from keepclose.system.private_files import (
 )
 
 _log = structlog.get_logger(__name__)
-RENEWED_BEFORE: Final = timedelta(days=30)
+_RENEWED_BEFORE: Final = timedelta(days=30)
 CA_LIFETIME: Final = timedelta(days=3652)
 LEAF_LIFETIME: Final = timedelta(days=365)
 
@@ -73,7 +73,7 @@ class _Pair(NamedTuple):
     key: ec.EllipticCurvePrivateKey
 
 
-class ClientCertificate(NamedTuple):
+class _ClientCertificate(NamedTuple):
     """A client's certificate and its key, both as PEM."""
 
     certificate: bytes
@@ -122,10 +122,10 @@ class Authority:
         self._write_pair("server", self._sign(subject, usage=usage, names=names))
         return True
 
-    def issue_client(self, user: str, groups: Sequence[str] = ()) -> ClientCertificate:
+    def issue_client(self, user: str, groups: Sequence[str] = ()) -> _ClientCertificate:
         """Return a certificate that makes its holder this user in these groups."""
         pair = self._sign(_subject(user, groups), usage=ExtendedKeyUsageOID.CLIENT_AUTH)
-        return ClientCertificate(_certificate_pem(pair.certificate), _key_pem(pair.key))
+        return _ClientCertificate(_certificate_pem(pair.certificate), _key_pem(pair.key))
 
     def server_context(self) -> ssl.SSLContext:
         """Return the server's side of TLS: our certificate, and clients' if they have one.
@@ -231,7 +231,7 @@ class Authority:
             )
 
     def _ends_soon(self, certificate: x509.Certificate) -> bool:
-        return certificate.not_valid_after_utc - self._now < RENEWED_BEFORE
+        return certificate.not_valid_after_utc - self._now < _RENEWED_BEFORE
 
     def _read_pair(self, name: str) -> _Pair | None:
         certificate_path, key_path = self._paths(name)

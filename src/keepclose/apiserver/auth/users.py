@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 MASTERS: Final = "system:masters"
-NODES: Final = "system:nodes"
+_NODES: Final = "system:nodes"
 CONTROLLERS: Final = "keepclose:controllers"
 VIEWERS: Final = "keepclose:viewers"
 LABS: Final = "keepclose:labs"
@@ -40,7 +40,7 @@ class User(msgspec.Struct, frozen=True):
     @property
     def node(self) -> str:
         """The name of the node that the user is, or an empty text."""
-        if NODES in self.groups and self.name.startswith(NODE_PREFIX):
+        if _NODES in self.groups and self.name.startswith(NODE_PREFIX):
             return self.name.removeprefix(NODE_PREFIX)
         return ""
 
@@ -67,4 +67,4 @@ def role_user(role: Role) -> User:
 
 def node_user(node_name: str) -> User:
     """Return the user that a node is."""
-    return known_user(NODE_PREFIX + node_name, NODES)
+    return known_user(NODE_PREFIX + node_name, _NODES)

@@ -50,14 +50,14 @@ _ROUTE_PROBES: Final = {
     IPV6: (socket.AF_INET6, "2001:db8::1"),
 }
 
-log = structlog.get_logger(__name__)
-SERVICE_ACCOUNT: Final = "default"
+_log = structlog.get_logger(__name__)
+_SERVICE_ACCOUNT: Final = "default"
 ROOT_CA: Final = "kube-root-ca.crt"
 CA_KEY: Final = "ca.crt"
 _SERVICE_ACCOUNTS: Final = BY_KIND["v1", "ServiceAccount"]
 _CONFIG_MAPS: Final = BY_KIND["v1", "ConfigMap"]
 _OURS: Final = frozenset(
-    {(_SERVICE_ACCOUNTS.store, SERVICE_ACCOUNT), (_CONFIG_MAPS.store, ROOT_CA)}
+    {(_SERVICE_ACCOUNTS.store, _SERVICE_ACCOUNT), (_CONFIG_MAPS.store, ROOT_CA)}
 )
 # NB: kube-controller-manager leaves a ConfigMap alone only if it is described.
 _DESCRIPTION: Final = {
@@ -128,7 +128,7 @@ class KubernetesService:
         except Failure as error:
             # NB: a Service that holds the address may do so for long; once is enough to tell.
             if str(error) != self._complaint:
-                log.warning("Service default/kubernetes is not as it should be", why=str(error))
+                _log.warning("Service default/kubernetes is not as it should be", why=str(error))
             self._complaint = str(error)
         else:
             self._complaint = ""
@@ -244,7 +244,7 @@ class KubernetesService:
         self._writer.create(target, new, WriteOptions(), manager=MANAGER)
 
     def _update(self, resource: Resource, new: JsonObject) -> None:
-        log.info("repairing default/kubernetes", kind=resource.kind)
+        _log.info("repairing default/kubernetes", kind=resource.kind)
         target = Target(resource, namespace=NAMESPACE, name=NAME)
         self._writer.update(target, new, WriteOptions(), manager=MANAGER)
 
@@ -315,7 +315,7 @@ class NamespaceObjects:
             return
         if msgspec.json.decode(namespace.data)["metadata"].get("deletionTimestamp"):
             return
-        self._create(_SERVICE_ACCOUNTS, name, {"metadata": {"name": SERVICE_ACCOUNT}})
+        self._create(_SERVICE_ACCOUNTS, name, {"metadata": {"name": _SERVICE_ACCOUNT}})
         metadata = {"name": ROOT_CA, "annotations": dict(_DESCRIPTION)}
         self._create(_CONFIG_MAPS, name, {"metadata": metadata, "data": {CA_KEY: self._ca}})
 

@@ -37,14 +37,14 @@ from keepclose.apiserver.storage.history import Subscription
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject
 
-Key = tuple[str, str, str]
+_Key = tuple[str, str, str]
 """Store, namespace and name."""
 
 NAMESPACES: Final = "namespaces"
 _NAMESPACED_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES if one.namespaced))
 _STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES))
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class DeletePath(Protocol):
@@ -68,9 +68,9 @@ class Collector:
         self._strategies = strategies
         self._delete = delete
         # Owners that wait for their dependents, by uid.
-        self._waiting: dict[str, Key] = {}
+        self._waiting: dict[str, _Key] = {}
         # The dependents that block each of them, so that not all are read with every change.
-        self._blockers: dict[str, set[Key]] = {}
+        self._blockers: dict[str, set[_Key]] = {}
         # Namespaces that are being emptied.
         self._leaving: set[str] = set()
         # Owners whose dependents are being read right now.
@@ -162,7 +162,7 @@ class Collector:
             yield from self._consider(key)
         yield
 
-    def _let_go(self, key: Key, entry: Entry) -> Iterator[None]:
+    def _let_go(self, key: _Key, entry: Entry) -> Iterator[None]:
         """Do what an object on its way out waits for."""
         obj: JsonObject = msgspec.json.decode(entry.data)
         finalizers = finalizers_of(obj)
@@ -185,7 +185,7 @@ class Collector:
             self._leaving.add(entry.name)
             yield from self._empty_namespace(entry.name)
 
-    def _release_owners(self, key: Key, uids: Iterable[str]) -> Iterator[None]:
+    def _release_owners(self, key: _Key, uids: Iterable[str]) -> Iterator[None]:
         """Advance the waiting owners that an object does not block any more."""
         for uid in uids:
             blockers = self._blockers.get(uid)
@@ -194,7 +194,7 @@ class Collector:
                 if not blockers and uid not in self._scanned:
                     yield from self._advance(uid)
 
-    def _note_blockers(self, key: Key, after: Entry, before: Entry | None) -> Iterator[None]:
+    def _note_blockers(self, key: _Key, after: Entry, before: Entry | None) -> Iterator[None]:
         """Take note of which waiting owners a written object blocks, and no longer blocks."""
         owners = {*after.owners, *(before.owners if before is not None else ())}
         # Few objects have an owner that waits, and the others need not be decoded.
@@ -211,7 +211,7 @@ class Collector:
         if uid in self._scanned:
             return
         self._scanned.add(uid)
-        blockers: set[Key] = set()
+        blockers: set[_Key] = set()
         try:
             looked = -1
             # NB: where everything is looked at meanwhile, changes were lost.
@@ -229,7 +229,7 @@ class Collector:
             self._blockers.pop(uid, None)
             self._drop_finalizer(self._waiting.pop(uid), FOREGROUND_FINALIZER)
 
-    def _consider(self, key: Key) -> Iterator[None]:
+    def _consider(self, key: _Key) -> Iterator[None]:
         """Delete an object whose owners are all gone or going, or drop references to those."""
         yield
         entry = self._store.get(*key)
@@ -299,7 +299,7 @@ class Collector:
                 yield
         self._end_namespace(name)
 
-    def _remove_content(self, key: Key, entry: Entry) -> None:
+    def _remove_content(self, key: _Key, entry: Entry) -> None:
         """Delete an object of a namespace on its way out, unless that was done."""
         # An object that waits for dependents would outlast them in a circle of owners.
         if not _is_leaving(entry) or _waits_for_collector(entry):
@@ -317,14 +317,14 @@ class Collector:
         obj["spec"] = {"finalizers": finalizers} if finalizers else {}
         self._write(NAMESPACES, obj)
 
-    def _drop_references(self, key: Key, uids: set[str]) -> None:
+    def _drop_references(self, key: _Key, uids: set[str]) -> None:
         def change(obj: JsonObject) -> None:
             kept = [one for one in _references(obj) if one.get("uid") not in uids]
             _set_list(obj["metadata"], "ownerReferences", kept)
 
         self._change(key, change)
 
-    def _unblock_owners(self, key: Key) -> None:
+    def _unblock_owners(self, key: _Key) -> None:
         def change(obj: JsonObject) -> None:
             for reference in _references(obj):
                 if reference.get("blockOwnerDeletion"):
@@ -332,14 +332,14 @@ class Collector:
 
         self._change(key, change)
 
-    def _drop_finalizer(self, key: Key, finalizer: str) -> None:
+    def _drop_finalizer(self, key: _Key, finalizer: str) -> None:
         def change(obj: JsonObject) -> None:
             kept = [one for one in finalizers_of(obj) if one != finalizer]
             _set_list(obj["metadata"], "finalizers", kept)
 
         self._change(key, change)
 
-    def _change(self, key: Key, change: Callable[[JsonObject], None]) -> None:
+    def _change(self, key: _Key, change: Callable[[JsonObject], None]) -> None:
         obj = self._read(key)
         if obj is None:
             return
@@ -357,16 +357,16 @@ class Collector:
         else:
             self._store.update(store, obj)
 
-    def _remove(self, key: Key, propagation: Propagation) -> None:
+    def _remove(self, key: _Key, propagation: Propagation) -> None:
         entry = self._store.get(*key)
         if entry is None:
             return
         try:
             self._delete(*key, uid=entry.uid, propagation=propagation)
         except Failure as failure:
-            log.warning("not collected", key="/".join(key), why=failure.message)
+            _log.warning("not collected", key="/".join(key), why=failure.message)
 
-    def _read(self, key: Key) -> JsonObject | None:
+    def _read(self, key: _Key) -> JsonObject | None:
         entry = self._store.get(*key)
         return None if entry is None else msgspec.json.decode(entry.data)
 

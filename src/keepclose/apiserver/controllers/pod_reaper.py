@@ -36,7 +36,7 @@ _FEW: Final = 64
 # The loop goes on after so much work.
 _TURN_SECONDS: Final = 0.005
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 # A clock, and by that clock when each pod ends, with its deletionTimestamp, namespace and name.
@@ -170,7 +170,7 @@ class Graces:
         try:
             self._delete(PODS, entry.namespace, entry.name, uid=entry.uid)
         except Failure as failure:
-            log.warning("not ended", pod=f"{entry.namespace}/{entry.name}", why=failure.message)
+            _log.warning("not ended", pod=f"{entry.namespace}/{entry.name}", why=failure.message)
 
 
 def _period_of(entry: Entry) -> _Period | None:

@@ -28,7 +28,7 @@ from keepclose.model.service.types import Service
 _Network = IPv4Network | IPv6Network
 _Address = IPv4Address | IPv6Address
 
-FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
+_FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
 _READY: Final = {
     "type": "Ready",
     "status": "True",
@@ -123,8 +123,8 @@ class ServiceCIDRConditions:
             return
         # NB: one that was deleted may have been created again.
         self._leaving.discard(name)
-        if FINALIZER not in finalizers:
-            self._set_finalizers(service_cidr, [*finalizers, FINALIZER])
+        if _FINALIZER not in finalizers:
+            self._set_finalizers(service_cidr, [*finalizers, _FINALIZER])
         self._set_condition(name, _READY)
 
     def _release(self) -> Iterator[None]:
@@ -137,8 +137,8 @@ class ServiceCIDRConditions:
             finalizers = finalizers_of(service_cidr)
             if is_needed:
                 self._set_condition(name, _TERMINATING)
-            elif FINALIZER in finalizers:
-                rest = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
+            elif _FINALIZER in finalizers:
+                rest = [finalizer for finalizer in finalizers if finalizer != _FINALIZER]
                 self._set_finalizers(service_cidr, rest)
 
     def _is_needed(self, name: str) -> Generator[None, None, bool]:

@@ -29,7 +29,7 @@ from keepclose.apiserver.serving.messages import (
 from keepclose.apiserver.serving.responses import answer_failure
 from keepclose.apiserver.status_errors import too_many_connections, too_many_requests
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 # Pipelined requests that wait for their turn; then the client is read no further.
 MAX_WAITING: Final = 64
@@ -53,7 +53,7 @@ CLOSE_SECONDS: Final = 30.0
 # What a client is given to read a refusal while it still sends.
 LINGER_SECONDS: Final = 0.5
 # Reasons, as the metric names them.
-TIMED_OUT: Final = "timed out"
+_TIMED_OUT: Final = "timed out"
 STALLED: Final = "stalled"
 IDLE: Final = "idle"
 
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
                 self._incoming.in_head and now - started > HEADER_SECONDS
             )
             if is_over:
-                self._server.table.count(TIMED_OUT)
+                self._server.table.count(_TIMED_OUT)
                 self.refuse(plain_answer(408, b"the request was not complete in time"))
             return is_over
         if self.idle_since is None or self._transport is None:
@@ -398,9 +398,9 @@ class Connection(asyncio.Protocol):
             self._server.table.count(STALLED)
         except asyncio.CancelledError:
             ended = not self._out.is_closing()
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged, and the client gets a 500
             # The status is sent: breaking off is all that can tell the client.
-            log.exception("stream failed")
+            _log.exception("stream failed")
         finally:
             stream.close()
             self._streaming = None

@@ -34,7 +34,7 @@ TOTAL_LIMIT: Final = "total limit"
 USER_LIMIT: Final = "user limit"
 NO_DESCRIPTORS: Final = "no descriptors"
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class Tracked(Protocol):
@@ -138,7 +138,7 @@ class ConnectionTable:
         if now - logged_at >= LOG_SECONDS:
             total = self.dropped[reason]
             self._logged[reason] = (now, total)
-            log.warning(
+            _log.warning(
                 "connections dropped",
                 reason=reason,
                 dropped=total - logged,
@@ -166,7 +166,7 @@ def _idle_since(connection: Tracked) -> float:
     return connection.idle_since or 0.0
 
 
-class Client(Protocol):
+class _Client(Protocol):
     """The connection of a transfer."""
 
     def drop(self, reason: str) -> None:
@@ -179,7 +179,7 @@ class Transfer:
 
     __slots__ = ("body", "client", "moved", "moved_at", "size", "started")
 
-    def __init__(self, client: Client, body: bytes, *, started: float) -> None:
+    def __init__(self, client: _Client, body: bytes, *, started: float) -> None:
         self.client = client
         # Empty for a request, whose bytes the connection keeps.
         self.body = body
@@ -212,7 +212,7 @@ class Transfers:
         self.held = 0
         self._scanned_at = -SCAN_SECONDS
 
-    def hold(self, client: Client, body: bytes) -> Transfer:
+    def hold(self, client: _Client, body: bytes) -> Transfer:
         """Return a transfer of an answer; its body may be one that is held already."""
         transfer = Transfer(client, self._bodies.setdefault(body, body), started=self._clock())
         holders = self._holders.get(body, 0)
@@ -223,7 +223,7 @@ class Transfers:
             self._relieve(keep=transfer)
         return transfer
 
-    def stall(self, client: Client) -> Transfer:
+    def stall(self, client: _Client) -> Transfer:
         """Return a transfer that stands for the buffers of a client that does not read."""
         transfer = self.receive(client)
         transfer.size = STALLED_BYTES
@@ -231,7 +231,7 @@ class Transfers:
         self._relieve(keep=transfer)
         return transfer
 
-    def receive(self, client: Client) -> Transfer:
+    def receive(self, client: _Client) -> Transfer:
         """Return a transfer of a request that is not complete."""
         transfer = Transfer(client, b"", started=self._clock())
         self._transfers[transfer] = None

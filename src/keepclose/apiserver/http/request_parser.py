@@ -37,7 +37,7 @@ CHUNK_OVERHEAD_BYTES: Final = 18
 MAX_EXCESS_BYTES: Final = 16 * 1024
 
 
-class Refusal(NamedTuple):
+class _Refusal(NamedTuple):
     """The status and the text of an answer to a request that is not read any further."""
 
     status: int
@@ -48,16 +48,16 @@ class BadTargetError(ValueError):
     """The target of a request is none."""
 
 
-_MISSING_HOST: Final = Refusal(400, b"400 Bad Request: missing required Host header")
-_BAD_HOST: Final = Refusal(400, b"400 Bad Request: malformed Host header")
-_BAD_ENCODING: Final = Refusal(501, b"Unsupported transfer encoding")
-_OLD_ENCODING: Final = Refusal(400, b"400 Bad Request: HTTP/1.0 has no transfer encoding")
-_BAD_EXPECTATION: Final = Refusal(417, b"417 Expectation Failed")
-_NO_VERSION: Final = Refusal(400, b"400 Bad Request")
-_BAD_VERSION: Final = Refusal(505, b"505 HTTP Version Not Supported: unsupported protocol version")
+_MISSING_HOST: Final = _Refusal(400, b"400 Bad Request: missing required Host header")
+_BAD_HOST: Final = _Refusal(400, b"400 Bad Request: malformed Host header")
+_BAD_ENCODING: Final = _Refusal(501, b"Unsupported transfer encoding")
+_OLD_ENCODING: Final = _Refusal(400, b"400 Bad Request: HTTP/1.0 has no transfer encoding")
+_BAD_EXPECTATION: Final = _Refusal(417, b"417 Expectation Failed")
+_NO_VERSION: Final = _Refusal(400, b"400 Bad Request")
+_BAD_VERSION: Final = _Refusal(505, b"505 HTTP Version Not Supported: unsupported protocol version")
 
 
-def check_head(version: str, headers: Mapping[bytes, bytes]) -> Refusal | None:
+def check_head(version: str, headers: Mapping[bytes, bytes]) -> _Refusal | None:
     """Return why a request cannot be served, or None; header names are lower case."""
     host = headers.get(b"host")
     if version != "1.1":

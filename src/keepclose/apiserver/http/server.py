@@ -23,7 +23,7 @@ from keepclose.apiserver.http.connection_table import (
 from keepclose.apiserver.serving.messages import ConnectionLimits, Handler, Knows
 from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_sockets
 
-log = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 5.0
@@ -122,7 +122,7 @@ class Server:
             if task.cancelled() or task.exception() is not None or not task.result():
                 self.table.remove(connection)
             if not task.cancelled() and task.exception() is not None:
-                log.error("a connection could not begin", error=str(task.exception()))
+                _log.error("a connection could not begin", error=str(task.exception()))
 
         connection.handshake = asyncio.get_running_loop().create_task(shake_hands())
         connection.handshake.add_done_callback(finish)

@@ -51,7 +51,7 @@ from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.status_errors import Failure, bad_request
 from keepclose.model.json_values import JsonObject, decode_json
 
-Conflict = tuple[Owner, tuple[str, ...]]
+_Conflict = tuple[Owner, tuple[str, ...]]
 KUBECTL: Final = "kubectl"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 MAX_ANNOTATIONS: Final = 256 * 1024
@@ -70,7 +70,7 @@ def spell_owner(owner: Owner) -> str:
     return json.dumps({name: one for name, one in parts.items() if one}, separators=(",", ":"))
 
 
-def tell_conflicts(conflicts: list[Conflict]) -> Failure:
+def tell_conflicts(conflicts: list[_Conflict]) -> Failure:
     """Return the answer to an apply that is not forced; conflicts come sorted by owner."""
     causes = [
         {
@@ -139,7 +139,7 @@ def renew_last_applied(metadata: JsonObject, applied: JsonObject) -> None:
 class _Conflicts(Exception):  # noqa: N818 - no error to the one who forces
     """Fields that other managers own."""
 
-    def __init__(self, found: list[Conflict]) -> None:
+    def __init__(self, found: list[_Conflict]) -> None:
         super().__init__()
         self.found = found
 
@@ -253,7 +253,7 @@ class _Request(msgspec.Struct):
         if difference(last, self.wanted):
             merged = self._prune(merged, last, sets)
         changed, gone = compare_writes(self.base, merged, self.shape, self.resets)
-        conflicts: list[Conflict] = []
+        conflicts: list[_Conflict] = []
         kept: dict[Owner, JsonObject] = {}
         for owner in sorted(entries, key=spell_owner):
             entry = entries[owner]

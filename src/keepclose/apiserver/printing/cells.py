@@ -28,8 +28,8 @@ _SETS: Final = {"In": "in", "NotIn": "notin"}
 _PRESENCE: Final = {"Exists": "", "DoesNotExist": "!"}
 NONE: Final = "<none>"
 
-Cell = str | int
-Cells = list[Cell]
+_Cell = str | int
+Cells = list[_Cell]
 
 
 def value_at(value: object, *path: str) -> object:

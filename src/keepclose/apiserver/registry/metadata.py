@@ -45,7 +45,7 @@ _LABEL_NAMES: Final = frozenset({"Service", "Namespace"})
 _PATH_NAMES: Final = frozenset({"Event"})
 # These take any finalizer that looks like a label.
 _ANY_FINALIZERS: Final = frozenset({"Event", "Lease"})
-Labels = dict[str, str]
+_Labels = dict[str, str]
 
 _WITH_VALUES: Final = ("In", "NotIn")
 _WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
@@ -213,11 +213,11 @@ def is_empty(selector: JsonObject) -> bool:
     return not selector.get("matchLabels") and not selector.get("matchExpressions")
 
 
-def matches(selector: JsonObject | None, labels: Labels) -> bool:
+def matches(selector: JsonObject | None, labels: _Labels) -> bool:
     """Return whether the labels are what a valid selector asks for; none matches nothing."""
     if selector is None:
         return False
-    wanted: Labels = selector.get("matchLabels") or {}
+    wanted: _Labels = selector.get("matchLabels") or {}
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
         _holds(expression, labels) for expression in selector.get("matchExpressions") or ()
     )
@@ -255,7 +255,7 @@ def _expression_causes(expression: JsonObject, field: str) -> list[Cause]:
     return causes
 
 
-def _holds(expression: JsonObject, labels: Labels) -> bool:
+def _holds(expression: JsonObject, labels: _Labels) -> bool:
     key, values = expression["key"], expression.get("values") or []
     match expression["operator"]:
         case "In":

@@ -27,7 +27,7 @@ from keepclose.apiserver.schema.types import (
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
-JSON: Final = "application/json"
+_JSON: Final = "application/json"
 TITLE: Final = {"title": "Kubernetes", "version": "1.36"}
 # By short name of the definition; "" is the definition itself.
 _OWN: Final[dict[str, dict[str, str]]] = {
@@ -146,7 +146,7 @@ class Document(msgspec.Struct, frozen=True):
         return f'"{self.hash}"'
 
 
-def make_document(body: bytes, media_type: str = JSON) -> Document:
+def make_document(body: bytes, media_type: str = _JSON) -> Document:
     """Return a document with its hash."""
     return Document(body, media_type, sha512(body).hexdigest().upper())
 

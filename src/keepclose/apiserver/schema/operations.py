@@ -14,7 +14,7 @@ import msgspec
 from keepclose.apiserver.resources import BINDINGS, SERVED, Resource
 from keepclose.apiserver.schema.types import META
 
-SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
+_SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
 STATUS: Final = META + "Status"
 PATCH: Final = META + "Patch"
 DELETE_OPTIONS: Final = META + "DeleteOptions"
@@ -198,7 +198,7 @@ def _subresource_operations(resource: Resource, path: str, name: str) -> Iterato
     noun = f"{_scoped(resource)}{name.capitalize()}"
     definition, of = resource.definition, (resource.group, resource.version, resource.kind)
     if name == "scale":
-        definition, of = SCALE, ("autoscaling", "v1", "Scale")
+        definition, of = _SCALE, ("autoscaling", "v1", "Scale")
     if name == "binding":
         yield _operation(
             resource,

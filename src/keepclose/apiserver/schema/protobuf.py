@@ -30,7 +30,7 @@ from keepclose.apiserver.schema.protobuf_wire import (
 from keepclose.model.json_values import VALUES_MAX, JsonObject
 
 # Takes one value as it was on the wire.
-Reader = Callable[[Value], Any]
+_Reader = Callable[[Value], Any]
 # Puts what all values of a field make into the object.
 Setter = Callable[[JsonObject, list[Value]], None]
 
@@ -165,7 +165,7 @@ def _read_field(text: str) -> Field:
 
 
 @cache
-def _message_reader(name: str) -> Reader:
+def _message_reader(name: str) -> _Reader:
     """Return what reads a message: no message holds itself, so this ends."""
     fields = _load_reviews()[name] if name in _REVIEWS else load_messages()[name]
     names = {field.number: field.name for field in fields}
@@ -221,11 +221,11 @@ def _setter(field: Field) -> Setter:
     return _struct_setter(field, read)
 
 
-def _reader(type_name: str) -> Reader:
+def _reader(type_name: str) -> _Reader:
     return READERS.get(type_name) or _message_reader(type_name)
 
 
-def _scalar_setter(field: Field, read: Reader) -> Setter:
+def _scalar_setter(field: Field, read: _Reader) -> Setter:
     name, kept = field.name, field.keep or field.pointer
 
     def put(made: JsonObject, values: list[Value]) -> None:
@@ -236,7 +236,7 @@ def _scalar_setter(field: Field, read: Reader) -> Setter:
     return put
 
 
-def _struct_setter(field: Field, read: Reader) -> Setter:
+def _struct_setter(field: Field, read: _Reader) -> Setter:
     name, omitzero = field.name, field.omitzero
 
     def put(made: JsonObject, values: list[Value]) -> None:
@@ -251,7 +251,7 @@ def _struct_setter(field: Field, read: Reader) -> Setter:
     return put if name else spread
 
 
-def _list_setter(field: Field, read: Reader) -> Setter:
+def _list_setter(field: Field, read: _Reader) -> Setter:
     name, numbers = field.name, field.type in _NUMBERS
 
     def put(made: JsonObject, values: list[Value]) -> None:
@@ -263,7 +263,7 @@ def _list_setter(field: Field, read: Reader) -> Setter:
     return put
 
 
-def _map_setter(field: Field, read: Reader) -> Setter:
+def _map_setter(field: Field, read: _Reader) -> Setter:
     name = field.name
 
     def put(made: JsonObject, values: list[Value]) -> None:

@@ -114,7 +114,7 @@ _MARKS: Final = {"key": "merge_key", "in": "embedded", "default": "default"}
 _TOPOLOGY_KEYS: Final = {"core.v1.ServiceSpec": {"topologyKeys": "[]string"}}
 _TRAFFIC_DISTRIBUTION: Final = ("core.v1.ServiceSpec", "trafficDistribution")
 _NODE_HINTS: Final = ("discovery.v1.EndpointHints", "forNodes")
-Field = tuple[str, str]
+_Field = tuple[str, str]
 """The short name of a definition, and a field of it."""
 
 
@@ -152,9 +152,9 @@ def published(short: str) -> str:
     return META + short[8:] if short.startswith("meta.v1.") else API + short
 
 
-def _fields_to_come(gates: FeatureGates) -> frozenset[Field]:
+def _fields_to_come(gates: FeatureGates) -> frozenset[_Field]:
     """Return the fields that the emulated release does not have yet."""
-    fields: set[Field] = set()
+    fields: set[_Field] = set()
     if not gates.knows_since(30):
         fields.add(_TRAFFIC_DISTRIBUTION)
     if not gates.knows_since(33) and not gates.on(Gate.NODE_LEVEL_TOPOLOGY):
@@ -163,7 +163,7 @@ def _fields_to_come(gates: FeatureGates) -> frozenset[Field]:
 
 
 @lru_cache(maxsize=4)
-def _load_types(*, topology_keys: bool, hidden: frozenset[Field]) -> dict[str, Type]:
+def _load_types(*, topology_keys: bool, hidden: frozenset[_Field]) -> dict[str, Type]:
     builder = _Builder(_TOPOLOGY_KEYS if topology_keys else {}, hidden)
     return {published(name): builder.object_type(name) for name in load_definitions()}
 
@@ -171,7 +171,7 @@ def _load_types(*, topology_keys: bool, hidden: frozenset[Field]) -> dict[str, T
 class _Builder:
     """Types in the making: one a definition, one a field text."""
 
-    def __init__(self, extra: dict[str, dict[str, str]], hidden: frozenset[Field]) -> None:
+    def __init__(self, extra: dict[str, dict[str, str]], hidden: frozenset[_Field]) -> None:
         self._extra = extra
         self._hidden = hidden
         self._objects: dict[str, Type] = {}

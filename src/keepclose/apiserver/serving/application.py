@@ -60,8 +60,8 @@ from keepclose.apiserver.status_errors import (
 from keepclose.apiserver.storage.errors import Exists, Missing, Stale, StorageError
 from keepclose.apiserver.storage.store import Store
 
-log = structlog.get_logger(__name__)
-Query = dict[str, str]
+_log = structlog.get_logger(__name__)
+_Query = dict[str, str]
 
 LARGE_BYTES: Final = 32 * 1024
 """A request that has to do with more than so much JSON runs beside the loop."""
@@ -77,7 +77,7 @@ MOST_WATCHES: Final = 1000
 """Watches that one identity may hold; administrators are exempt."""
 
 
-class Guard(Protocol):
+class _Guard(Protocol):
     """Says who calls and what they may do; raises Failure where they may not."""
 
     def admit(self, request: Request, verb: str, target: Target | None) -> User:
@@ -101,7 +101,7 @@ class Gauges(Protocol):
         ...
 
 
-Page = Callable[[Request, Query], Answer]
+_Page = Callable[[Request, _Query], Answer]
 
 
 class Call(NamedTuple):
@@ -109,7 +109,7 @@ class Call(NamedTuple):
 
     request: Request
     target: Target
-    query: Query
+    query: _Query
     verb: str
     form: Form
     user: User
@@ -127,9 +127,9 @@ class Application:
         self,
         store: Store,
         operations: Operations,
-        guard: Guard,
+        guard: _Guard,
         gauges: Gauges,
-        pages: dict[str, Page],
+        pages: dict[str, _Page],
         *,
         bookmark_seconds: float = 60.0,
     ) -> None:
@@ -220,7 +220,7 @@ class Application:
         return Pending(wait)
 
     def _page_in_turn(
-        self, request: Request, query: Query, started: float
+        self, request: Request, query: _Query, started: float
     ) -> Answer | Stream | Pending:
         user = self._guard.user_of(request)
         verb = request.method.lower()
@@ -259,7 +259,7 @@ class Application:
         self._count(call.verb, call.target, answer, started)
         return answer
 
-    def _page_later(self, request: Request, query: Query, started: float) -> Pending:
+    def _page_later(self, request: Request, query: _Query, started: float) -> Pending:
         user = self._guard.user_of(request)
 
         async def begin() -> Answer:
@@ -345,7 +345,7 @@ class Application:
             answer.headers = warning_headers(deprecated) + answer.headers
         return answer
 
-    def _page(self, request: Request, query: Query) -> Answer:
+    def _page(self, request: Request, query: _Query) -> Answer:
         if request.method == "POST" and answers_review(request.path):
             user = self._guard.user_of(request)
             if AUTHENTICATED not in user.groups:
@@ -448,9 +448,9 @@ def _failed(error: Exception, request: Request) -> Answer:
     if isinstance(error, Failure):
         return answer_failure(error)
     if isinstance(error, StorageError):
-        log.error("storage", path=request.path, error=str(error))
+        _log.error("storage", path=request.path, error=str(error))
         return answer_failure(Failure(500, "InternalError", f"Internal error: {error}"))
-    log.error("request failed", method=request.method, path=request.path, exc_info=error)
+    _log.error("request failed", method=request.method, path=request.path, exc_info=error)
     message = "Internal error occurred: see the server's log"
     return answer_failure(Failure(500, "InternalError", message))
 

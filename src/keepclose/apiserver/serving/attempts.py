@@ -16,7 +16,7 @@ from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 MOST_ATTEMPTS: Final = 5
 """A write is tried so often before the client is asked to try again, as kube-apiserver does."""
 
@@ -96,8 +96,8 @@ class Attempt:
         finally:
             self._uses_reserve = False
 
-    def _commit(self, write: Callable[[], T]) -> T:
-        def step() -> T:
+    def _commit(self, write: Callable[[], _T]) -> _T:
+        def step() -> _T:
             for key, entry in self._read.items():
                 if self._store.get(*key) is not entry:
                     raise OvertakenError

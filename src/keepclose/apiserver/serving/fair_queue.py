@@ -26,9 +26,9 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from keepclose.apiserver.status_errors import Failure, too_many_requests
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-THREADS: Final = 3
+_THREADS: Final = 3
 """So much work runs at once; more threads would make the loop wait longer for its turn."""
 MOST_QUEUED: Final = 16
 """Requests of one identity that may wait; each may hold a body of 3 MiB."""
@@ -40,13 +40,13 @@ _COLLECT_SECONDS: Final = 10.0
 _COLLECT_AT_LAST_SECONDS: Final = 60.0
 _MOST_REMEMBERED: Final = 1024
 
-__all__ = ["MOST_QUEUED", "THREADS", "Abandoned", "Workers", "collect_cycles"]
+__all__ = ["MOST_QUEUED", "Abandoned", "Workers", "collect_cycles"]
 WINDOW_SECONDS: Final = 0.05
 SHARE_SECONDS: Final = 0.02
 """An identity may hold the loop for so long in each window before its requests queue."""
 TURN_SECONDS: Final = 0.005
 """Queued requests are answered for so long before the loop looks after connections again."""
-MOST_WAITING: Final = 512
+_MOST_WAITING: Final = 512
 """Small requests of one identity that may queue; a connection has one at a time."""
 
 
@@ -84,7 +84,7 @@ class _Job:
 class Workers:
     """Threads that work off the queues of all identities."""
 
-    def __init__(self, *, threads: int = THREADS, most_queued: int = MOST_QUEUED) -> None:
+    def __init__(self, *, threads: int = _THREADS, most_queued: int = MOST_QUEUED) -> None:
         """Begin without a thread; the first large request starts them."""
         self._threads = threads
         self._most_queued = most_queued
@@ -105,8 +105,8 @@ class Workers:
         return bool(self._running)
 
     async def run(
-        self, identity: str, work: Callable[[], T], *, exempt: bool = False, begun: bool = False
-    ) -> T:
+        self, identity: str, work: Callable[[], _T], *, exempt: bool = False, begun: bool = False
+    ) -> _T:
         """Return what the work returns in a thread; raises Failure 429 when too much waits.
 
         `begun` work, such as the next piece of a list, is never refused. Work whose caller is
@@ -125,12 +125,12 @@ class Workers:
             self._used[identity] = max(self._used.get(identity, 0.0), self._level)
         waiting.append(job)
         self._begin()
-        result: T = await job.future
+        result: _T = await job.future
         return result
 
-    def on_loop(self, step: Callable[[], T]) -> T:
+    def on_loop(self, step: Callable[[], _T]) -> _T:
         """Return what the step returns on the loop; called by work, in its thread."""
-        outcome: Future[T] = Future()
+        outcome: Future[_T] = Future()
         loop = self._loop
         # NB: before the look at `_closed`: a step that `close` did not find here must not be taken.
         self._steps.add(outcome)
@@ -246,15 +246,15 @@ async def collect_cycles(
             collected = loop.time()
 
 
-class Turns(Generic[T]):
+class Turns(Generic[_T]):
     """Who has used the loop lately, and whose requests wait for their turn."""
 
-    def __init__(self, *, most_queued: int = MOST_WAITING) -> None:
+    def __init__(self, *, most_queued: int = _MOST_WAITING) -> None:
         """Begin with nothing spent."""
         self._most_queued = most_queued
         # By identity: when its window began, and what was spent since.
         self._spent: dict[str, tuple[float, float]] = {}
-        self._queues: dict[str, collections.deque[tuple[Callable[[], T], asyncio.Future[T]]]] = {}
+        self._queues: dict[str, collections.deque[tuple[Callable[[], _T], asyncio.Future[_T]]]] = {}
 
     def spend(self, identity: str, now: float, seconds: float) -> None:
         """Take note of time for which a request of the identity held the loop."""
@@ -272,7 +272,7 @@ class Turns(Generic[T]):
         start, spent = self._spent.get(identity, (now, 0.0))
         return spent > SHARE_SECONDS and now - start < WINDOW_SECONDS
 
-    async def run(self, identity: str, work: Callable[[], T], *, begun: bool = False) -> T:
+    async def run(self, identity: str, work: Callable[[], _T], *, begun: bool = False) -> _T:
         """Return what the work returns when its turn has come; raises Failure 429 if many wait.
 
         `begun` work, such as the next piece of a list, is never refused.
@@ -285,7 +285,7 @@ class Turns(Generic[T]):
             waiting = self._queues[identity] = collections.deque()
         elif len(waiting) >= self._most_queued and not begun:
             raise too_many_requests()
-        outcome: asyncio.Future[T] = loop.create_future()
+        outcome: asyncio.Future[_T] = loop.create_future()
         waiting.append((work, outcome))
         return await outcome
 

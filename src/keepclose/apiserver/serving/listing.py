@@ -15,7 +15,7 @@ from keepclose.apiserver.serving.negotiation import ListRendering
 from keepclose.apiserver.serving.responses import content_type_of
 from keepclose.apiserver.storage.entries import Entry
 
-Run = Callable[[Callable[[], bytes]], Awaitable[bytes]]
+_Run = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 PLAIN_BYTES: Final = 128 * 1024
 """Objects that are sent as they are stored go out by pieces of this size."""
 RENDERED_BYTES: Final = 64 * 1024
@@ -25,7 +25,7 @@ RENDERED_BYTES: Final = 64 * 1024
 class ListStream:
     """A list as a stream of pieces."""
 
-    def __init__(self, rendering: ListRendering, entries: Sequence[Entry], run: Run) -> None:
+    def __init__(self, rendering: ListRendering, entries: Sequence[Entry], run: _Run) -> None:
         """Prepare to render; `run` computes a piece, beside the loop or in turn with others."""
         self.content_type = content_type_of(rendering.form)
         self._rendering = rendering

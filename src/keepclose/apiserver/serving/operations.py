@@ -36,8 +36,8 @@ from keepclose.apiserver.serving.subresources import SUCCESS, bind_pod, scale_of
 from keepclose.apiserver.serving.writing import Writer, manager_name
 from keepclose.apiserver.status_errors import unsupported_patch_type
 
-Query = dict[str, str]
-Operation = Callable[[Request, Target, Query, Form], Answer]
+_Query = dict[str, str]
+_Operation = Callable[[Request, Target, _Query, Form], Answer]
 
 
 class Operations:
@@ -47,7 +47,7 @@ class Operations:
         """Hold both, which share a store."""
         self.writer = writer
         self._deleter = deleter
-        self.verbs: dict[str, Operation] = {
+        self.verbs: dict[str, _Operation] = {
             "get": self.get,
             "create": self.create,
             "update": self.update,
@@ -56,7 +56,7 @@ class Operations:
             "deletecollection": self.delete_collection,
         }
 
-    def get(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+    def get(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
         """Return one object."""
         del request
         entry = read_one(self.writer.store, target)
@@ -66,7 +66,7 @@ class Operations:
         data = render_entry(target.resource, entry, form, query.get("includeObject", ""))
         return answer_with(200, data, form)
 
-    def create(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+    def create(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
         """Create an object, or bind a pod."""
         binds = target.subresource == "binding" or target.resource is BINDINGS
         resource = BINDINGS if binds else target.resource
@@ -88,7 +88,7 @@ class Operations:
             )
         return answer_written(target, written, warnings, form)
 
-    def update(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+    def update(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
         """Put an object in place of the stored one."""
         resource = target.resource
         options = read_write_options(query)
@@ -112,7 +112,7 @@ class Operations:
             )
         return answer_written(target, written, warnings, form)
 
-    def patch(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+    def patch(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
         """Change an object by a patch of any type."""
         resource = target.resource
         media_type = request_bodies.media_type_of(request.header(b"content-type"))
@@ -166,14 +166,14 @@ class Operations:
         shown = scale_of(target.resource, written.object)
         return answer_with(200, encode(shown, form.media_type), form)
 
-    def delete(self, request: Request, target: Target, query: Query, form: Form) -> Answer:
+    def delete(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
         """Delete one object."""
         options = read_delete_options(request, query)
         code, body = self._deleter.delete(target, options)
         return answer_with(code, encode(body, form.media_type), form)
 
     def delete_collection(
-        self, request: Request, target: Target, query: Query, form: Form
+        self, request: Request, target: Target, query: _Query, form: Form
     ) -> Answer:
         """Delete what is selected, and return what it was."""
         options = read_delete_options(request, query)

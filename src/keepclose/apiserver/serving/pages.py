@@ -35,8 +35,8 @@ _RANKED: Final = (
     "coordination.k8s.io",
     "discovery.k8s.io",
 )
-Query = dict[str, str]
-Page = Callable[[Request, Query], Answer]
+_Query = dict[str, str]
+_Page = Callable[[Request, _Query], Answer]
 _CHECKS: Final = ("ping", "storage")
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
@@ -237,9 +237,9 @@ class Measured(Protocol):
 
 def make_pages(
     gates: FeatureGates, metrics: Measured, find_problem: Callable[[], str] = str
-) -> dict[str, Page]:
+) -> dict[str, _Page]:
     """Return every page by its path; `find_problem` says what is wrong with the storage."""
-    pages: dict[str, Page] = {
+    pages: dict[str, _Page] = {
         "/version": _json(version_info(gates.emulated_minor)),
         "/metrics": lambda _request, _query: Answer(200, metrics.page(), _METRICS),
         "/api": _discovery(core_versions, aggregated_core),
@@ -265,7 +265,7 @@ def make_pages(
     return pages
 
 
-def _health(request: Request, query: Query) -> Answer:
+def _health(request: Request, query: _Query) -> Answer:
     if "verbose" not in query:
         return Answer(200, b"ok", _TEXT)
     name = request.path.strip("/").partition("/")[0]
@@ -274,8 +274,8 @@ def _health(request: Request, query: Query) -> Answer:
     return Answer(200, text.encode(), _TEXT)
 
 
-def _readiness(find_problem: Callable[[], str]) -> Page:
-    def page(request: Request, query: Query) -> Answer:
+def _readiness(find_problem: Callable[[], str]) -> _Page:
+    def page(request: Request, query: _Query) -> Answer:
         problem = find_problem()
         if not problem:
             return _health(request, query)
@@ -285,15 +285,15 @@ def _readiness(find_problem: Callable[[], str]) -> Page:
     return page
 
 
-def _json(value: JsonObject | None) -> Page:
+def _json(value: JsonObject | None) -> _Page:
     body = msgspec.json.encode(value)
     return lambda _request, _query: Answer(200, body, _JSON)
 
 
-def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonObject]) -> Page:
+def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonObject]) -> _Page:
     """Return a page in the form that the client asks for: all kinds at once, or only groups."""
 
-    def page(request: Request, query: Query) -> Answer:
+    def page(request: Request, query: _Query) -> Answer:
         del query
         for part in request.header(b"accept").split(","):
             media_type, _, rest = part.partition(";")
@@ -311,8 +311,8 @@ def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonOb
     return page
 
 
-def _group_page(path: str, gates: FeatureGates) -> Page:
-    def page(request: Request, query: Query) -> Answer:
+def _group_page(path: str, gates: FeatureGates) -> _Page:
+    def page(request: Request, query: _Query) -> Answer:
         del query
         document = openapi3.group_document(path, gates)
         if document is None:

@@ -16,7 +16,7 @@ from keepclose.apiserver.serving.writing import Written
 from keepclose.apiserver.status_errors import Failure
 
 Headers = tuple[tuple[bytes, bytes], ...]
-MOST_CHARACTERS: Final = 4096
+_MOST_CHARACTERS: Final = 4096
 MOST_OF_ONE: Final = 256
 _PLAIN: Final = Form()
 _UNAUTHORIZED: Final = 401
@@ -25,7 +25,7 @@ _UNAUTHORIZED: Final = 401
 def warning_headers(texts: Iterable[str]) -> Headers:
     """Return the headers for the warnings, each once; none for none."""
     fit = [text for text in dict.fromkeys(texts) if text and not _has_controls(text)]
-    if sum(map(len, fit)) > MOST_CHARACTERS:
+    if sum(map(len, fit)) > _MOST_CHARACTERS:
         fit = _cut(fit)
     return tuple((b"Warning", _header(text)) for text in fit)
 
@@ -34,7 +34,7 @@ def _cut(texts: list[str]) -> list[str]:
     kept: list[str] = []
     total = 0
     for text in texts:
-        if total >= MOST_CHARACTERS:
+        if total >= _MOST_CHARACTERS:
             break
         kept.append(text[:MOST_OF_ONE])
         total += len(kept[-1])

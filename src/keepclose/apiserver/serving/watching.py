@@ -35,14 +35,14 @@ GATHER_SECONDS_EACH: Final = 0.0003
 # So many bytes are put together at most, because a slow watcher has all of a frame wait for it.
 LARGEST_FRAME: Final = 1 << 20
 # A watcher for whom more changes wait is let go.
-MOST_WAITING: Final = 10_000
+_MOST_WAITING: Final = 10_000
 # Work on more than so much runs beside the loop.
 FEW_OBJECTS: Final = 64
-FEW_BYTES: Final = 32 * 1024
+_FEW_BYTES: Final = 32 * 1024
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class _Event(msgspec.Struct):
@@ -60,10 +60,10 @@ class Turn(Protocol):
         ...
 
 
-class Run(Protocol):
+class _Run(Protocol):
     """Computes beside the loop."""
 
-    async def __call__(self, work: Callable[[], T]) -> T:
+    async def __call__(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns."""
         ...
 
@@ -80,9 +80,9 @@ class Watch:
         *,
         include: str = "",
         bookmark_seconds: float = BOOKMARK_SECONDS,
-        most_waiting: int = MOST_WAITING,
+        most_waiting: int = _MOST_WAITING,
         take_turn: Turn | None = None,
-        run: Run | None = None,
+        run: _Run | None = None,
     ) -> None:
         """Subscribe at once, so that nothing is missed between here and the first frame.
 
@@ -229,9 +229,11 @@ class Watch:
     def _select(self, entries: Sequence[Entry]) -> list[Entry]:
         return [entry for entry in entries if self._selection.takes(entry)]
 
-    async def _run_if(self, entries: Sequence[Entry], work: Callable[[], T]) -> T:
+    async def _run_if(self, entries: Sequence[Entry], work: Callable[[], _T]) -> _T:
         """Return the outcome of work on the entries, which is done here where they are few."""
-        few = len(entries) <= FEW_OBJECTS and sum(len(entry.data) for entry in entries) <= FEW_BYTES
+        few = (
+            len(entries) <= FEW_OBJECTS and sum(len(entry.data) for entry in entries) <= _FEW_BYTES
+        )
         return work() if few else await self._run(work)
 
     def _frames_of(self, changes: Sequence[Change]) -> bytes:
@@ -298,7 +300,7 @@ class Watch:
         return encode({"type": "ERROR", "object": failure.status()}) + b"\n"
 
 
-async def _run_here(work: Callable[[], T]) -> T:
+async def _run_here(work: Callable[[], _T]) -> _T:
     return work()
 
 

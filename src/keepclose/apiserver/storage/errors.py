@@ -46,15 +46,15 @@ class DiskFullError(StorageError):
     """The write was not made, because the disk is full."""
 
 
-class Refusal(Exception):  # noqa: N818 - the names say what was found, as those of the API do
+class _Refusal(Exception):  # noqa: N818 - the names say what was found, as those of the API do
     """A call that cannot be followed."""
 
 
-class Malformed(Refusal):
+class Malformed(_Refusal):
     """An object that cannot be stored."""
 
 
-class TooLarge(Refusal):
+class TooLarge(_Refusal):
     """An object of more bytes than its writer allows."""
 
     def __init__(self, size: int, limit: int) -> None:
@@ -64,11 +64,11 @@ class TooLarge(Refusal):
         self.limit = limit
 
 
-class NoSpace(Refusal):
+class NoSpace(_Refusal):
     """All objects together have so many bytes that no writer may add to them."""
 
 
-class Exists(Refusal):
+class Exists(_Refusal):
     """There is an object of this name already."""
 
     def __init__(self, store: str, namespace: str, name: str) -> None:
@@ -76,7 +76,7 @@ class Exists(Refusal):
         super().__init__(f"{_shown(store, namespace, name)} exists already")
 
 
-class Missing(Refusal):
+class Missing(_Refusal):
     """There is no object of this name."""
 
     def __init__(self, store: str, namespace: str, name: str) -> None:
@@ -84,7 +84,7 @@ class Missing(Refusal):
         super().__init__(f"{_shown(store, namespace, name)} does not exist")
 
 
-class Stale(Refusal):
+class Stale(_Refusal):
     """The object is not at the version from which the write was made."""
 
     def __init__(self, current: Entry, expected: int) -> None:
@@ -94,7 +94,7 @@ class Stale(Refusal):
         self.expected = expected
 
 
-class Compacted(Refusal):
+class Compacted(_Refusal):
     """The history does not reach back to the version any more."""
 
     def __init__(self, asked: int, oldest: int) -> None:
@@ -104,7 +104,7 @@ class Compacted(Refusal):
         self.oldest = oldest
 
 
-class Ahead(Refusal):
+class Ahead(_Refusal):
     """The version lies in the future."""
 
     def __init__(self, asked: int, current: int) -> None:

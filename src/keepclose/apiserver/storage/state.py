@@ -19,7 +19,7 @@ Key = tuple[str, str, str]
 _size_of = attrgetter("size")
 
 
-class Namespace:
+class _Namespace:
     """The objects of one namespace."""
 
     __slots__ = ("_by_name", "_last", "_sorted")
@@ -72,7 +72,7 @@ class Collection:
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._namespaces: dict[str, Namespace] = {}
+        self._namespaces: dict[str, _Namespace] = {}
         self._size = 0
 
     def get(self, namespace: str, name: str) -> Entry | None:
@@ -84,7 +84,7 @@ class Collection:
         """Add the object, or put it in the place of its former version."""
         found = self._namespaces.get(entry.namespace)
         if found is None:
-            found = self._namespaces[entry.namespace] = Namespace()
+            found = self._namespaces[entry.namespace] = _Namespace()
         self._size += found.put(entry)
 
     def remove(self, namespace: str, name: str) -> None:
@@ -137,7 +137,7 @@ class Collection:
         return listed
 
 
-class Part:
+class _Part:
     """All that belongs to one name of a store."""
 
     __slots__ = ("history", "objects", "subscribers")
@@ -157,7 +157,7 @@ class State:
     def __init__(self) -> None:
         """Begin empty."""
         self.version = self._base = FIRST_VERSION
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, _Part] = {}
         self._owned: dict[str, dict[Key, None]] = {}
         # The bytes of all objects, with what holds them.
         self.size = 0
@@ -166,7 +166,7 @@ class State:
         """Take over what a log held."""
         self.version, self._base = recovered.version, recovered.base
         for store, floor in recovered.floors.items():
-            self.parts[store] = Part(floor)
+            self.parts[store] = _Part(floor)
         for store, objects in recovered.objects.items():
             part = self.part(store)
             for entry in objects.values():
@@ -176,11 +176,11 @@ class State:
         for change in recovered.changes:
             self.part(change.store).history.append(change)
 
-    def part(self, store: str) -> Part:
+    def part(self, store: str) -> _Part:
         """Return what belongs to the name, begun empty when nothing did."""
         part = self.parts.get(store)
         if part is None:
-            part = self.parts[store] = Part(self._base)
+            part = self.parts[store] = _Part(self._base)
         return part
 
     def get(self, store: str, namespace: str, name: str) -> Entry | None:

@@ -61,7 +61,7 @@ __all__ = [
 OBJECTS_MAX_BYTES: Final = 2 << 30
 # So many changes of a store stay known, unless they are older than the age in seconds, or have
 # more bytes, by themselves or with those of all other stores: a node may write 1 MB a time.
-HISTORY: Final = 20_000
+_HISTORY: Final = 20_000
 MAX_HISTORY_AGE: Final = 3600.0
 HISTORY_BYTES: Final = 64 << 20
 TOTAL_HISTORY_BYTES: Final = 256 << 20
@@ -112,7 +112,7 @@ class Store:
         directory: Path | None,
         *,
         synchronous: Synchronous = "normal",
-        history: int = HISTORY,
+        history: int = _HISTORY,
         history_bytes: int = HISTORY_BYTES,
         max_history_age: float = MAX_HISTORY_AGE,
         recovers: bool = False,

@@ -27,8 +27,8 @@ API_VERSIONS: Final = (
     "client.authentication.k8s.io/v1beta1",
 )
 # A program may talk to an identity provider, or wait for somebody at a browser.
-LIMIT_S: Final = 60.0
-MOST_BYTES: Final = 1 << 20
+_LIMIT_S: Final = 60.0
+_MOST_BYTES: Final = 1 << 20
 """What a program may print; a certificate with its chain and key has a few thousand bytes."""
 # So much sooner than the program says are its credentials taken as expired.
 MARGIN_S: Final = 5.0
@@ -126,9 +126,9 @@ class ExecCredentials:
             why = f"cannot run {command}: {getattr(error, 'strerror', None) or error}"
             raise self._error(why, "command", fix="check that it is a program") from error
         try:
-            await self._clock.wait_for(run.stopped, LIMIT_S)
+            await self._clock.wait_for(run.stopped, _LIMIT_S)
         except TimeoutError as error:
-            why = f"{command} gave no answer in {LIMIT_S:g} s"
+            why = f"{command} gave no answer in {_LIMIT_S:g} s"
             raise self._error(why, fix="run it by hand to see what it waits for") from error
         finally:
             if transport.get_returncode() is None:
@@ -139,7 +139,7 @@ class ExecCredentials:
             transport.close()
             await run.ended
         if run.is_too_much:
-            why = f"{command} printed more than {MOST_BYTES >> 20} MiB"
+            why = f"{command} printed more than {_MOST_BYTES >> 20} MiB"
             raise self._error(why, fix="run it by hand to see what it prints")
         if code := transport.get_returncode():
             said = " ".join(run.complaints.decode(errors="replace").split())[-300:]
@@ -207,7 +207,7 @@ class _Run(asyncio.SubprocessProtocol):
         """Keep what comes, up to a limit."""
         printed = self._printed[fd]
         printed += data
-        if len(printed) > MOST_BYTES:
+        if len(printed) > _MOST_BYTES:
             self.is_too_much = True
             printed.clear()
             self._stop()

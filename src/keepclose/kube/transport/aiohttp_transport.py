@@ -29,7 +29,7 @@ from keepclose.kube.errors import CHECK_SERVER, BrokenStream, ConfigError, Conne
 from keepclose.kube.transport.errors import FAULTS, explain_fault
 from keepclose.kube.transport.transport import Request
 
-CONNECTIONS: Final = 100
+_CONNECTIONS: Final = 100
 CONNECT_S: Final = 10.0
 KEEPALIVE_S: Final = 30.0
 # How long closing waits for the last sockets: so many turns of so many seconds.
@@ -309,7 +309,7 @@ class AioTransport:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    limit=CONNECTIONS,
+                    limit=_CONNECTIONS,
                     keepalive_timeout=KEEPALIVE_S,
                     socket_factory=self._open_socket,
                 ),

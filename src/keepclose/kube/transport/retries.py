@@ -27,12 +27,12 @@ from keepclose.kube.errors import (
 )
 from keepclose.kube.transport.transport import Request, Response, Transport
 
-FIRST_S: Final = 0.8
+_FIRST_S: Final = 0.8
 CAP_S: Final = 30.0
 HEALTHY_S: Final = 60.0
 # Beyond this many doublings any window is at its cap; 2.0**n would overflow one day.
 _MOST_DOUBLINGS: Final = 60
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class Backoff:
@@ -47,7 +47,7 @@ class Backoff:
         clock: Clock,
         *,
         random: Random,
-        first_s: float = FIRST_S,
+        first_s: float = _FIRST_S,
         cap_s: float = CAP_S,
         healthy_s: float = HEALTHY_S,
     ) -> None:
@@ -183,7 +183,7 @@ class Exchange:
                 )
                 if delay is None:
                     raise
-                log.debug("request failed", request=str(request), error=str(error), again_in=delay)
+                _log.debug("request failed", request=str(request), error=str(error), again_in=delay)
             await self._clock.sleep(delay)
 
     async def open(self, request: Request) -> Response:

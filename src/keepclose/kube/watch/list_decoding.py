@@ -17,10 +17,10 @@ from keepclose.model.decoding import WHOLE, Rejected, convert_as
 from keepclose.model.field_errors import Cause, invalid
 from keepclose.model.meta import ObjectMeta
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class Page(msgspec.Struct, Generic[T]):
+class Page(msgspec.Struct, Generic[_T]):
     """Some or all objects of a list.
 
     `resource_version` is that of the list, from which a watch may go on. An empty
@@ -28,7 +28,7 @@ class Page(msgspec.Struct, Generic[T]):
     `rejected` names the objects ("namespace/name") that could not be read, and why.
     """
 
-    items: list[T]
+    items: list[_T]
     resource_version: str = ""
     continue_token: str = ""
     remaining: int | None = None
@@ -50,10 +50,10 @@ class _ListMeta(msgspec.Struct):
     remaining: int | None = msgspec.field(default=None, name="remainingItemCount")
 
 
-class _List(msgspec.Struct, Generic[T]):
+class _List(msgspec.Struct, Generic[_T]):
     # NB: items has no default. An answer without any, say of a proxy, must not pass for an empty
     # list: a cache would drop everything it holds.
-    items: list[T] | None
+    items: list[_T] | None
     metadata: _ListMeta | None = None
 
 
@@ -65,7 +65,7 @@ _object_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 _list_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
-def object_decoder(struct: type[T]) -> msgspec.json.Decoder[T]:
+def object_decoder(struct: type[_T]) -> msgspec.json.Decoder[_T]:
     """Return the one decoder for objects of a struct."""
     decoder = _object_decoders.get(struct)
     if decoder is None:
@@ -73,14 +73,14 @@ def object_decoder(struct: type[T]) -> msgspec.json.Decoder[T]:
     return decoder
 
 
-def _list_decoder(struct: type[T]) -> msgspec.json.Decoder[_List[T]]:
+def _list_decoder(struct: type[_T]) -> msgspec.json.Decoder[_List[_T]]:
     decoder = _list_decoders.get(struct)
     if decoder is None:
         decoder = _list_decoders[struct] = msgspec.json.Decoder(_List[struct])  # type: ignore[valid-type]
     return decoder
 
 
-def decode_object(kind: Kind[T], body: bytes, *, where: str) -> T:
+def decode_object(kind: Kind[_T], body: bytes, *, where: str) -> _T:
     """Return the object that an answer holds.
 
     `where` names the request in errors: UnreadableObject when types of the kind are broken,
@@ -94,7 +94,7 @@ def decode_object(kind: Kind[T], body: bytes, *, where: str) -> T:
     return result
 
 
-def decode_page(kind: Kind[T], body: bytes, *, where: str) -> Page[T]:
+def decode_page(kind: Kind[_T], body: bytes, *, where: str) -> Page[_T]:
     """Return the page that an answer holds; objects that cannot be read are in `rejected`."""
     rejected: list[tuple[str, Cause]] = []
     try:
@@ -124,7 +124,7 @@ def decode_page(kind: Kind[T], body: bytes, *, where: str) -> Page[T]:
     )
 
 
-def read_object(kind: Kind[T], data: bytes | msgspec.Raw) -> T | Rejected | None:
+def read_object(kind: Kind[_T], data: bytes | msgspec.Raw) -> _T | Rejected | None:
     """Return the object that the JSON holds, or why it cannot be read, or None when it is none."""
     try:
         return object_decoder(kind.struct).decode(data)
@@ -133,7 +133,7 @@ def read_object(kind: Kind[T], data: bytes | msgspec.Raw) -> T | Rejected | None
     return None if plain is None else convert_as(kind.struct, plain)
 
 
-def read_metadata(kind: Kind[T], data: bytes | msgspec.Raw) -> T | Rejected:
+def read_metadata(kind: Kind[_T], data: bytes | msgspec.Raw) -> _T | Rejected:
     """Return an object with its metadata alone, whatever the rest of it holds."""
     plain = _read_plain(data) or {}
     return convert_as(kind.struct, {"metadata": plain.get("metadata")})

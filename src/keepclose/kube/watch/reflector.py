@@ -49,7 +49,7 @@ MOST_NAMED: Final = 100
 """How many unreadable objects are named in a row; after that one a minute."""
 _NAMED_RATE: Final = 1 / 60
 _log = structlog.get_logger(__name__)
-T = TypeVar("T", bound=Named)
+_T = TypeVar("_T", bound=Named)
 
 PAGE_SIZE: Final = 500
 WATCH_S: Final = (300, 600)
@@ -118,7 +118,7 @@ class Complaints:
         self._unnamed += 1
 
 
-class Reflector(Generic[T]):
+class Reflector(Generic[_T]):
     """Fills one cache from one collection; the figures are for whoever shows them.
 
     Give it a client that does not repeat requests by itself, so that the delays here are the only
@@ -128,8 +128,8 @@ class Reflector(Generic[T]):
     def __init__(
         self,
         client: Client,
-        kind: Kind[T],
-        cache: Cache[T],
+        kind: Kind[_T],
+        cache: Cache[_T],
         *,
         clock: Clock,
         namespace: str = "",
@@ -291,7 +291,7 @@ class Reflector(Generic[T]):
         return self._backoff.next_delay()
 
     async def _read(self, version: str) -> None:
-        initial: dict[NamespacedName, T] = {}
+        initial: dict[NamespacedName, _T] = {}
         kept: list[NamespacedName] = []
         watch = self._client.watch(
             self.kind,
@@ -304,7 +304,7 @@ class Reflector(Generic[T]):
         )
         async with (
             watch as stream,
-            aclosing(cast("AsyncGenerator[WatchEvent[T]]", stream)) as events,
+            aclosing(cast("AsyncGenerator[WatchEvent[_T]]", stream)) as events,
         ):
             self._note_life()
             async for event in events:
@@ -331,7 +331,7 @@ class Reflector(Generic[T]):
         self._watchdog.hear()
         self._backoff.note_life()
 
-    def _apply(self, event: WatchEvent[T]) -> None:
+    def _apply(self, event: WatchEvent[_T]) -> None:
         """Do to the cache what an event says, unless the cache knows better."""
         if event.rejected is not None:
             key = self._reject(*event.rejected)
@@ -344,7 +344,7 @@ class Reflector(Generic[T]):
         if event.resource_version and not is_older(event.resource_version, self.version or ""):
             self.version = event.resource_version
 
-    def _become(self, objects: list[T], kept: list[NamespacedName], version: str) -> None:
+    def _become(self, objects: list[_T], kept: list[NamespacedName], version: str) -> None:
         """Make the cache what the server has; the last good state of unreadable ones stays."""
         self.cache.replace(objects, keep=kept)
         self.version = version

@@ -29,10 +29,10 @@ from keepclose.kube.watch.list_decoding import (
 from keepclose.model.decoding import Rejected
 from keepclose.model.field_errors import Cause
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
-INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+_INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 # An object may have 1.5 MB in etcd; a line far beyond that is no event.
 LONGEST_LINE: Final = 64 << 20
 MOST_INITIAL_BYTES: Final = 1 << 30
@@ -78,7 +78,7 @@ class Watchdog:
                 task.exception()
 
 
-class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
+class WatchEvent(msgspec.Struct, Generic[_T], frozen=True, gc=False):
     """One change, or a bookmark.
 
     `object` is None for a bookmark, and for an object that could not be read; then `rejected`
@@ -87,7 +87,7 @@ class WatchEvent(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """
 
     type: EventType
-    object: T | None
+    object: _T | None
     resource_version: str = ""
     initial_events_end: bool = False
     rejected: tuple[str, Cause] | None = None
@@ -152,17 +152,17 @@ _BOOKMARKS: Final = msgspec.json.Decoder(_Bookmark)
 _VERSIONS: Final = msgspec.json.Decoder(_Versioned)
 
 
-class EventDecoder(Generic[T]):
+class EventDecoder(Generic[_T]):
     """Turns the lines of one watch into events of one kind."""
 
-    def __init__(self, kind: Kind[T], *, where: str = "") -> None:
+    def __init__(self, kind: Kind[_T], *, where: str = "") -> None:
         """Take the kind to decode; `where` names the request in errors."""
         self._kind = kind
         self._where = where
         self._decode = object_decoder(kind.struct).decode
         self._typed = issubclass(kind.struct, msgspec.Struct)
 
-    def decode(self, line: bytes) -> WatchEvent[T]:
+    def decode(self, line: bytes) -> WatchEvent[_T]:
         """Return the event of a line.
 
         Raise the ApiError of an ERROR event, and BrokenStream over a line that is no event.
@@ -189,15 +189,15 @@ class EventDecoder(Generic[T]):
             raise failure
         raise self._broken(f"an event of the unknown type {kind_of_event!r}", line)
 
-    def _decode_bookmark(self, data: msgspec.Raw) -> WatchEvent[T]:
+    def _decode_bookmark(self, data: msgspec.Raw) -> WatchEvent[_T]:
         try:
             metadata = _BOOKMARKS.decode(data).metadata or _BookmarkMeta()
         except NOT_JSON as error:
             raise self._broken(f"a bookmark without metadata ({error})", bytes(data)) from error
-        done = (metadata.annotations or {}).get(INITIAL_EVENTS_END) == "true"
+        done = (metadata.annotations or {}).get(_INITIAL_EVENTS_END) == "true"
         return WatchEvent("BOOKMARK", None, metadata.resource_version or "", done)
 
-    def _decode_oddly(self, event_type: EventType, data: msgspec.Raw) -> WatchEvent[T]:
+    def _decode_oddly(self, event_type: EventType, data: msgspec.Raw) -> WatchEvent[_T]:
         """Return the event of an object with nulls or wrong types in it."""
         result = read_object(self._kind, data)
         if result is None:
@@ -222,13 +222,13 @@ _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 async def read_events(
     chunks: AsyncIterator[bytes],
-    decoder: EventDecoder[T],
+    decoder: EventDecoder[_T],
     *,
     clock: Clock,
     idle_timeout: float | None = None,
     where: str = "",
     is_initial: bool = False,
-) -> AsyncGenerator[WatchEvent[T], None]:
+) -> AsyncGenerator[WatchEvent[_T], None]:
     """Iterate over the events of a stream until the server ends it.
 
     `is_initial` tells that it begins with all objects, which a server might never end. Raise

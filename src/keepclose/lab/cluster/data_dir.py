@@ -160,7 +160,7 @@ class Home(NamedTuple):
                 _clear(self, directory)
 
 
-class Claim:
+class _Claim:
     """The right to a directory, for as long as this process lives or until it is given back."""
 
     def __init__(self, home: Home, directory: PrivateDirectory, file: int) -> None:
@@ -187,7 +187,7 @@ def check_home(home: Home) -> None:
         return
 
 
-def claim_home(home: Home) -> Claim:
+def claim_home(home: Home) -> _Claim:
     """Return the right to a directory, made empty of what an earlier cluster left behind.
 
     Raises BusyError when another cluster has it, and HomeError when it cannot be used.
@@ -223,7 +223,7 @@ def claim_home(home: Home) -> Claim:
     except HomeError:
         directory.close()
         raise
-    return Claim(home, directory, file)
+    return _Claim(home, directory, file)
 
 
 def _unusable(home: Home, error: OSError) -> HomeError:
@@ -242,7 +242,7 @@ def clear_free(home: Home) -> None:
     if file is None:
         directory.close()
     else:
-        Claim(home, directory, file).release()
+        _Claim(home, directory, file).release()
 
 
 def holder_of(home: Home) -> Holder | None:

@@ -29,7 +29,7 @@ from keepclose.routing.node_level import NodeLevelMode
 if TYPE_CHECKING:
     from keepclose.lab.access import LabView
 
-OUTSIDE: Final = "outside"
+_OUTSIDE: Final = "outside"
 _SHOWN: Final = 12
 
 
@@ -43,7 +43,7 @@ async def handle_places(
     underlay = lab.underlay
     if underlay is None:
         raise LabRefusal(f"without packets there is nothing to enter: {lab.no_packets}", code=5)
-    fds = {OUTSIDE: underlay.outside.namespace.fd}
+    fds = {_OUTSIDE: underlay.outside.namespace.fd}
     for name, node in underlay.nodes.items():
         fds[name] = node.namespace.fd
         fds[f"client/{name}"] = node.client.namespace.fd

@@ -31,7 +31,7 @@ from keepclose.runtime.pages import Listening
 from keepclose.slices.settings import Settings
 from keepclose.system.namespaces import enter_network
 
-MOST_NODES: Final = 200
+_MOST_NODES: Final = 200
 # Everything that can be tried; the last one excludes others.
 LAB_GATES: Final = FeatureGates(frozenset(Gate)).without(Gate.SERVICE_TOPOLOGY)
 
@@ -65,10 +65,10 @@ class Layout(NamedTuple):
             flaws.append("--zones must be at least 1")
         if self.nodes_per_zone < 1:
             flaws.append("--nodes-per-zone must be at least 1")
-        if self.zones * self.nodes_per_zone > MOST_NODES:
+        if self.zones * self.nodes_per_zone > _MOST_NODES:
             flaws.append(
                 f"--zones times --nodes-per-zone is {self.zones * self.nodes_per_zone}; "
-                f"more than {MOST_NODES} nodes do not fit on one machine"
+                f"more than {_MOST_NODES} nodes do not fit on one machine"
             )
         return flaws
 

@@ -32,7 +32,7 @@ _PAUSE_S: Final = 0.03
 _KINDS: Final[Mapping[str, Kind[JsonObject]]] = {
     one.kind: one for one in (PLAIN_DEPLOYMENTS, PLAIN_DAEMON_SETS)
 }
-MANAGER: Final = "keepclose-up"
+_MANAGER: Final = "keepclose-up"
 
 
 class Workloads(NamedTuple):
@@ -212,7 +212,7 @@ class Applier:
 
         Raises ApplyError.
         """
-        subject = name_object(obj)
+        subject = _name_object(obj)
         try:
             kind = await self._find_kind(obj)
             meta = obj["metadata"]
@@ -220,7 +220,7 @@ class Applier:
             if namespace:
                 await self._make_namespace(namespace)
             await self._client.apply(
-                kind, meta["name"], obj, namespace=namespace, field_manager=MANAGER, force=True
+                kind, meta["name"], obj, namespace=namespace, field_manager=_MANAGER, force=True
             )
         except KubeError as error:
             causes = error.causes if isinstance(error, ApiError) else []
@@ -233,7 +233,7 @@ class Applier:
         served = await self._list_served(group, version)
         if kind not in served:
             raise ApplyError(
-                f"{name_object(obj)}: this cluster has no kind {kind} in {api_version}",
+                f"{_name_object(obj)}: this cluster has no kind {kind} in {api_version}",
                 field="kind",
             )
         one = served[kind]
@@ -257,10 +257,10 @@ class Applier:
         try:
             await self._client.get(NAMESPACES, name)
         except NotFound:
-            await self._client.apply(NAMESPACES, name, body, field_manager=MANAGER)
+            await self._client.apply(NAMESPACES, name, body, field_manager=_MANAGER)
 
 
-def name_object(obj: JsonObject) -> str:
+def _name_object(obj: JsonObject) -> str:
     """Return what to call an object in a message."""
     meta = obj.get("metadata")
     meta = meta if isinstance(meta, dict) else {}
@@ -274,10 +274,10 @@ def flaw_of(obj: object) -> str:
         return "expected a Kubernetes object: a map with apiVersion, kind and metadata"
     for field in ("apiVersion", "kind"):
         if not isinstance(obj.get(field), str) or not obj[field]:
-            return f"{name_object(obj)}: {field}: Required value"
+            return f"{_name_object(obj)}: {field}: Required value"
     meta = obj.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("name"), str) or not meta["name"]:
-        return f"{name_object(obj)}: metadata.name: Required value"
+        return f"{_name_object(obj)}: metadata.name: Required value"
     if not isinstance(meta.get("namespace"), str | None):
-        return f"{name_object(obj)}: metadata.namespace: expected a string; put it in quotes"
+        return f"{_name_object(obj)}: metadata.namespace: expected a string; put it in quotes"
     return ""

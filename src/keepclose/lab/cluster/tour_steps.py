@@ -19,9 +19,9 @@ from keepclose.model.json_values import JsonObject
 
 NAMESPACE: Final = "default"
 SERVICE: Final = "demo-svc"
-DEPLOYMENT: Final = "demo"
-BALANCED: Final = "keepclose.dev/Balanced"
-DEPLOYMENTS: Final[Kind[JsonObject]] = Kind("apps", "v1", "deployments", "Deployment", True, dict)
+_DEPLOYMENT: Final = "demo"
+_BALANCED: Final = "keepclose.dev/Balanced"
+_DEPLOYMENTS: Final[Kind[JsonObject]] = Kind("apps", "v1", "deployments", "Deployment", True, dict)
 A, B, C = "zone-a", "zone-b", "zone-c"
 
 
@@ -120,7 +120,7 @@ def distribute(value: str | None) -> Change:
     )
 
 
-def drain(node: str) -> Change:
+def _drain(node: str) -> Change:
     """Return the change that moves all pods away from a node."""
     return Change(f"keepclose lab drain {node}", Request("drain", {"name": node}))
 
@@ -128,8 +128,8 @@ def drain(node: str) -> Change:
 def scale(replicas: int) -> Change:
     """Return the change of the number of pods."""
     return Change(
-        f"kubectl scale deployment {DEPLOYMENT} --replicas={replicas}",
-        ObjectPatch(DEPLOYMENTS, DEPLOYMENT, {"spec": {"replicas": replicas}}),
+        f"kubectl scale deployment {_DEPLOYMENT} --replicas={replicas}",
+        ObjectPatch(_DEPLOYMENTS, _DEPLOYMENT, {"spec": {"replicas": replicas}}),
     )
 
 
@@ -191,7 +191,7 @@ STEPS: Final = (
     Step(
         "A zone loses its pods",
         # The empty node comes first, or the pod would only move over to it.
-        (drain("n6"), drain("n5")),
+        (_drain("n6"), _drain("n5")),
         Promise(_LOST, hinted=_LOST, by_node=True),
         (
             "Nothing is hinted for zone-c or its nodes any more, so they use all endpoints:",
@@ -200,7 +200,7 @@ STEPS: Final = (
     ),
     Step(
         "Balanced: close, but nobody overloaded",
-        (distribute(BALANCED),),
+        (distribute(_BALANCED),),
         Promise(_SIX, hinted={A: 2, B: 2, C: 2}),
         (
             "Why: {reason}.",

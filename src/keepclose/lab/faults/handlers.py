@@ -17,12 +17,12 @@ from keepclose.lab.faults.injector import Troubles
 from keepclose.model.json_values import JsonObject
 from keepclose.system.namespaces import NetworkError
 
-Tell = Callable[[JsonObject], None]
-TroubleHandler = Callable[[Troubles, JsonObject, Tell], Awaitable[JsonObject]]
-T = TypeVar("T")
+_Tell = Callable[[JsonObject], None]
+TroubleHandler = Callable[[Troubles, JsonObject, _Tell], Awaitable[JsonObject]]
+_T = TypeVar("_T")
 
 
-class Asked(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True):
     """The parameters of all requests; each reads those that it knows."""
 
     name: str = ""
@@ -32,30 +32,30 @@ class Asked(msgspec.Struct, frozen=True):
     timeout: Annotated[float, msgspec.Meta(ge=0)] = 60.0
 
 
-async def handle_fail(troubles: Troubles, params: JsonObject, _tell: Tell) -> JsonObject:
+async def handle_fail(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
     """Let the node or zone `name` die."""
     return _plain(await _do(troubles.fail(_read_named(params).name)))
 
 
-async def handle_partition(troubles: Troubles, params: JsonObject, _tell: Tell) -> JsonObject:
+async def handle_partition(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
     """Cut the node `name` off; with `notice` the cluster knows at once."""
     asked = _read_named(params)
     return _plain(await _do(troubles.partition(asked.name, notice=asked.notice)))
 
 
-async def handle_cordon(troubles: Troubles, params: JsonObject, _tell: Tell) -> JsonObject:
+async def handle_cordon(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
     """Let no more pods come to the node `name`."""
     name = _read_named(params).name
     return {"node": name, "changed": await _do(troubles.cordon(name))}
 
 
-async def handle_uncordon(troubles: Troubles, params: JsonObject, _tell: Tell) -> JsonObject:
+async def handle_uncordon(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
     """Let pods come to the node `name` again."""
     name = _read_named(params).name
     return {"node": name, "changed": await _do(troubles.uncordon(name))}
 
 
-async def handle_drain(troubles: Troubles, params: JsonObject, tell: Tell) -> JsonObject:
+async def handle_drain(troubles: Troubles, params: JsonObject, tell: _Tell) -> JsonObject:
     """Move the pods of the node `name` away, telling of each; with `force` all, in `timeout` s."""
     asked = _read_named(params)
     drained = troubles.drain(
@@ -67,7 +67,7 @@ async def handle_drain(troubles: Troubles, params: JsonObject, tell: Tell) -> Js
     return _plain(await _do(drained))
 
 
-async def handle_relabel(troubles: Troubles, params: JsonObject, _tell: Tell) -> JsonObject:
+async def handle_relabel(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
     """Put the node `name` into the `zone`; "" or "-" for none."""
     asked = _read_named(params)
     zone = "" if asked.zone == "-" else asked.zone
@@ -75,13 +75,13 @@ async def handle_relabel(troubles: Troubles, params: JsonObject, _tell: Tell) ->
     return {"node": asked.name, "before": before, "zone": zone, "changed": changed}
 
 
-async def handle_heal(troubles: Troubles, params: JsonObject, tell: Tell) -> JsonObject:
+async def handle_heal(troubles: Troubles, params: JsonObject, tell: _Tell) -> JsonObject:
     """Undo all trouble of the node or zone `name`; "" for all; tell who is waited for."""
     name = _read(params).name
     return _plain(await _do(troubles.heal(name, on_wait=lambda nodes: tell({"waiting": nodes}))))
 
 
-async def handle_status(troubles: Troubles, _params: JsonObject, _tell: Tell) -> JsonObject:
+async def handle_status(troubles: Troubles, _params: JsonObject, _tell: _Tell) -> JsonObject:
     """Tell how all nodes are."""
     states = await _do(troubles.states())
     rows: list[JsonObject] = [_plain(one) | {"words": one.words} for one in states]
@@ -100,7 +100,7 @@ HANDLERS: Final[dict[str, TroubleHandler]] = {
 }
 
 
-async def _do(work: Awaitable[T]) -> T:
+async def _do(work: Awaitable[_T]) -> _T:
     try:
         return await work
     except Invalid as error:
@@ -111,14 +111,14 @@ async def _do(work: Awaitable[T]) -> T:
         raise LabRefusal(str(error), code=1) from error
 
 
-def _read(params: JsonObject) -> Asked:
+def _read(params: JsonObject) -> _Asked:
     try:
-        return msgspec.convert(params, Asked)
+        return msgspec.convert(params, _Asked)
     except msgspec.ValidationError as error:
         raise LabRefusal(f"this cannot be asked: {error}") from None
 
 
-def _read_named(params: JsonObject) -> Asked:
+def _read_named(params: JsonObject) -> _Asked:
     asked = _read(params)
     if not asked.name:
         raise LabRefusal("say which node is meant; keepclose lab status lists them")

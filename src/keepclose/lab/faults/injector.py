@@ -35,7 +35,7 @@ from keepclose.lab.workloads.pods import PODS, WorkloadPod
 from keepclose.model.json_values import JsonObject
 from keepclose.system.threads import finish, finish_in_thread
 
-PATIENCE_S: Final = 15.0
+_PATIENCE_S: Final = 15.0
 WATCHES: Final = 4
 """What a proxy watches: Services, slices, its node, ranges of cluster IPs."""
 _REST_S: Final = 0.05
@@ -51,7 +51,7 @@ async def await_return(
     *,
     clock: Clock,
     on_wait: Callable[[list[str]], None],
-    patience_s: float = PATIENCE_S,
+    patience_s: float = _PATIENCE_S,
 ) -> list[str]:
     """Wait until nodes have as many connections as before; return those that are still away.
 

@@ -22,10 +22,10 @@ from keepclose.lab.faults.node_status import MarkedNode
 from keepclose.lab.workloads.pods import PODS, WorkloadPod
 
 OK: Final = "ok"
-FAILED: Final = "failed"
+_FAILED: Final = "failed"
 PARTITIONED: Final = "partitioned"
-CORDONED: Final = "cordoned"
-NOT_READY: Final = "not ready"
+_CORDONED: Final = "cordoned"
+_NOT_READY: Final = "not ready"
 _SHOWN_NAMES: Final = 12
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _WATCH_S: Final = 300
@@ -52,7 +52,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def words(self) -> str:
         """The state in words, with all there is to say."""
-        words = {FAILED: "failed", NOT_READY: "not ready"}.get(self.state, "")
+        words = {_FAILED: "failed", _NOT_READY: "not ready"}.get(self.state, "")
         if self.state == PARTITIONED:
             words = "cut off, noticed" if self.is_noticed else "cut off, not noticed"
         parts = [words] if words else []
@@ -123,12 +123,12 @@ def find_nodes(
 
 def _state(node: MarkedNode, *, failed: Collection[str], partitioned: Collection[str]) -> str:
     if node.name in failed:
-        return FAILED
+        return _FAILED
     if node.name in partitioned:
         return PARTITIONED
     if not node.is_ready or node.is_unreachable:
-        return NOT_READY
-    return CORDONED if node.spec.unschedulable else OK
+        return _NOT_READY
+    return _CORDONED if node.spec.unschedulable else OK
 
 
 def _unknown(what: str, name: str, known: dict[str, list[str]]) -> LabRefusal:

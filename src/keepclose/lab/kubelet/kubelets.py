@@ -37,7 +37,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
 from keepclose.system.namespaces import NetworkError
 
-COMPONENT: Final = "kubelet"
+_COMPONENT: Final = "kubelet"
 LINGER_S: Final = 1.0
 WRITES_AT_ONCE: Final = 8
 OUT_OF_PODS: Final = "OutOfpods"
@@ -63,7 +63,7 @@ class Kubelets:
         linger_s: float = LINGER_S,
     ) -> None:
         self._client, self._network, self._clock = client, network, clock
-        self._recorder = recorder or EventRecorder(client, component=COMPONENT, clock=clock)
+        self._recorder = recorder or EventRecorder(client, component=_COMPONENT, clock=clock)
         self._own = frozenset(nodes)
         self._failed: set[str] = set()
         self._linger_s = linger_s

@@ -34,11 +34,11 @@ from keepclose.model.workload import StatusCondition
 
 OS_IMAGE: Final = "keepclose lab"
 """What nodes of a lab report; by it they are known again."""
-REGION_LABEL: Final = "topology.kubernetes.io/region"
+_REGION_LABEL: Final = "topology.kubernetes.io/region"
 REGION: Final = "lab"
 KUBELET_VERSION: Final = "v1.36.3+keepclose"
 CAPACITY: Final = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "64Gi", "pods": "110"}
-AT_ONCE: Final = 8
+_AT_ONCE: Final = 8
 _TRIES: Final = 5
 _CONDITIONS: Final = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -107,7 +107,7 @@ async def _delete(client: Client, kind: Kind[Any], one: ObjectMeta) -> None:
 
 async def _do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Do all of it, a few at a time; raises the first error in the end."""
-    slots = asyncio.Semaphore(AT_ONCE)
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def do(work: Coroutine[Any, Any, None]) -> None:
         async with slots:
@@ -189,7 +189,7 @@ def _labels(one: LabNode) -> dict[str, str | None]:
         "kubernetes.io/hostname": one.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": _architecture(),
-        REGION_LABEL: REGION,
+        _REGION_LABEL: REGION,
         **zone,
     }
 

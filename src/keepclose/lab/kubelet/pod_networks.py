@@ -16,7 +16,7 @@ from keepclose.lab.network.underlay import NodePlace, Place
 from keepclose.system.namespaces import Namespace, NetworkError
 from keepclose.system.threads import finish_in_thread
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class PodPlace(NamedTuple):
@@ -194,12 +194,12 @@ def _parts(pods: Sequence[tuple[str, str]]) -> list[Sequence[tuple[str, str]]]:
     return [pods[:middle], pods[middle:]]
 
 
-def _settle(future: asyncio.Future[T], result: T) -> None:
+def _settle(future: asyncio.Future[_T], result: _T) -> None:
     # Whoever asked may have been cancelled.
     if not future.done():
         future.set_result(result)
 
 
-def _fail(future: asyncio.Future[T], error: Exception) -> None:
+def _fail(future: asyncio.Future[_T], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)

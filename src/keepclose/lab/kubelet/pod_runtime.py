@@ -18,7 +18,7 @@ from keepclose.lab.kubelet.pod_specs import KubeletPod, KubeletStatus
 from keepclose.lab.kubelet.pod_status import report_status
 
 NEVER: Final = "Never"
-FIRST_RETRY_S: Final = 0.5
+_FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 60.0
 _MOST_DOUBLINGS: Final = 10
 
@@ -70,7 +70,7 @@ class PodLife:
         """Wait for the next attempt, because the pod was refused a place; longer each time."""
         doublings = min(self._refusals, _MOST_DOUBLINGS)
         self._refusals += 1
-        self._held_until = now.monotonic + min(LAST_RETRY_S, FIRST_RETRY_S * 2**doublings)
+        self._held_until = now.monotonic + min(LAST_RETRY_S, _FIRST_RETRY_S * 2**doublings)
 
     def may_begin(self, now: Moment) -> bool:
         """Return whether the pod waits for a place and may be given one now."""

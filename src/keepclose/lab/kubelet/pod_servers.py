@@ -24,7 +24,7 @@ _END: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _MAPPED: Final = "::ffff:"
-BACKLOG: Final = 256
+_BACKLOG: Final = 256
 _KINDS: Final = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
 
 
@@ -202,7 +202,7 @@ class Listener:
             server = await loop.create_server(
                 lambda: HttpAnswerer(answers, self._connections),
                 sock=one,
-                backlog=BACKLOG,
+                backlog=_BACKLOG,
                 start_serving=False,
             )
             self._servers.append(server)
@@ -293,7 +293,7 @@ def _open_socket(host: str, port: Port) -> socket.socket:
         one.setblocking(False)
         one.bind((host, port.number))
         if one.type == socket.SOCK_STREAM:
-            one.listen(BACKLOG)
+            one.listen(_BACKLOG)
     except BaseException:
         one.close()
         raise

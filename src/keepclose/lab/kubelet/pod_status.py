@@ -32,16 +32,16 @@ from keepclose.model.workload import PodIP
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
 SUCCEEDED: Final = "Succeeded"
-FAILED: Final = "Failed"
-READY: Final = "Ready"
+_FAILED: Final = "Failed"
+_READY: Final = "Ready"
 CONTAINERS_READY: Final = "ContainersReady"
 NETWORK_READY: Final = "PodReadyToStartContainers"
 INITIALIZED: Final = "Initialized"
 SCHEDULED: Final = "PodScheduled"
-_COMPLETED: Final = {SUCCEEDED: "PodCompleted", FAILED: "PodFailed"}
+_COMPLETED: Final = {SUCCEEDED: "PodCompleted", _FAILED: "PodFailed"}
 
 
-class Verdict(NamedTuple):
+class _Verdict(NamedTuple):
     """A condition without its time."""
 
     holds: bool
@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
     message: str = ""
 
 
-HOLDS: Final = Verdict(True)
+HOLDS: Final = _Verdict(True)
 
 
 def report_status(
@@ -117,7 +117,7 @@ def _phase(place: PodPlace | None, containers: Sequence[ContainerLife]) -> str:
     main = [one for one in containers if one.spec.restart_policy != ALWAYS]
     if not all(one.has_ended for one in main):
         return RUNNING
-    return FAILED if any(one.exit_code for one in main) else SUCCEEDED
+    return _FAILED if any(one.exit_code for one in main) else SUCCEEDED
 
 
 def _conditions(
@@ -131,9 +131,9 @@ def _conditions(
     """Return all conditions of the pod, those of others as they are."""
     containers_ready = _containers_ready(phase, statuses)
     verdicts = {
-        NETWORK_READY: Verdict(has_place and phase not in _COMPLETED),
+        NETWORK_READY: _Verdict(has_place and phase not in _COMPLETED),
         INITIALIZED: _initialized(stored, phase, has_place=has_place),
-        READY: _ready(stored, containers_ready),
+        _READY: _ready(stored, containers_ready),
         CONTAINERS_READY: containers_ready,
     }
     before = {one.type: one for one in stored.status.conditions}
@@ -160,7 +160,7 @@ def _observed_generation(stored: KubeletPod) -> int:
 
 
 def _condition(
-    name: str, verdict: Verdict, before: PodCondition | None, *, generation: int, now: Moment
+    name: str, verdict: _Verdict, before: PodCondition | None, *, generation: int, now: Moment
 ) -> PodCondition:
     status = "True" if verdict.holds else "False"
     since = before.last_transition_time if before and before.status == status else None
@@ -174,27 +174,27 @@ def _condition(
     )
 
 
-def _initialized(stored: KubeletPod, phase: str, *, has_place: bool) -> Verdict:
+def _initialized(stored: KubeletPod, phase: str, *, has_place: bool) -> _Verdict:
     if phase == SUCCEEDED:
-        return Verdict(True, _COMPLETED[phase])
+        return _Verdict(True, _COMPLETED[phase])
     waiting = [one.name for one in stored.spec.init_containers]
     if has_place or not waiting:
         return HOLDS
     text = f"containers with incomplete status: [{' '.join(waiting)}]"
-    return Verdict(False, "ContainersNotInitialized", text)
+    return _Verdict(False, "ContainersNotInitialized", text)
 
 
-def _containers_ready(phase: str, statuses: Iterable[ContainerStatus]) -> Verdict:
+def _containers_ready(phase: str, statuses: Iterable[ContainerStatus]) -> _Verdict:
     if phase in _COMPLETED:
-        return Verdict(False, _COMPLETED[phase])
+        return _Verdict(False, _COMPLETED[phase])
     unready = [one.name for one in statuses if not one.ready]
     if not unready:
         return HOLDS
     text = f"containers with unready status: [{' '.join(unready)}]"
-    return Verdict(False, "ContainersNotReady", text)
+    return _Verdict(False, "ContainersNotReady", text)
 
 
-def _ready(stored: KubeletPod, containers_ready: Verdict) -> Verdict:
+def _ready(stored: KubeletPod, containers_ready: _Verdict) -> _Verdict:
     if not containers_ready.holds:
         return containers_ready
     lacking = []
@@ -210,7 +210,7 @@ def _ready(stored: KubeletPod, containers_ready: Verdict) -> Verdict:
                 f'the status of pod readiness gate "{gate.condition_type}" is not "True",'
                 f" but {found.status}"
             )
-    return Verdict(False, "ReadinessGatesNotReady", ", ".join(lacking)) if lacking else HOLDS
+    return _Verdict(False, "ReadinessGatesNotReady", ", ".join(lacking)) if lacking else HOLDS
 
 
 def _init_statuses(

@@ -28,7 +28,7 @@ from keepclose.lab.network.addresses import (
 )
 from keepclose.system.namespaces import Namespace, NetworkError, make_namespace, search_path
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 # Addresses can be used at once, without asking whether somebody else has them.
 PLACE_SETTINGS: Final[Mapping[str, int | str]] = {
     "ipv6/conf/default/accept_dad": 0,
@@ -108,7 +108,7 @@ def try_batches(batches: Iterable[tuple[Namespace, Sequence[str]]], *, tool: str
     do_at_once([functools.partial(run, where, lines) for where, lines in batches])
 
 
-def do_at_once(works: Sequence[Callable[[], T]]) -> list[T]:
+def do_at_once(works: Sequence[Callable[[], _T]]) -> list[_T]:
     """Return what the works return, in their order; raises what the first of them raised.
 
     All of them have ended then.

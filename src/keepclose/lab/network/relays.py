@@ -14,15 +14,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 MOST_HELD: Final = 16
 """More than a proxy has; whoever gives up and comes again leaves the older ones behind."""
 
 
-class Inside(Protocol):
+class _Inside(Protocol):
     """A namespace in which work can be done."""
 
-    def do(self, work: Callable[[], T]) -> T:
+    def do(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns, done inside."""
         ...
 
@@ -30,7 +30,7 @@ class Inside(Protocol):
 class Relay:
     """Carries bytes from a listening socket to a local port of this process's world."""
 
-    def __init__(self, namespace: Inside, port: int) -> None:
+    def __init__(self, namespace: _Inside, port: int) -> None:
         self._namespace, self._port = namespace, port
         self._server: asyncio.Server | None = None
         self._is_open = False

@@ -42,7 +42,7 @@ SOME: Final = "some"
 """The Deployment with pods on half of the nodes."""
 MARK: Final = "keepclose.dev/lab"
 """The label of namespaces that measurements make."""
-PORT: Final = 8080
+_PORT: Final = 8080
 
 
 class Guess(StrEnum):
@@ -257,7 +257,7 @@ def make_service(policy: Policy) -> JsonObject:
     spec: JsonObject = {
         "type": "NodePort",
         "selector": {"app": policy.workload},
-        "ports": [{"name": "http", "port": 80, "targetPort": PORT}],
+        "ports": [{"name": "http", "port": 80, "targetPort": _PORT}],
     }
     annotations: dict[str, str] = {}
     if policy.name == PREFER_LOCAL_POLICY:
@@ -300,8 +300,8 @@ def _pods_of(app: str) -> JsonObject:
     container = {
         "name": "main",
         "image": "agnhost:2.53",
-        "args": ["netexec", "--http-port", str(PORT)],
-        "ports": [{"name": "http", "containerPort": PORT}],
+        "args": ["netexec", "--http-port", str(_PORT)],
+        "ports": [{"name": "http", "containerPort": _PORT}],
     }
     return {
         "selector": {"matchLabels": {"app": app}},

@@ -42,9 +42,9 @@ from keepclose.system.namespaces import NetworkError
 from keepclose.system.threads import finish_in_thread
 
 PER_SECOND: Final = 240.0
-MOST_OPEN: Final = 1000
+_MOST_OPEN: Final = 1000
 _REST_S: Final = 0.2
-Tell = Callable[[JsonObject], None]
+_Tell = Callable[[JsonObject], None]
 RESTART_AT: Final = 0.1
 MOVE_AT: Final = 0.6
 _LEAST_NODES: Final = 2
@@ -78,7 +78,7 @@ async def keep_connecting(
             if until.is_set():
                 break
             due = max(due + 1.0 / per_second, clock())
-            if len(open_now) < MOST_OPEN:
+            if len(open_now) < _MOST_OPEN:
                 task = asyncio.create_task(_connect(way, clock, record))
                 open_now.add(task)
                 task.add_done_callback(open_now.discard)
@@ -160,7 +160,7 @@ def plan_trouble(seconds: float) -> list[Moment]:
     return [Moment(RESTART_AT * seconds, "restart"), Moment(MOVE_AT * seconds, "move")]
 
 
-async def handle_slo(lab: LabView, params: JsonObject, tell: Tell) -> JsonObject:
+async def handle_slo(lab: LabView, params: JsonObject, tell: _Tell) -> JsonObject:
     """Measure all policies and return their figures; raises LabRefusal."""
     try:
         request = msgspec.convert(params, SloRequest)
@@ -183,7 +183,7 @@ class Measurement:
         lab: LabView,
         underlay: Underlay,
         request: SloRequest,
-        tell: Tell,
+        tell: _Tell,
         *,
         clock: Clock | None = None,
     ) -> None:

@@ -28,8 +28,8 @@ _SPARE_FILES: Final = 320
 _RESET: Final = struct.pack("ii", 1, 0)
 # NB: one row of ports for all runs of this process.
 _UDP_PORTS: Final = itertools.cycle(range(20000, 65536))
-T = TypeVar("T")
-PATIENCE: Final = 2.0
+_T = TypeVar("_T")
+_PATIENCE: Final = 2.0
 """Seconds after which nobody answers; by then the kernel has asked twice."""
 AT_ONCE: Final = 64
 BATCH: Final = 64
@@ -83,7 +83,7 @@ def _bind_fresh(one: socket.socket) -> None:
 class Inside(Protocol):
     """A network namespace."""
 
-    def do(self, work: Callable[[], T]) -> T:
+    def do(self, work: Callable[[], _T]) -> _T:
         """Return what the work returns, done by a thread inside."""
         ...
 
@@ -124,7 +124,7 @@ async def connect_all(
     callers: Sequence[Caller],
     *,
     udp: bool = False,
-    patience: float = PATIENCE,
+    patience: float = _PATIENCE,
     tell: Callable[[int], object] = lambda _done: None,
 ) -> list[Counter[Result]]:
     """Return who answered how often, caller by caller; raises OSError when no socket can be made.

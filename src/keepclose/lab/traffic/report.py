@@ -25,8 +25,8 @@ from keepclose.lab.traffic.answers import (
 from keepclose.lab.traffic.expected_shares import Expectation, Goal, is_unlikely
 from keepclose.routing.reasons import Reason
 
-Counts = dict[str, int]
-Shares = dict[str, float]
+_Counts = dict[str, int]
+_Shares = dict[str, float]
 
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
@@ -52,11 +52,11 @@ class Row(_Camel, frozen=True, kw_only=True):
 
     source: str = msgspec.field(name="from")
     connections: int
-    answered: Counts
+    answered: _Counts
     """By the zone that answered; for a single source by node."""
-    expected: Shares
-    failures: Counts
-    expected_failures: Shares
+    expected: _Shares
+    failures: _Counts
+    expected_failures: _Shares
     fault: str
     """What is not as expected, "" when all is."""
     reasons: tuple[ToldReason, ...]
@@ -67,8 +67,8 @@ class SourceRow(Row, frozen=True, kw_only=True):
 
     node: str
     zone: str
-    pods: Counts
-    expected_pods: Shares
+    pods: _Counts
+    expected_pods: _Shares
 
 
 class Busiest(_Camel, frozen=True):
@@ -97,7 +97,7 @@ class TrafficReport(_Camel, frozen=True, kw_only=True):
     seconds: float
     connections: int
     failed: int
-    failures: Counts
+    failures: _Counts
     as_expected: bool
     zones: tuple[str, ...]
     """Where nodes or endpoints are; "" stands for none."""
@@ -161,13 +161,13 @@ class Sums(NamedTuple):
     """The figures of a whole run."""
 
     connections: int
-    failures: Counts
+    failures: _Counts
     in_zone: float | None
     on_node: float | None
     busiest: Busiest | None
 
 
-def place_of(answer: Answer, zones: Mapping[str, str]) -> Goal:
+def _place_of(answer: Answer, zones: Mapping[str, str]) -> Goal:
     """Return who answered, with the zone that the label of its node names now."""
     return Goal(answer.pod, answer.node, zones.get(answer.node, answer.zone))
 
@@ -256,7 +256,7 @@ def sum_up(
 
 def _answers(seen: Observation, zones: Mapping[str, str]) -> Iterable[tuple[Goal, int]]:
     return [
-        (place_of(result, zones), count)
+        (_place_of(result, zones), count)
         for result, count in seen.results.items()
         if isinstance(result, Answer)
     ]
@@ -266,7 +266,7 @@ def _count_answers(seen: Observation) -> int:
     return sum(count for result, count in seen.results.items() if isinstance(result, Answer))
 
 
-def _failures(seen: Iterable[Observation]) -> Counts:
+def _failures(seen: Iterable[Observation]) -> _Counts:
     counts: Counter[str] = Counter()
     for one in seen:
         for result, count in one.results.items():
@@ -275,9 +275,9 @@ def _failures(seen: Iterable[Observation]) -> Counts:
     return dict(counts)
 
 
-def _expected(seen: Sequence[Observation], field: str) -> Shares:
+def _expected(seen: Sequence[Observation], field: str) -> _Shares:
     whole = sum(one.connections for one in seen)
-    shares: Shares = {}
+    shares: _Shares = {}
     for one in seen:
         for pod, share in one.expected.shares.items():
             place: str = getattr(one.goals[pod], field)
@@ -285,9 +285,9 @@ def _expected(seen: Sequence[Observation], field: str) -> Shares:
     return shares
 
 
-def _expected_failures(seen: Sequence[Observation]) -> Shares:
+def _expected_failures(seen: Sequence[Observation]) -> _Shares:
     whole = sum(one.connections for one in seen)
-    shares: Shares = {}
+    shares: _Shares = {}
     for one in seen:
         failure = one.expected.failure
         if failure is not None:

@@ -65,7 +65,7 @@ from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.system.namespaces import Namespace, NetworkError
 from keepclose.system.threads import finish_in_thread
 
-Tell = Callable[[JsonObject], None]
+_Tell = Callable[[JsonObject], None]
 _BROKE_OFF: Final = 1
 _NEEDS_PRIVILEGE: Final = 5
 # What takes longer is lost; a busy machine may take seconds to answer.
@@ -95,7 +95,7 @@ class Knowledge(NamedTuple):
         return expect(self.port, node=view, gates=gates, from_outside=target.is_outside)
 
 
-async def handle_traffic(lab: LabView, params: JsonObject, tell: Tell) -> JsonObject:
+async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonObject:
     """Send traffic as asked for and return the report; raises LabRefusal."""
     request = read_request(params)
     underlay = lab.underlay
@@ -204,7 +204,7 @@ async def _find_causes(lab: LabView, target: Target) -> list[str]:
 
 
 async def _send(
-    sources: Sequence[Source], *, udp: bool, routing: asyncio.Lock, tell: Tell
+    sources: Sequence[Source], *, udp: bool, routing: asyncio.Lock, tell: _Tell
 ) -> list[Counter[Result]]:
     total = sum(one.caller.times for one in sources)
     earlier = 0

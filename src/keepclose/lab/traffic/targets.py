@@ -27,7 +27,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 
-OUTSIDE: Final = "outside"
+_OUTSIDE: Final = "outside"
 MOST_CONNECTIONS: Final = 1_000_000
 NOTHING: Final = 3
 _FAMILIES: Final = {"": "", "ipv4": IPV4, "ipv6": IPV6}
@@ -79,7 +79,7 @@ def read_request(params: dict[str, Any]) -> TrafficRequest:
         raise LabRefusal(f"--family: {request.family!r} must be ipv4 or ipv6")
     if request.via not in ("", Via.NODE_PORT, Via.LOAD_BALANCER):
         raise LabRefusal(f"--via: {request.via!r} must be node-port or load-balancer")
-    if request.via and request.source not in ("", OUTSIDE):
+    if request.via and request.source not in ("", _OUTSIDE):
         raise LabRefusal(f"--via {request.via} goes with --from outside, not {request.source}")
     return request
 
@@ -153,7 +153,7 @@ def _choose_port(ports: tuple[RoutedPort, ...], request: TrafficRequest, who: st
 
 
 def _choose_way(port: RoutedPort, request: TrafficRequest, service: Service) -> Via:
-    if request.source != OUTSIDE and not request.via:
+    if request.source != _OUTSIDE and not request.via:
         return Via.CLUSTER_IP
     ways = {Via.NODE_PORT: bool(port.node_port), Via.LOAD_BALANCER: bool(port.load_balancer_ips)}
     who = f"Service {service.key}"
@@ -261,7 +261,7 @@ def _from_outside(
             gateway = address
             caller = Caller(outside, target.port.load_balancer_ips[0], target.port.port, times)
         if times:
-            sources.append(Source(zone, f"{OUTSIDE} via {name}", name, zone, caller, gateway))
+            sources.append(Source(zone, f"{_OUTSIDE} via {name}", name, zone, caller, gateway))
     return sources
 
 

@@ -33,11 +33,11 @@ _NAMESPACE: Final = "namespace"
 _WAITING: Final = "waiting"
 _PENDING: Final = "pending"
 _NODE: Final = "node"
-DEPLOYMENT: Final = "Deployment"
-REPLICA_SET: Final = "ReplicaSet"
-DAEMON_SET: Final = "DaemonSet"
+_DEPLOYMENT: Final = "Deployment"
+_REPLICA_SET: Final = "ReplicaSet"
+_DAEMON_SET: Final = "DaemonSet"
 NODE: Final = "Node"
-_POD_OWNERS: Final = (REPLICA_SET, DAEMON_SET)
+_POD_OWNERS: Final = (_REPLICA_SET, _DAEMON_SET)
 
 
 class WorkloadCaches:
@@ -154,21 +154,21 @@ class WorkloadNews:
     def _deployment_changed(self, old: Deployment | None, new: Deployment | None) -> None:
         del old
         if new is not None:
-            self._queue.add(WorkKey(DEPLOYMENT, new.metadata.key))
+            self._queue.add(WorkKey(_DEPLOYMENT, new.metadata.key))
 
     def _daemon_set_changed(self, old: DaemonSet | None, new: DaemonSet | None) -> None:
         del old
         if new is not None:
-            self._queue.add(WorkKey(DAEMON_SET, new.metadata.key))
+            self._queue.add(WorkKey(_DAEMON_SET, new.metadata.key))
 
     def _replica_set_changed(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
         if new is not None:
-            self._queue.add(WorkKey(REPLICA_SET, new.metadata.key))
+            self._queue.add(WorkKey(_REPLICA_SET, new.metadata.key))
             if controller_of(new.metadata) is None:
                 for one in self._caches.deployments_in(new.metadata.namespace):
                     if one.spec.selector and one.spec.selector.matches(new.metadata.labels):
-                        self._queue.add(WorkKey(DEPLOYMENT, one.metadata.key))
-        self._add_owners(old, new, (DEPLOYMENT,))
+                        self._queue.add(WorkKey(_DEPLOYMENT, one.metadata.key))
+        self._add_owners(old, new, (_DEPLOYMENT,))
 
     def _pod_changed(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
         self._add_owners(old, new, _POD_OWNERS)
@@ -186,7 +186,7 @@ class WorkloadNews:
         if old is not None and new is not None and _decisive(old) == _decisive(new):
             return
         for key in self._caches.daemon_sets:
-            self._queue.add(WorkKey(DAEMON_SET, key))
+            self._queue.add(WorkKey(_DAEMON_SET, key))
         self._look_for_places()
         if old is not None and new is None:
             self._queue.add(WorkKey(NODE, old.metadata.key))

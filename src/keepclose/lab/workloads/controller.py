@@ -29,7 +29,7 @@ from keepclose.lab.workloads.pod_writes import PodCollector, PodWriter
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
 from keepclose.lab.workloads.scheduler import Binder
 
-COMPONENT: Final = "keepclose-lab"
+_COMPONENT: Final = "keepclose-lab"
 WORKERS: Final = 4
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 30.0
@@ -51,7 +51,7 @@ class WorkloadController:
         random: Random | None = None,
         workers: int = WORKERS,
     ) -> None:
-        self._recorder = recorder or EventRecorder(client, component=COMPONENT, clock=clock)
+        self._recorder = recorder or EventRecorder(client, component=_COMPONENT, clock=clock)
         self._workers = workers
         random = random or Random()  # noqa: S311 - names of pods are no secret
         self.caches = WorkloadCaches()

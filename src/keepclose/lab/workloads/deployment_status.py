@@ -29,7 +29,7 @@ COMPLETE: Final = "NewReplicaSetAvailable"
 UPDATED: Final = "ReplicaSetUpdated"
 CREATED: Final = "NewReplicaSetCreated"
 FOUND: Final = "FoundNewReplicaSet"
-TIMED_OUT: Final = "ProgressDeadlineExceeded"
+_TIMED_OUT: Final = "ProgressDeadlineExceeded"
 PAUSED: Final = "DeploymentPaused"
 RESUMED: Final = "DeploymentResumed"
 _NO_DEADLINE: Final = 2**31 - 1
@@ -76,7 +76,7 @@ def note_pause(deployment: Deployment, status: DeploymentStatus, *, now: float) 
     So the time of a pause is not held against a rollout that goes on after it.
     """
     known = condition_of(status, PROGRESSING)
-    if not has_deadline(deployment) or (known and known.reason == TIMED_OUT):
+    if not has_deadline(deployment) or (known and known.reason == _TIMED_OUT):
         return status
     was_paused = known is not None and known.reason == PAUSED
     if deployment.spec.paused == was_paused:
@@ -136,7 +136,7 @@ def note_progress(
         )
         return replace(status, conditions=(*rest, condition))
     elif _is_late(deployment, known, now):
-        value, reason, message = "False", TIMED_OUT, "has timed out progressing."
+        value, reason, message = "False", _TIMED_OUT, "has timed out progressing."
     else:
         return status
     condition = WorkloadCondition(
@@ -176,7 +176,7 @@ def late_in(deployment: Deployment, status: DeploymentStatus, *, now: float) -> 
     if not has_deadline(deployment) or known is None or is_complete(deployment, status):
         return None
     since = seconds_of(known.last_update_time)
-    if known.reason in (TIMED_OUT, COMPLETE, PAUSED) or since is None:
+    if known.reason in (_TIMED_OUT, COMPLETE, PAUSED) or since is None:
         return None
     # Times of the API are whole seconds.
     return max(0.0, since + (deployment.spec.progress_deadline_seconds or 0) - now) + 1.0
@@ -220,4 +220,4 @@ def _is_late(deployment: Deployment, known: WorkloadCondition | None, now: float
         return False
     since = seconds_of(known.last_update_time)
     deadline = deployment.spec.progress_deadline_seconds or 0
-    return known.reason == TIMED_OUT or (since is not None and since + deadline < now)
+    return known.reason == _TIMED_OUT or (since is not None and since + deadline < now)

@@ -26,7 +26,7 @@ from keepclose.model.meta import NamespacedName, ObjectMeta
 PATIENCE_S: Final = 30.0
 DOUBT_S: Final = 5.0
 """For a request of which nobody knows whether it was served."""
-T = TypeVar("T", bound=Named)
+_T = TypeVar("_T", bound=Named)
 
 
 class _Awaited(NamedTuple):
@@ -116,20 +116,20 @@ class Watermarks:
         return known is None or is_older(known.metadata.resource_version, version)
 
 
-class Claims(NamedTuple, Generic[T]):
+class Claims(NamedTuple, Generic[_T]):
     """What a workload has, what it takes and what it gives up."""
 
-    owned: list[T]
-    adopted: list[T]
-    released: list[T]
+    owned: list[_T]
+    adopted: list[_T]
+    released: list[_T]
 
 
-def sort_claims(workload: Workload, owned: Iterable[T], orphans: Iterable[T]) -> Claims[T]:
+def sort_claims(workload: Workload, owned: Iterable[_T], orphans: Iterable[_T]) -> Claims[_T]:
     """Return who belongs to the workload, of those it controls and those nobody does."""
     selector = workload.spec.selector
     if selector is None or workload.metadata.deletion_timestamp is not None:
         return Claims(list(owned), [], [])
-    claims: Claims[T] = Claims([], [], [])
+    claims: Claims[_T] = Claims([], [], [])
     for one in owned:
         fits = selector.matches(one.metadata.labels)
         (claims.owned if fits else claims.released).append(one)
@@ -144,8 +144,8 @@ def sort_claims(workload: Workload, owned: Iterable[T], orphans: Iterable[T]) ->
 
 
 async def settle_claims(
-    client: Client, kind: Kind[T], workload: Workload, claims: Claims[T]
-) -> list[T]:
+    client: Client, kind: Kind[_T], workload: Workload, claims: Claims[_T]
+) -> list[_T]:
     """Write what changes hands, and return all that the workload has then."""
     owned = list(claims.owned)
     for one in claims.released:
@@ -163,7 +163,9 @@ def _references(one: Named) -> list[JsonObject]:
     return list(found)
 
 
-async def _write(client: Client, kind: Kind[T], one: T, references: list[JsonObject]) -> T | None:
+async def _write(
+    client: Client, kind: Kind[_T], one: _T, references: list[JsonObject]
+) -> _T | None:
     meta = one.metadata
     patch = {
         "metadata": {

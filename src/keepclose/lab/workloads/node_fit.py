@@ -26,8 +26,8 @@ TAINTED: Final = "node(s) had untolerated taint(s)"
 NODE_AFFINITY: Final = "node(s) didn't match Pod's node affinity/selector"
 PORTS_TAKEN: Final = "node(s) didn't have free ports for the requested pod ports"
 
-CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
-NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready", effect=NO_SCHEDULE)
+_CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+_NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready", effect=NO_SCHEDULE)
 _KEEPING_AWAY: Final = (NO_SCHEDULE, NO_EXECUTE)
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 
@@ -83,7 +83,7 @@ def _amounts(quantities: Mapping[str, str | float]) -> dict[str, int]:
 
 def node_refusal(spec: PodSpec, node: Node) -> str:
     """Return why the node takes no such pod whatever else runs there, "" when it does."""
-    if node.spec.unschedulable and not _tolerates(spec, CORDONED):
+    if node.spec.unschedulable and not _tolerates(spec, _CORDONED):
         return NODE_UNSCHEDULABLE
     if spec.node_name and spec.node_name != node.name:
         return NODE_NAME
@@ -106,7 +106,7 @@ def port_refusal(spec: PodSpec, there: Iterable[WorkloadPod]) -> str:
 
 def taints_of(node: Node) -> tuple[Taint, ...]:
     """Return the taints of a node, with the one that it gets for not being ready."""
-    return node.spec.taints if node.is_ready else (*node.spec.taints, NOT_READY)
+    return node.spec.taints if node.is_ready else (*node.spec.taints, _NOT_READY)
 
 
 def has_untolerated_taint(spec: PodSpec, node: Node, effects: Iterable[str]) -> bool:

@@ -44,8 +44,8 @@ _ALWAYS: Final = frozenset(
     )
 )
 _ALWAYS_OF_REPLICA_SETS: Final = _ALWAYS | {"replicas"}
-T = TypeVar("T")
-AT_ONCE: Final = 16
+_T = TypeVar("_T")
+_AT_ONCE: Final = 16
 QUARANTINE_S: Final = 3.0
 """For how long a node must be gone before its pods are deleted."""
 _DISRUPTED: Final = {
@@ -137,10 +137,10 @@ class PodWriter:
         self._recorder.record(reference_to(owner), severity, reason, message)
 
 
-async def _do_all(work: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
-    slots = asyncio.Semaphore(AT_ONCE)
+async def _do_all(work: Iterable[_T], do: Callable[[_T], Awaitable[None]]) -> None:
+    slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def do_one(one: T) -> None:
+    async def do_one(one: _T) -> None:
         async with slots:
             await do(one)
 

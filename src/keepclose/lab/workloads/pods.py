@@ -90,14 +90,14 @@ class PodSpec(Frozen, frozen=True):
     overhead: dict[str, str | int | float] = {}
 
 
-class PodCondition(StatusCondition, frozen=True):
+class _PodCondition(StatusCondition, frozen=True):
     """A condition of a pod with its reason."""
 
     reason: str = ""
     message: str = ""
 
 
-class ContainerStatus(Frozen, frozen=True):
+class _ContainerStatus(Frozen, frozen=True):
     """How often a container was started again."""
 
     restart_count: int = 0
@@ -107,8 +107,8 @@ class PodStatus(Frozen, frozen=True):
     """How far a pod is."""
 
     phase: str = ""
-    conditions: tuple[PodCondition, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
+    conditions: tuple[_PodCondition, ...] = ()
+    container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
 class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
@@ -171,7 +171,7 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
             and self.spec.scheduler_name == DEFAULT_SCHEDULER
         )
 
-    def condition(self, type: str) -> PodCondition | None:  # noqa: A002 - the API's word
+    def condition(self, type: str) -> _PodCondition | None:  # noqa: A002 - the API's word
         """Return the condition of that type."""
         return next((one for one in self.status.conditions if one.type == type), None)
 

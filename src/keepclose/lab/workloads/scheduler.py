@@ -48,7 +48,7 @@ DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 _HONOR: Final = "Honor"
 
 PodsByNode = Mapping[str, Sequence[WorkloadPod]]
-NO_NODES: Final = "no nodes available to schedule pods"
+_NO_NODES: Final = "no nodes available to schedule pods"
 UNSCHEDULABLE: Final = "Unschedulable"
 _SCHEDULED: Final = "PodScheduled"
 
@@ -188,7 +188,7 @@ class _Board:
     def place(self, pod: WorkloadPod) -> Placement:
         """Choose a node and put the pod there."""
         if not self._nodes:
-            return Placement(pod, "", NO_NODES)
+            return Placement(pod, "", _NO_NODES)
         binding, wished = spread_rules(pod, nodes=self._nodes, there=self._there)
         requests = pod_requests(pod.spec)
         fitting: list[Node] = []

@@ -45,7 +45,7 @@ from keepclose.model.metadata_validation import (
 from keepclose.model.well_known import ZONE_LABEL
 
 FQDN: Final = "FQDN"
-ADDRESS_TYPES: Final = (FQDN, IPV4, IPV6)
+_ADDRESS_TYPES: Final = (FQDN, IPV4, IPV6)
 PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 MAX_ENDPOINTS: Final = 1000
 MAX_ADDRESSES: Final = 100
@@ -85,8 +85,8 @@ def validate_endpoint_slice(
     address_type = endpoint_slice.address_type
     if not address_type:
         causes.append(required("addressType"))
-    elif address_type not in ADDRESS_TYPES:
-        causes.append(not_supported("addressType", address_type, ADDRESS_TYPES))
+    elif address_type not in _ADDRESS_TYPES:
+        causes.append(not_supported("addressType", address_type, _ADDRESS_TYPES))
     causes += _validate_ports(endpoint_slice.ports)
     endpoints = endpoint_slice.endpoints
     strict = gates.on(Gate.STRICT_IP_CIDR_VALIDATION)

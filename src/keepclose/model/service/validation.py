@@ -52,7 +52,7 @@ from keepclose.model.service.policy_validation import (
 from keepclose.model.service.types import Service, ServicePort, ServiceSpec
 
 SERVICE_TYPES: Final = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
-PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
+_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 SESSION_AFFINITIES: Final = ("ClientIP", "None")
 AFFINITY_TIMEOUT_MAX: Final = 86400
 
@@ -165,8 +165,8 @@ def _port_causes(ports: tuple[ServicePort, ...]) -> list[Cause]:
         ]
         if not port.protocol:
             causes.append(required(f"{field}.protocol"))
-        elif port.protocol not in PROTOCOLS:
-            causes.append(not_supported(f"{field}.protocol", port.protocol, PROTOCOLS))
+        elif port.protocol not in _PROTOCOLS:
+            causes.append(not_supported(f"{field}.protocol", port.protocol, _PROTOCOLS))
         causes += _target_port_causes(f"{field}.targetPort", port.target_port)
         if port.app_protocol is not None:
             causes += [

@@ -22,7 +22,7 @@ from keepclose.proxy.nft.writer import Family
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
 AddressPort = tuple[str, int]
-DEFAULT_LIMIT: Final = 30.0
+_DEFAULT_LIMIT: Final = 30.0
 
 _log = structlog.get_logger(__name__)
 _MOST: Final = 1 << 20
@@ -80,7 +80,7 @@ class Conntrack:
         family: Family,
         *,
         namespace: Path | None = None,
-        limit: float = DEFAULT_LIMIT,
+        limit: float = _DEFAULT_LIMIT,
         clock: Clock | None = None,
     ) -> None:
         self._family = socket.AF_INET if family == "ip" else socket.AF_INET6

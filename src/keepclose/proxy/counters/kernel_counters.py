@@ -20,7 +20,7 @@ from keepclose.proxy.nft.writer import Family
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.tables import ElementKey
 
-LIMIT_S: Final = 10.0
+_LIMIT_S: Final = 10.0
 _NETLINK_NETFILTER: Final = 12
 _GET_OBJECTS: Final = 10 << 8 | 19
 _REQUEST_DUMP: Final = 0x301
@@ -70,7 +70,7 @@ class KernelCounters:
         """Return packets by the name of the counter; raises OSError."""
         try:
             return await self._thread.run(
-                lambda: dump_counters(family, table), limit=LIMIT_S, what="reading counters"
+                lambda: dump_counters(family, table), limit=_LIMIT_S, what="reading counters"
             )
         except StuckError as error:
             raise TimeoutError(str(error)) from None
@@ -86,7 +86,7 @@ class KernelCounters:
             return read_some_counts(family, table, container, keys)
 
         try:
-            return await self._thread.run(read, limit=LIMIT_S, what="reading counters")
+            return await self._thread.run(read, limit=_LIMIT_S, what="reading counters")
         except StuckError as error:
             raise TimeoutError(str(error)) from None
 
@@ -102,7 +102,7 @@ def dump_counters(family: Family, table: str) -> dict[str, int]:
     """
     number = socket.AF_INET if family == "ip" else socket.AF_INET6
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as one:
-        one.settimeout(LIMIT_S)
+        one.settimeout(_LIMIT_S)
         one.bind((0, 0))
         body = _FAMILY.pack(number, 0, 0) + _attribute(_TABLE, table.encode() + b"\0")
         body += _attribute(_TYPE, struct.pack(">I", _COUNTER))
@@ -202,7 +202,7 @@ def read_some_counts(
 def _open() -> socket.socket:
     wire = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
     try:
-        wire.settimeout(LIMIT_S)
+        wire.settimeout(_LIMIT_S)
         wire.bind((0, 0))
     except BaseException:
         wire.close()

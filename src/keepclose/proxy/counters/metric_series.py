@@ -23,7 +23,7 @@ from keepclose.proxy.counters.metrics import (
     mode_label,
 )
 
-PREFIX: Final = "kubeproxy_"
+_PREFIX: Final = "kubeproxy_"
 _FAMILY: Final = ("ip_family",)
 
 
@@ -145,14 +145,14 @@ class MetricSeries:
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(
-            PREFIX + name, _HELP[name], _FAMILY, buckets=buckets, registry=self.registry
+            _PREFIX + name, _HELP[name], _FAMILY, buckets=buckets, registry=self.registry
         )
 
     def _gauge(self, name: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(PREFIX + name, _HELP[name], labels, registry=self.registry)
+        return Gauge(_PREFIX + name, _HELP[name], labels, registry=self.registry)
 
     def _counter(self, name: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(PREFIX + name, _HELP[name], labels, registry=self.registry)
+        return Counter(_PREFIX + name, _HELP[name], labels, registry=self.registry)
 
 
 class _Connections(Collector):

@@ -27,7 +27,7 @@ PROGRAMMING: Final = (
     *(float(second) for second in range(60, 120, 5)),
     *(float(second) for second in range(120, 301, 30)),
 )
-EVERYWHERE: Final = "Everywhere"
+_EVERYWHERE: Final = "Everywhere"
 # So many notes are kept before the library is loaded after all.
 _MOST_NOTES: Final = 1000
 
@@ -174,4 +174,4 @@ class Metrics:
 
 def mode_label(mode: str) -> str:
     """Return the name under which a routing mode is counted."""
-    return EVERYWHERE if mode == RoutingMode.ALL.value else mode
+    return _EVERYWHERE if mode == RoutingMode.ALL.value else mode

@@ -46,7 +46,7 @@ _ERROR: Final = 2
 _HEADER: Final = struct.Struct("=IHHII")
 # The kernel counts its own bookkeeping towards what a socket may hold.
 _SPARE_BYTES: Final = 1 << 16
-T = TypeVar("T")
+_T = TypeVar("_T")
 LIBRARY: Final = "libnftables.so.1"
 _JSON: Final = 1 << 4
 _TERSE: Final = 1 << 11
@@ -243,7 +243,7 @@ class LibnftablesWriter:
         if self._socket is not None:
             self._socket.close()
 
-    async def _run(self, work: Callable[[], T], what: str) -> T:
+    async def _run(self, work: Callable[[], _T], what: str) -> _T:
         try:
             return await self._thread.run(work, limit=self._limit, what=f"libnftables: {what}")
         except StuckError as error:

@@ -29,7 +29,7 @@ from keepclose.proxy.nft.writer import (
 )
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 PROGRAM: Final = "nft"
 _MARGIN: Final = 10.0
 
@@ -85,7 +85,7 @@ class NftCommandWriter:
     async def _list(self, command: str, *flags: str) -> bytes:
         return await self._off_loop(lambda: self._run(b"", command, *flags, command), command)
 
-    async def _off_loop(self, work: Callable[[], T], what: str) -> T:
+    async def _off_loop(self, work: Callable[[], _T], what: str) -> _T:
         try:
             # The process has a limit of its own, which ends it; this one only guards that.
             limit = self._limit + _MARGIN

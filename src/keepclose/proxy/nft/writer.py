@@ -153,12 +153,12 @@ def error_from(output: str, text: str, *, fallback: str) -> NftError:
         line = lines[number - 1].strip() if number <= len(lines) else ""
         message = found["message"]
         return NftError(
-            message, failure=failure_of(message), line=line, number=number, output=output
+            message, failure=_failure_of(message), line=line, number=number, output=output
         )
-    return NftError(fallback, failure=failure_of(output), output=output)
+    return NftError(fallback, failure=_failure_of(output), output=output)
 
 
-def failure_of(message: str) -> Failure:
+def _failure_of(message: str) -> Failure:
     """Return the kind of failure that a message speaks of."""
     return next((kind for part, kind in _FAILURES if part in message), Failure.OTHER)
 

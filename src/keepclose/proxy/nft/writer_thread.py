@@ -19,7 +19,7 @@ from typing import TypeVar
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.system.namespaces import enter_network
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class StuckError(Exception):
@@ -41,7 +41,7 @@ class WorkThread:
         self._late = ""
         self._refusal: OSError | None = None
 
-    async def run(self, work: Callable[[], T], *, limit: float, what: str) -> T:
+    async def run(self, work: Callable[[], _T], *, limit: float, what: str) -> _T:
         """Return what the work returns, or raise what it raises.
 
         Raises StuckError when it takes longer than the limit in seconds: its outcome is then
@@ -50,7 +50,7 @@ class WorkThread:
         async with self._turn:
             if self._late:
                 raise StuckError(f"{self._late} has not come back yet; {what} was not tried")
-            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
             self._start()
             self._jobs.put(lambda: self._do(work, future))
             try:
@@ -77,12 +77,12 @@ class WorkThread:
             return not self._thread.is_alive()
         return True
 
-    def _note_late(self, future: asyncio.Future[T], what: str) -> None:
+    def _note_late(self, future: asyncio.Future[_T], what: str) -> None:
         if future.done():
             return
         self._late = what
 
-        def forgive(done: asyncio.Future[T]) -> None:
+        def forgive(done: asyncio.Future[_T]) -> None:
             self._late = ""
             # Nobody waits for it any more, which asyncio would otherwise complain about.
             if not done.cancelled():
@@ -105,8 +105,8 @@ class WorkThread:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def _do(self, work: Callable[[], T], future: asyncio.Future[T]) -> None:
-        result: T | None = None
+    def _do(self, work: Callable[[], _T], future: asyncio.Future[_T]) -> None:
+        result: _T | None = None
         failure: BaseException | None = self._refusal
         if failure is None:
             try:

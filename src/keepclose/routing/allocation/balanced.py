@@ -37,7 +37,7 @@ REVERSAL: Final = 4.0
 Zones come and go as pods do: the next endpoint that starts there would have all of them back.
 """
 
-SERVED: Final = 16
+_SERVED: Final = 16
 """Where in `floats` the shares of the zones begin that are served by endpoints of their own."""
 OVERLOAD_BOUND: Final = 0.2
 
@@ -77,8 +77,8 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
         rest = 1.0 - left
         for zone in range(zones):
             ints[8 * zones + zone] = ints[zone]
-            floats[SERVED + zone] = shares[zone] / rest if endpoints[zone] > 0 else 0.0
-        served = floats[SERVED : SERVED + zones]
+            floats[_SERVED + zone] = shares[zone] / rest if endpoints[zone] > 0 else 0.0
+        served = floats[_SERVED : _SERVED + zones]
         choose_sizes(zones, served, endpoints, bound / rest, objective, ints, floats)
         # Where every zone can have endpoints of its own, no more overload is taken than that has.
         is_divisible = whole > -math.inf
@@ -108,7 +108,7 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
         floats[0] = kept
         floats[1] = whole
     for zone in range(zones):
-        floats[SERVED + zone] = shares[zone]
+        floats[_SERVED + zone] = shares[zone]
     floats[2] = 0.0
     return code
 
@@ -210,7 +210,7 @@ def balance(
         unhinted=tuple(
             zone
             for zone in range(zones)
-            if answer == ALLOCATED and parts[zone] > 0.0 and not floats[SERVED + zone] > 0.0
+            if answer == ALLOCATED and parts[zone] > 0.0 and not floats[_SERVED + zone] > 0.0
         ),
     )
 
@@ -269,7 +269,7 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
     code = choose_served_sizes(zones, shares, endpoints, bound, objective, lean, ints, floats)
     if code == SHARED:
         return SHARED
-    served = floats[SERVED : SERVED + zones]
+    served = floats[_SERVED : _SERVED + zones]
     settled = settle(zones, served, endpoints, objective, previous, matrix, ints, floats)
     if settled == 0:
         return ALLOCATED

@@ -15,7 +15,7 @@ from typing import Final
 WEIGHTED: Final = 1
 IMPOSSIBLE: Final = 0
 
-SLICE_SIZE: Final = 100
+_SLICE_SIZE: Final = 100
 
 
 def weighted_matrix(
@@ -103,6 +103,6 @@ def evaluate_weighted(
     out[2] = mean
     out[3] = math.sqrt(max(squared / total - 2.0 * mean * centre + mean * mean, 0.0))
     out[4] = math.sqrt(max(squared / total - centre * centre, 0.0))
-    out[5] = (total + SLICE_SIZE - 1) // SLICE_SIZE
+    out[5] = (total + _SLICE_SIZE - 1) // _SLICE_SIZE
     out[6] = out[5]
     return 1

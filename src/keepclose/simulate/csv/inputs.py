@@ -31,13 +31,13 @@ from keepclose.simulate.datasets import Block, DataSet
 
 KEPT_BYTES: Final = 1 << 29
 """Rows and text up to this size are kept."""
-FEW_BYTES: Final = 1 << 18
+_FEW_BYTES: Final = 1 << 18
 """Below this, waiting for compiled code takes longer than doing without it."""
-SHOWN_FLAWS: Final = 10
-THREADS: Final = 2
+_SHOWN_FLAWS: Final = 10
+_THREADS: Final = 2
 
 
-class Part(NamedTuple):
+class _Part(NamedTuple):
     """Rows of the file that were scanned together; `first` is the number of the first."""
 
     first: int
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     line: int
 
 
-class Condition(msgspec.Struct, frozen=True):
+class _Condition(msgspec.Struct, frozen=True):
     """How good a file is: the number of bad rows and what is wrong with the first ones."""
 
     bad: int = 0
@@ -69,23 +69,23 @@ class CsvInputs(DataSet):
         self.name = name
         self.zones = header.zones
         self.rows = 0
-        self.condition = Condition()
-        self.parts: list[Part] = []
+        self.condition = _Condition()
+        self.parts: list[_Part] = []
         self.compiled = compiled
         self._header = header
         self._read_text = read_text
         self._room = kept_bytes
         self._kept: dict[int, Rows] = {}
-        self._recent: deque[tuple[int, Rows]] = deque(maxlen=2 * THREADS)
+        self._recent: deque[tuple[int, Rows]] = deque(maxlen=2 * _THREADS)
 
     def add(self, chunk: Chunk, rows: Rows) -> None:
         """Take the next part of the file."""
         number = len(self.parts)
         size = len(chunk.data)
-        self.parts.append(Part(self.rows, rows.rows, chunk.offset, size, chunk.line))
+        self.parts.append(_Part(self.rows, rows.rows, chunk.offset, size, chunk.line))
         self.rows += rows.rows
-        flaws = (*self.condition.flaws, *rows.flaws)[:SHOWN_FLAWS]
-        self.condition = Condition(self.condition.bad + rows.bad, flaws)
+        flaws = (*self.condition.flaws, *rows.flaws)[:_SHOWN_FLAWS]
+        self.condition = _Condition(self.condition.bad + rows.bad, flaws)
         cost = size + 16 * rows.rows * (len(self.zones) + 1)
         if cost <= self._room:
             self._room -= cost
@@ -172,7 +172,7 @@ def open_inputs(
             name or (file.name if isinstance(file, Path) else "rows"),
             header,
             read_text,
-            compiled=is_available() and total >= FEW_BYTES,
+            compiled=is_available() and total >= _FEW_BYTES,
             kept_bytes=kept_bytes,
         )
         for chunk, rows in _scan_ahead(read_chunks(opened, size=chunk_bytes), header, inputs):
@@ -195,10 +195,10 @@ def _scan_ahead(
             yield chunk, scan_chunk(chunk, header, compiled=False)
         return
     waiting: deque[tuple[Chunk, Future[Rows]]] = deque()
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         for chunk in chunks:
             waiting.append((chunk, pool.submit(scan_chunk, chunk, header, compiled=True)))
-            if len(waiting) > 2 * THREADS:
+            if len(waiting) > 2 * _THREADS:
                 first, future = waiting.popleft()
                 yield first, future.result()
         for first, future in waiting:

@@ -21,7 +21,7 @@ BAD_CELL: Final = 1
 BAD_QUOTES: Final = 2
 TOO_FEW: Final = 3
 TOO_MANY: Final = 4
-NO_NODES: Final = 5
+_NO_NODES: Final = 5
 """No zone of the row has a node, so that there is no traffic at all."""
 
 LARGEST: Final = 9_999_999
@@ -74,7 +74,7 @@ def describe_flaw(notes: Sequence[int], number: int, data: bytes, header: Header
     elif code == TOO_MANY:
         text = f"the row goes on behind its {len(header.columns)} zones"
         fix = "name a zone for the column in the header, or remove the cell"
-    elif code == NO_NODES:
+    elif code == _NO_NODES:
         text = "no zone has a node, so there is no traffic"
         fix = "give a zone at least one node"
     else:
@@ -188,7 +188,7 @@ def scan_rows(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler 
             code = TOO_FEW
             part = at
         elif code == 0 and total == 0:
-            code = NO_NODES
+            code = _NO_NODES
             part = behind + 1
         if code == 0:
             rows += 1
