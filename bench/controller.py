@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.event_recorder import EventRecorder
@@ -44,7 +44,7 @@ async def measure(size: int, **wish: Any) -> tuple[float, float]:
         plan=Settings(heuristics={"keepclose.dev/Balanced": BALANCED}), mirrors=False
     )
     recorder = EventRecorder(client, component="bench", clock=clock)
-    metrics = Metrics(max_endpoints=settings.plan.max_endpoints)
+    metrics = ControllerMetrics(max_endpoints=settings.plan.max_endpoints)
     controller = Controller(client, settings, clock=clock, recorder=recorder, observer=metrics)
     caches = controller.caches
     for number in range(60):

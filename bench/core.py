@@ -19,7 +19,7 @@ from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.simulate.churn import apply_plan
-from keepclose.slices.service_planner import ServiceState, plan_service
+from keepclose.slices.service_planner import ServicePlanner, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.builders import node, pod, service
 
@@ -100,7 +100,7 @@ def bench_change(title: str, made: Service) -> bool:
     """Measure one pod change against planning the Service from nothing, 5,000 endpoints."""
     nodes, pods = make_nodes(), make_pods(5000)
     cluster, settings = Cluster.of(nodes), Settings(gates=GATES)
-    state = ServiceState(made, cluster=cluster, settings=settings)
+    state = ServicePlanner(made, cluster=cluster, settings=settings)
     for one in pods:
         state.set_pod(one)
     slices = apply_plan([], state.plan().plans["IPv4"])

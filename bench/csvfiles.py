@@ -15,7 +15,7 @@ from pathlib import Path
 from keepclose.simulate.algorithms import PUBLISHED, find_algorithm
 from keepclose.simulate.csv.inputs import open_inputs
 from keepclose.simulate.csv.outputs import write_results
-from keepclose.simulate.csv.rows import Flaw
+from keepclose.simulate.csv.rows import RowError
 from keepclose.simulate.datasets import Sample, open_dataset
 
 ROWS = 1_000_000
@@ -53,7 +53,7 @@ def run_once(source: Path, name: str, target: Path) -> float:
     """Return the seconds from the input's path to the closed output."""
     start = time.perf_counter()
     inputs = open_inputs(source, name=source.name)
-    if isinstance(inputs, Flaw):
+    if isinstance(inputs, RowError):
         raise SystemExit(str(inputs))
     with target.open("wb") as file:
         write_results(inputs, [(find_algorithm(name), file)])

@@ -16,7 +16,7 @@ import time
 
 from keepclose.simulate.algorithms import ALGORITHMS, PUBLISHED, Algorithm, find_algorithm
 from keepclose.simulate.datasets import DataSet, GivenRows, open_dataset
-from keepclose.simulate.engine import simulate
+from keepclose.simulate.engine import run_simulation
 
 THREADS = 2
 SAMPLE = 1_000_000
@@ -58,7 +58,7 @@ def bench_rate(algorithm: Algorithm, dataset: DataSet) -> bool:
     wall = spent = float("inf")
     for _ in range(RUNS):
         clock, processor = time.perf_counter(), time.process_time()
-        simulate(dataset, [algorithm], threads=THREADS)
+        run_simulation(dataset, [algorithm], threads=THREADS)
         wall = min(wall, time.perf_counter() - clock)
         spent = min(spent, time.process_time() - processor)
     rate = dataset.rows / wall
@@ -84,7 +84,7 @@ def bench_whole_set() -> bool:
     algorithms = [find_algorithm(name) for name in PUBLISHED]
     start = time.perf_counter()
     dataset = open_dataset("kep2004-large")
-    simulate(dataset, algorithms, threads=THREADS)
+    run_simulation(dataset, algorithms, threads=THREADS)
     wall = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
@@ -112,7 +112,7 @@ def main() -> int:
     block = large.pick([int(row * step) for row in range(SAMPLE)])
     sample = GivenRows(large.zones, block.nodes, block.endpoints)
     start = time.perf_counter()
-    simulate(open_dataset("random", rows=100), list(ALGORITHMS.values()), compiled=True)
+    run_simulation(open_dataset("random", rows=100), list(ALGORITHMS.values()), compiled=True)
     print(f"code made ready or loaded in {time.perf_counter() - start:.1f} s")
     results = [bench_rate(algorithm, sample) for algorithm in ALGORITHMS.values()]
     results += [bench_start(1000, 3.0), bench_start(50_000, 6.0)]

@@ -28,17 +28,17 @@ from typing import Any, NamedTuple
 
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.nft.libnftables import Context
+from keepclose.proxy.nft.libnftables import LibnftablesContext
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select as select_endpoints
 from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import (
     DetectLocal,
-    Listing,
     LocalTraffic,
     Ruleset,
     RulesetSettings,
     ServicePortKey,
+    TableListing,
     cleanup_text,
 )
 from keepclose.system.namespaces import enter_network
@@ -137,7 +137,7 @@ class Swapper:
 
     def __init__(self, bed: Bed, way: str) -> None:
         node = bed.node("n1")
-        self._context = node.namespace.do(Context)
+        self._context = node.namespace.do(LibnftablesContext)
         self._way = way
         self._endpoints = [
             PortEndpoint(pod.address, port, node_name="n1", zone="zone-a")
@@ -156,7 +156,7 @@ class Swapper:
         )
         self._context.apply(cleanup_text(self._ruleset.settings))
         self._set(self._endpoints[:1])
-        self._write(self._ruleset.reconcile(Listing()).phases)
+        self._write(self._ruleset.reconcile(TableListing()).phases)
         self._due: deque[tuple[float, int]] = deque()
         self._random = random.Random(1)
         self._last: list[PortEndpoint] = []

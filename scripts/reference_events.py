@@ -14,15 +14,21 @@ from typing import NamedTuple
 import keepclose
 from keepclose.model.endpointslice.types import EndpointAddress, Endpoints, EndpointSubset
 from keepclose.proxy.health import FAILED_REASON
-from keepclose.proxy.settings import COMPONENT as PROXY
-from keepclose.reconcile.settings import COMPONENT as CONTROLLER
+from keepclose.proxy.settings import PROXY_COMPONENT as PROXY
+from keepclose.reconcile.settings import CONTROLLER_COMPONENT as CONTROLLER
 from keepclose.reconcile.settings import MIRRORING_COMPONENT
-from keepclose.routing.auto import Infeasible, allocate, disabled_event, enabled_event, zone_bounds
+from keepclose.routing.auto import (
+    Infeasible,
+    allocate_proportionally,
+    disabled_event,
+    enabled_event,
+    zone_bounds,
+)
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import WARNED_OF
 from keepclose.slices.mirroring import mirror
 from keepclose.testing import builders
-from keepclose.webhook.process import COMPONENT as WEBHOOK
+from keepclose.webhook.process import WEBHOOK_COMPONENT as WEBHOOK
 
 _SOURCES = Path(keepclose.__file__).parent
 _FOLDERS = ("controller", "proxy")
@@ -174,6 +180,6 @@ def _auto_messages() -> Iterator[str]:
         if isinstance(bounds, Infeasible):
             yield bounds.message
     homeless = SliceSet(create=(builders.endpoint_slice(*(builders.endpoint(),) * 3),))
-    result = allocate(homeless, ratios=equal, address_type="", populated=False)
+    result = allocate_proportionally(homeless, ratios=equal, address_type="", populated=False)
     for event in result.events:
         yield event.message.rpartition(", addressType: ")[0]

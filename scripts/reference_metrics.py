@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from keepclose.apiserver.http.connection_table import ConnectionTable
-from keepclose.apiserver.metrics import Metrics as ServerMetrics
+from keepclose.apiserver.metrics import ServerMetrics
 from keepclose.apiserver.serving.messages import ConnectionLimits
 from keepclose.apiserver.storage.store import Store
-from keepclose.controller.metrics import Metrics as ControllerMetrics
-from keepclose.proxy.counters.metrics import Metrics as ProxyMetrics
+from keepclose.controller.metrics import ControllerMetrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.slices.settings import Settings
 from keepclose.webhook.metrics import WebhookMetrics
 

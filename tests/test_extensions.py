@@ -15,7 +15,7 @@ from keepclose.heuristics.discovery import GROUP, ExtensionError, find_heuristic
 from keepclose.heuristics.process import IsolatedHeuristic
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.routing.balanced import BALANCED
-from keepclose.routing.heuristics import Failure, Matrix, ZoneDemand
+from keepclose.routing.heuristics import HeuristicFailure, Matrix, ZoneDemand
 from keepclose.testing.processes import embedded_server
 
 VALUE = "example.dev/Broken"
@@ -108,10 +108,10 @@ def test_heuristics_of_others_are_found_without_being_imported(
     assert isinstance(found[VALUE], IsolatedHeuristic)
     assert "broken_heuristics" not in sys.modules
     answer = found[VALUE].allocate(ZoneDemand({"a": 1.0}, {"a": 1}, {}))
-    assert isinstance(answer, Failure)
+    assert isinstance(answer, HeuristicFailure)
     assert "cannot load broken_heuristics:heuristic: cannot read its settings" in answer.message
     answer = found["NoDomain"].allocate(ZoneDemand({"a": 1.0}, {"a": 1}, {}))
-    assert isinstance(answer, Failure)
+    assert isinstance(answer, HeuristicFailure)
     assert "its name must be <domain>/<name>" in answer.message
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.heuristics.process import Limits
+from keepclose.heuristics.process import HeuristicLimits
 from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.controllers import opened
 from keepclose.testing.processes import embedded_server
@@ -128,7 +128,7 @@ async def test_a_controller_follows_the_package(site: Path, tmp_path: Path) -> N
 
 def test_the_page_tells_the_limits_that_hold() -> None:
     """Seconds, pauses, the entry point and the names of the page are those of the code."""
-    limits = Limits()
+    limits = HeuristicLimits()
     assert f"longer than {limits.allocate_s:g} seconds" in PAGE
     assert f"or {limits.start_s:g} to be imported" in PAGE
     assert (

@@ -18,8 +18,8 @@ import pytest
 
 from keepclose.heuristics.process import (
     DeferredHeuristic,
+    HeuristicLimits,
     IsolatedHeuristic,
-    Limits,
     defer_heuristics,
     fetch_answers,
 )
@@ -27,8 +27,8 @@ from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristic_answers import (
     LONGEST_MESSAGE,
     Allotment,
-    Failure,
     FailureCause,
+    HeuristicFailure,
     Postponed,
     ZoneDemand,
 )
@@ -36,11 +36,11 @@ from keepclose.routing.heuristic_answers import (
 NAME = "example.dev/Tried"
 DEMAND = ZoneDemand({"a": 0.5, "b": 0.5}, {"a": 2, "b": 1}, {})
 STAYED = Allotment({"a": {"a": 2}, "b": {"b": 1}})
-QUICK = Limits(allocate_s=0.3, first_pause_s=3600.0)
-SLOW = Limits(allocate_s=60.0, first_pause_s=3600.0)
+QUICK = HeuristicLimits(allocate_s=0.3, first_pause_s=3600.0)
+SLOW = HeuristicLimits(allocate_s=60.0, first_pause_s=3600.0)
 
 
-def isolated(which: str, limits: Limits = QUICK) -> IsolatedHeuristic:
+def isolated(which: str, limits: HeuristicLimits = QUICK) -> IsolatedHeuristic:
     """Return one of the heuristics that the tests of running controllers use."""
     return IsolatedHeuristic(NAME, f"faulty_heuristics:{which}", limits=limits)
 
@@ -59,7 +59,7 @@ def children() -> set[int]:
 
 def test_answers_come_from_one_process() -> None:
     """A heuristic is started once, whatever it prints, and asked as often as wanted."""
-    heuristic = isolated("stay", Limits(allocate_s=60.0))
+    heuristic = isolated("stay", HeuristicLimits(allocate_s=60.0))
     before = children()
     assert heuristic.allocate(DEMAND) == STAYED
     started = children() - before
@@ -120,44 +120,50 @@ def test_a_process_that_failed_is_left_alone_for_a_while(
     heuristic = isolated(which, limits)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(heuristic.allocate, [DEMAND] * 8))
-    assert answers == [Failure(cause, message)] * 8
+    assert answers == [HeuristicFailure(cause, message)] * 8
     assert children() == before
 
 
 CRASHED, RAISED = FailureCause.CRASHED, FailureCause.RAISED
-PATIENT = Limits(allocate_s=60.0, first_pause_s=0.0)
+PATIENT = HeuristicLimits(allocate_s=60.0, first_pause_s=0.0)
 
 
 @pytest.mark.parametrize(
     ("which", "failure"),
     [
         pytest.param(
-            "leaves", Failure(CRASHED, "its process ended with exit code 4"), id="sys.exit"
+            "leaves", HeuristicFailure(CRASHED, "its process ended with exit code 4"), id="sys.exit"
         ),
         pytest.param(
             "signals",
-            Failure(CRASHED, f"its process was ended by signal {signal.SIGRTMIN + 6}"),
+            HeuristicFailure(CRASHED, f"its process was ended by signal {signal.SIGRTMIN + 6}"),
             id="real-time signal",
         ),
         pytest.param(
-            "closes", Failure(CRASHED, "its process ended with exit code 1"), id="closes all files"
+            "closes",
+            HeuristicFailure(CRASHED, "its process ended with exit code 1"),
+            id="closes all files",
         ),
         pytest.param(
             "nests",
-            Failure(CRASHED, "its process sent something that is no answer"),
+            HeuristicFailure(CRASHED, "its process sent something that is no answer"),
             id="writes what is nested too deep",
         ),
         pytest.param(
-            "hoards", Failure(RAISED, "allocate raised MemoryError"), id="takes too much memory"
+            "hoards",
+            HeuristicFailure(RAISED, "allocate raised MemoryError"),
+            id="takes too much memory",
         ),
         pytest.param(
             "mumbles",
-            Failure(RAISED, "allocate raised ValueError: is no letter"),
+            HeuristicFailure(RAISED, "allocate raised ValueError: is no letter"),
             id="raises what has no bytes",
         ),
     ],
 )
-def test_whatever_a_heuristic_does_is_told_as_a_failure(which: str, failure: Failure) -> None:
+def test_whatever_a_heuristic_does_is_told_as_a_failure(
+    which: str, failure: HeuristicFailure
+) -> None:
     """The caller gets a Failure with the true cause, and loses no file or process each time."""
     heuristic = isolated(which, PATIENT)
     assert heuristic.allocate(DEMAND) == failure
@@ -170,7 +176,7 @@ def test_whatever_a_heuristic_does_is_told_as_a_failure(which: str, failure: Fai
 def test_a_failure_that_a_heuristic_words_itself_is_short_and_plain() -> None:
     """What becomes an Event and a condition has one line that an API server takes."""
     failure = isolated("rambles", PATIENT).allocate(DEMAND)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, HeuristicFailure)
     assert len(failure.message) <= LONGEST_MESSAGE
     assert failure.message.startswith("[2Jno idea [2Jno idea")
     assert failure.message.isprintable()
@@ -208,7 +214,7 @@ def test_an_answer_too_many_is_none_to_the_next_question(which: str) -> None:
     for number, demand in enumerate(demands, start=1):
         answer = heuristic.allocate(demand)
         if number > 1:
-            is_failure = isinstance(answer, Failure) and answer.cause is CRASHED
+            is_failure = isinstance(answer, HeuristicFailure) and answer.cause is CRASHED
             assert is_failure or answer == Allotment({"a": {"a": number}})
 
 
@@ -238,10 +244,10 @@ def test_after_the_pause_a_heuristic_is_asked_again(tmp_path: Path) -> None:
     )
     sys.path.insert(0, str(tmp_path))
     try:
-        limits = Limits(allocate_s=60.0, first_pause_s=0.0)
+        limits = HeuristicLimits(allocate_s=60.0, first_pause_s=0.0)
         heuristic = IsolatedHeuristic(NAME, "mended_heuristic:heuristic", limits=limits)
         first = heuristic.allocate(DEMAND)
-        assert first == Failure(FailureCause.CRASHED, "its process ended with exit code 1")
+        assert first == HeuristicFailure(FailureCause.CRASHED, "its process ended with exit code 1")
         marker.touch()
         assert heuristic.allocate(DEMAND) == STAYED
         assert heuristic._failures == 0
@@ -253,16 +259,18 @@ def test_pauses_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longer a heuristic fails, the more seldom it is tried."""
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    heuristic = IsolatedHeuristic(NAME, "none:none", limits=Limits(start_s=60.0))
+    heuristic = IsolatedHeuristic(NAME, "none:none", limits=HeuristicLimits(start_s=60.0))
     monkeypatch.setattr(
-        heuristic, "_ask", lambda _demand: Failure(FailureCause.CRASHED, f"at {now:g}")
+        heuristic, "_ask", lambda _demand: HeuristicFailure(FailureCause.CRASHED, f"at {now:g}")
     )
     pauses = []
     for _ in range(8):
-        assert heuristic.allocate(DEMAND) == Failure(FailureCause.CRASHED, f"at {now:g}")
+        assert heuristic.allocate(DEMAND) == HeuristicFailure(FailureCause.CRASHED, f"at {now:g}")
         pauses.append(heuristic._pause_ends - now)
         before, now = now, heuristic._pause_ends - 0.1
-        assert heuristic.allocate(DEMAND) == Failure(FailureCause.CRASHED, f"at {before:g}")
+        assert heuristic.allocate(DEMAND) == HeuristicFailure(
+            FailureCause.CRASHED, f"at {before:g}"
+        )
         now += 0.1
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300]
 
@@ -271,7 +279,7 @@ def test_pauses_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_that_is_wrong_pauses_nothing(which: str) -> None:
     """What is wrong for one Service may be right for another, so the heuristic is asked again."""
     heuristic = isolated(which, SLOW)
-    assert isinstance(heuristic.allocate(DEMAND), Failure)
+    assert isinstance(heuristic.allocate(DEMAND), HeuristicFailure)
     assert heuristic._failure is None
 
 
@@ -312,7 +320,9 @@ def _runs(process: Path) -> bool:
 
 async def test_a_deferred_heuristic_answers_only_when_fetched() -> None:
     """Asking costs nothing; fetching goes on in a thread until it is closed."""
-    registry = defer_heuristics({NAME: isolated("stay", Limits(allocate_s=60.0)), "x/B": BALANCED})
+    registry = defer_heuristics(
+        {NAME: isolated("stay", HeuristicLimits(allocate_s=60.0)), "x/B": BALANCED}
+    )
     assert registry["x/B"] is BALANCED
     deferred = registry[NAME]
     assert isinstance(deferred, DeferredHeuristic)
@@ -323,7 +333,7 @@ async def test_a_deferred_heuristic_answers_only_when_fetched() -> None:
 
 def test_closing_ends_an_answer_that_is_waited_for() -> None:
     """A controller that stops does not wait for a heuristic that hangs."""
-    heuristic = isolated("spins", Limits(allocate_s=3600.0))
+    heuristic = isolated("spins", HeuristicLimits(allocate_s=3600.0))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(heuristic.allocate, DEMAND)
         deadline = time.monotonic() + 60.0
@@ -331,6 +341,6 @@ def test_closing_ends_an_answer_that_is_waited_for() -> None:
             assert time.monotonic() < deadline
             threading.Event().wait(0.01)
         heuristic.close()
-        assert answer.result(60.0) == Failure(
+        assert answer.result(60.0) == HeuristicFailure(
             FailureCause.CRASHED, "its process was ended by SIGKILL"
         )

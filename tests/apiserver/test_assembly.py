@@ -20,7 +20,7 @@ from keepclose.apiserver.assembly import (
     ApiServer,
     ServerSettings,
     StartError,
-    run,
+    run_apiserver,
 )
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.testing.api_server import Served, serving
@@ -291,7 +291,7 @@ def test_signals_end_it(tmp_path: Path, number: signal.Signals) -> None:
         said.append(text)
         os.kill(os.getpid(), number)
 
-    run(ServerSettings(data_dir=tmp_path, port=0), on_ready=on_ready)
+    run_apiserver(ServerSettings(data_dir=tmp_path, port=0), on_ready=on_ready)
     server = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]
     assert said == [
         f"keepclose apiserver ready at {server['server']} (kubeconfig: {tmp_path}/kubeconfig)"

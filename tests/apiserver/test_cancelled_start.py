@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.http.server import HttpsServer
 from keepclose.testing.ports import reserved_port
 
 
@@ -19,7 +19,7 @@ async def test_nothing_listens_after_a_start_that_was_cancelled() -> None:
 
     with reserved_port() as port:
         for turns in range(1, 100):
-            server = Server(handle, context=None)
+            server = HttpsServer(handle, context=None)
             starting = asyncio.create_task(server.start("127.0.0.1", port))
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -12,8 +12,8 @@ import pytest
 from keepclose.apiserver.controllers.garbage_collector import Collector
 from keepclose.apiserver.registry.deletion import (
     DeleteOptions,
+    DeletionStep,
     Preconditions,
-    Step,
     decide_deletion,
 )
 from keepclose.apiserver.resources import BY_KIND, RESOURCES
@@ -79,9 +79,9 @@ class Cluster:
         )
         strategy = self.kinds.strategies[store]
         decided = decide_deletion(resource, stored, strategy, options, now=NOW)
-        if decided.step is Step.REMOVE:
+        if decided.step is DeletionStep.REMOVE:
             self.store.delete(store, namespace, name, final=decided.object)
-        elif decided.step is Step.MARK:
+        elif decided.step is DeletionStep.MARK:
             self.store.update(store, decided.object)
 
     def delete(self, obj: JsonObject, propagation: str | None = None) -> None:

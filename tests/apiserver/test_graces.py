@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.controllers.pod_reaper import PODS, Graces
+from keepclose.apiserver.controllers.pod_reaper import POD_STORE, Graces
 from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import PATIENCE, Served, serving
@@ -53,8 +53,10 @@ class Ending:
             metadata["deletionTimestamp"] = f"1970-01-01T00:{ends // 60:02}:{ends % 60:02}Z"
             metadata["deletionGracePeriodSeconds"] = grace
         pod = raw("Pod", name, metadata=metadata)
-        write = self.store.update if self.store.get(PODS, "default", name) else self.store.create
-        self.graces.note(write(PODS, pod))
+        write = (
+            self.store.update if self.store.get(POD_STORE, "default", name) else self.store.create
+        )
+        self.graces.note(write(POD_STORE, pod))
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_pods_without_a_grace_are_left_alone(ending: Ending) -> None:
 def test_a_new_pod_of_the_name_is_left_alone(ending: Ending) -> None:
     """What is noted of a pod does not count for one that came after it."""
     ending.put("one", ends=1010)
-    ending.store.delete(PODS, "default", "one")
+    ending.store.delete(POD_STORE, "default", "one")
     ending.put("one")
     ending.clock.now = 1010.0
     assert (ending.graces.end_due(), ending.ended) == (None, [])
@@ -144,11 +146,11 @@ async def test_it_follows_the_store(ending: Ending) -> None:
     ending.clock.now = 1010.0
     ending.put("before", ends=1000)
     task = asyncio.create_task(ending.graces.run())
-    watch = ending.store.subscribe(PODS, since=None)
+    watch = ending.store.subscribe(POD_STORE, since=None)
     async with asyncio.timeout(PATIENCE):
         assert [change.type for change in await watch.next()] == ["DELETED"]
         ending.store.create(
-            PODS,
+            POD_STORE,
             raw(
                 "Pod",
                 "after",
@@ -172,14 +174,14 @@ async def test_a_burst_of_changes_loses_nobody(ending: Ending) -> None:
     await asyncio.sleep(0)
     ending.clock.now = 1010.0
     for number in range(10_050):
-        ending.store.create(PODS, raw("Pod", f"pod-{number}", metadata={"uid": f"u{number}"}))
+        ending.store.create(POD_STORE, raw("Pod", f"pod-{number}", metadata={"uid": f"u{number}"}))
     pod = raw("Pod", "one", metadata={"uid": "uid-one"})
     pod["metadata"] |= {
         "deletionTimestamp": "1970-01-01T00:10:00Z",
         "deletionGracePeriodSeconds": 1,
     }
-    ending.store.create(PODS, pod)
-    watch = ending.store.subscribe(PODS, since=None)
+    ending.store.create(POD_STORE, pod)
+    watch = ending.store.subscribe(POD_STORE, since=None)
     async with asyncio.timeout(PATIENCE):
         assert [change.entry.name for change in await watch.next()] == ["one"]
     ending.store.close()

@@ -10,8 +10,8 @@ import pytest
 from keepclose.apiserver.registry.deletion import (
     DeleteOptions,
     Deletion,
+    DeletionStep,
     Preconditions,
-    Step,
     check_options,
     decide_deletion,
     is_finished,
@@ -19,7 +19,7 @@ from keepclose.apiserver.registry.deletion import (
     refuse_new_content,
 )
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import NOW, Kinds, raw
 
@@ -39,35 +39,37 @@ def _decide(obj: JsonObject, **options: Any) -> Deletion:
 @pytest.mark.parametrize(
     ("finalizers", "options", "want_step", "want_finalizers"),
     [
-        pytest.param([], {}, Step.REMOVE, None, id="nothing holds it"),
-        pytest.param(["a.b/c"], {}, Step.MARK, ["a.b/c"], id="a finalizer holds it"),
+        pytest.param([], {}, DeletionStep.REMOVE, None, id="nothing holds it"),
+        pytest.param(["a.b/c"], {}, DeletionStep.MARK, ["a.b/c"], id="a finalizer holds it"),
         pytest.param(
             [],
             {"propagation_policy": "Foreground"},
-            Step.MARK,
+            DeletionStep.MARK,
             ["foregroundDeletion"],
             id="dependents go first",
         ),
         pytest.param(
             ["a.b/c"],
             {"propagation_policy": "Orphan"},
-            Step.MARK,
+            DeletionStep.MARK,
             ["a.b/c", "orphan"],
             id="dependents are let go first",
         ),
         pytest.param(
             ["orphan"],
             {"propagation_policy": "Background"},
-            Step.REMOVE,
+            DeletionStep.REMOVE,
             None,
             id="the client's wish beats a finalizer of the collector",
         ),
-        pytest.param(["orphan"], {}, Step.MARK, ["orphan"], id="which else stays"),
-        pytest.param([], {"orphan_dependents": True}, Step.MARK, ["orphan"], id="the older wish"),
+        pytest.param(["orphan"], {}, DeletionStep.MARK, ["orphan"], id="which else stays"),
+        pytest.param(
+            [], {"orphan_dependents": True}, DeletionStep.MARK, ["orphan"], id="the older wish"
+        ),
         pytest.param(
             ["foregroundDeletion"],
             {"orphan_dependents": False},
-            Step.REMOVE,
+            DeletionStep.REMOVE,
             None,
             id="the older wish for the contrary",
         ),
@@ -76,23 +78,23 @@ def _decide(obj: JsonObject, **options: Any) -> Deletion:
 def test_finalizers_decide_whether_an_object_goes_at_once(
     finalizers: list[str],
     options: dict[str, Any],
-    want_step: Step,
+    want_step: DeletionStep,
     want_finalizers: list[str] | None,
 ) -> None:
     """An object that is held is marked; the collector is told what to do by a finalizer."""
     stored = raw("ConfigMap", metadata={"finalizers": finalizers} if finalizers else {})
     got = _decide(stored, **options)
     assert (got.step, got.object["metadata"].get("finalizers")) == (want_step, want_finalizers)
-    if want_step is Step.MARK:
+    if want_step is DeletionStep.MARK:
         assert {key: got.object["metadata"][key] for key in GONE} == GONE
 
 
 def test_an_object_that_is_marked_already_waits() -> None:
     """A second request changes nothing, unless it wants something else of the dependents."""
     stored = raw("ConfigMap", metadata={**GONE, "finalizers": ["a.b/c"]})
-    assert _decide(stored) == Deletion(Step.WAIT, stored)
+    assert _decide(stored) == Deletion(DeletionStep.WAIT, stored)
     got = _decide(stored, propagation_policy="Orphan")
-    assert got.step is Step.MARK
+    assert got.step is DeletionStep.MARK
     assert got.object["metadata"]["finalizers"] == ["a.b/c", "orphan"]
     early = raw("ConfigMap", metadata={**GONE, "deletionTimestamp": LATER, "finalizers": ["a/b"]})
     assert _decide(early).object["metadata"]["deletionTimestamp"] == NOW
@@ -113,21 +115,35 @@ def _pod(metadata: JsonObject | None = None, **members: Any) -> JsonObject:
 @pytest.mark.parametrize(
     ("pod", "asked", "want_step", "want_end", "want_period"),
     [
-        pytest.param(_pod(), None, Step.MARK, LATER, 30, id="its own time"),
-        pytest.param(_pod(), 5, Step.MARK, "2026-01-02T03:04:10Z", 5, id="the client's time"),
-        pytest.param(_pod(), -3, Step.MARK, "2026-01-02T03:04:06Z", 1, id="a second at least"),
-        pytest.param(_pod(), 0, Step.REMOVE, NOW, 0, id="no time"),
-        pytest.param(_pod(spec={}), None, Step.REMOVE, NOW, 0, id="a pod without a node"),
+        pytest.param(_pod(), None, DeletionStep.MARK, LATER, 30, id="its own time"),
         pytest.param(
-            _pod(status={"phase": "Succeeded"}), None, Step.REMOVE, NOW, 0, id="a pod that ended"
+            _pod(), 5, DeletionStep.MARK, "2026-01-02T03:04:10Z", 5, id="the client's time"
         ),
         pytest.param(
-            _pod({"finalizers": ["a.b/c"]}), 0, Step.MARK, NOW, 0, id="no time, but a finalizer"
+            _pod(), -3, DeletionStep.MARK, "2026-01-02T03:04:06Z", 1, id="a second at least"
+        ),
+        pytest.param(_pod(), 0, DeletionStep.REMOVE, NOW, 0, id="no time"),
+        pytest.param(_pod(spec={}), None, DeletionStep.REMOVE, NOW, 0, id="a pod without a node"),
+        pytest.param(
+            _pod(status={"phase": "Succeeded"}),
+            None,
+            DeletionStep.REMOVE,
+            NOW,
+            0,
+            id="a pod that ended",
+        ),
+        pytest.param(
+            _pod({"finalizers": ["a.b/c"]}),
+            0,
+            DeletionStep.MARK,
+            NOW,
+            0,
+            id="no time, but a finalizer",
         ),
         pytest.param(
             _pod({"deletionTimestamp": LATER, "deletionGracePeriodSeconds": 30}),
             0,
-            Step.REMOVE,
+            DeletionStep.REMOVE,
             NOW,
             0,
             id="the node has ended it",
@@ -135,7 +151,7 @@ def _pod(metadata: JsonObject | None = None, **members: Any) -> JsonObject:
         pytest.param(
             _pod({"deletionTimestamp": LATER, "deletionGracePeriodSeconds": 30}),
             10,
-            Step.MARK,
+            DeletionStep.MARK,
             "2026-01-02T03:04:15Z",
             10,
             id="sooner than asked before",
@@ -143,7 +159,7 @@ def _pod(metadata: JsonObject | None = None, **members: Any) -> JsonObject:
         pytest.param(
             _pod({"deletionTimestamp": ONE_SECOND_AGO, "deletionGracePeriodSeconds": 30}),
             10,
-            Step.MARK,
+            DeletionStep.MARK,
             NOW,
             1,
             id="sooner, when the time is over",
@@ -151,7 +167,7 @@ def _pod(metadata: JsonObject | None = None, **members: Any) -> JsonObject:
         pytest.param(
             _pod({"deletionTimestamp": LATER, "deletionGracePeriodSeconds": 30}),
             40,
-            Step.WAIT,
+            DeletionStep.WAIT,
             LATER,
             30,
             id="never later",
@@ -159,16 +175,16 @@ def _pod(metadata: JsonObject | None = None, **members: Any) -> JsonObject:
         pytest.param(
             _pod({"deletionTimestamp": LATER, "deletionGracePeriodSeconds": 30}),
             None,
-            Step.WAIT,
+            DeletionStep.WAIT,
             LATER,
             30,
             id="asked a second time",
         ),
-        pytest.param(_pod(GONE), None, Step.REMOVE, NOW, 0, id="left over from a crash"),
+        pytest.param(_pod(GONE), None, DeletionStep.REMOVE, NOW, 0, id="left over from a crash"),
     ],
 )
 def test_pods_are_given_time(
-    pod: JsonObject, asked: int | None, want_step: Step, want_end: str, want_period: int
+    pod: JsonObject, asked: int | None, want_step: DeletionStep, want_end: str, want_period: int
 ) -> None:
     """A pod on a node is marked with the end of its time, and removed without."""
     got = _decide(pod, grace_period_seconds=asked)
@@ -185,12 +201,12 @@ def test_a_namespace_is_emptied_first() -> None:
     spec = {"finalizers": ["kubernetes"]}
     stored = raw("Namespace", spec=spec, status={"phase": "Active"})
     got = _decide(stored)
-    assert got.step is Step.MARK
+    assert got.step is DeletionStep.MARK
     assert got.object["metadata"] == {"name": "one", "deletionTimestamp": NOW}
     assert got.object["status"] == {"phase": "Terminating"}
-    assert _decide(got.object) == Deletion(Step.WAIT, got.object)
-    assert _decide({**got.object, "spec": {}}).step is Step.REMOVE
-    assert _decide(raw("Namespace", spec={})).step is Step.REMOVE
+    assert _decide(got.object) == Deletion(DeletionStep.WAIT, got.object)
+    assert _decide({**got.object, "spec": {}}).step is DeletionStep.REMOVE
+    assert _decide(raw("Namespace", spec={})).step is DeletionStep.REMOVE
 
 
 @pytest.mark.parametrize(
@@ -238,7 +254,7 @@ def test_the_update_that_frees_an_object_removes_it(obj: JsonObject, want_finish
 )
 def test_options_that_cannot_be_followed(options: DeleteOptions, want: str) -> None:
     """Contradicting and unknown options are refused."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         check_options(options)
     assert (caught.value.code, caught.value.message) == (422, want)
 
@@ -265,11 +281,11 @@ def test_options_that_cannot_be_followed(options: DeleteOptions, want: str) -> N
 def test_preconditions_must_hold(preconditions: Preconditions, want: str) -> None:
     """A deletion that was meant for something else is refused."""
     stored = raw("ConfigMap", metadata={"uid": "u", "resourceVersion": "7"})
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _decide(stored, preconditions=preconditions)
     assert (caught.value.code, caught.value.message) == (409, want)
     met = Preconditions(uid="u", resource_version="7")
-    assert _decide(stored, preconditions=met).step is Step.REMOVE
+    assert _decide(stored, preconditions=met).step is DeletionStep.REMOVE
 
 
 def test_some_namespaces_are_for_ever() -> None:
@@ -277,7 +293,7 @@ def test_some_namespaces_are_for_ever() -> None:
     namespaces = BY_KIND["v1", "Namespace"]
     refuse_immortal(namespaces, "mine")
     refuse_immortal(BY_KIND["v1", "ConfigMap"], "default")
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         refuse_immortal(namespaces, "kube-system")
     assert (caught.value.code, caught.value.message) == (
         403,
@@ -289,7 +305,7 @@ def test_nothing_is_created_in_a_namespace_that_is_going() -> None:
     """The refusal says so, for machines too."""
     config_maps = BY_KIND["v1", "ConfigMap"]
     refuse_new_content(config_maps, "x", raw("Namespace", "n"))
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         refuse_new_content(config_maps, "x", raw("Namespace", "n", metadata=GONE))
     failure = caught.value
     assert (failure.code, failure.message) == (

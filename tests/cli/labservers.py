@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.cluster.control import ControlServer, Handler, Tell
+from keepclose.lab.cluster.control import ControlHandler, ControlServer, Tell
 from keepclose.model.json_values import JsonObject
 
 Reply = JsonObject | LabRefusal
@@ -24,11 +24,11 @@ class LabServer:
         self._replies, self._news = replies, news
 
     @property
-    def handlers(self) -> dict[str, Handler]:
+    def handlers(self) -> dict[str, ControlHandler]:
         """The handlers of the control socket."""
         return {name: self._handler(name) for name in self._replies}
 
-    def _handler(self, name: str) -> Handler:
+    def _handler(self, name: str) -> ControlHandler:
         async def handle(params: JsonObject, tell: Tell) -> JsonObject:
             self.asked.append((name, params))
             for one in self._news:

@@ -11,13 +11,13 @@ from keepclose.apiserver.assembly import ServerSettings
 from keepclose.cli.exit import DEFAULT_DIR
 from keepclose.cli.options import (
     DefaultSubsetting,
+    DirectionOption,
     Durability,
     LocalMode,
-    Role,
+    RoleOption,
     SubsettingDefaults,
     TopologyMode,
-    Way,
-    Writer,
+    WriterOption,
 )
 from keepclose.lab.cluster.data_dir import DEFAULT_HOME
 from keepclose.lab.cluster.process_keeper import ROLES
@@ -37,14 +37,14 @@ from keepclose.routing.subsets import Approach, SubsetOptions
             id="a default for subsetting is anything but the default",
         ),
         pytest.param(TopologyMode, set(NodeLevelMode), id="detection of node-level Services"),
-        pytest.param(Role, set(ROLES), id="programs of a cluster"),
+        pytest.param(RoleOption, set(ROLES), id="programs of a cluster"),
         pytest.param(
-            Way,
+            DirectionOption,
             set(Via) - {Via.CLUSTER_IP},
             id="from outside a Service has all addresses but its cluster IP",
         ),
         pytest.param(LocalMode, set(DetectLocalMode), id="detection of local traffic"),
-        pytest.param(Writer, set(get_args(WriterName)), id="ways into the kernel"),
+        pytest.param(WriterOption, set(get_args(WriterName)), id="ways into the kernel"),
         pytest.param(
             Durability,
             set(get_args(get_type_hints(ServerSettings)["synchronous"])),

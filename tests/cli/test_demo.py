@@ -20,7 +20,7 @@ from keepclose.cli.main import app
 from keepclose.cli.render.demo import print_sight
 from keepclose.cli.render.screen import Screen
 from keepclose.lab.cluster.tour import Forecast, Sight
-from keepclose.lab.cluster.tour_steps import STEPS, HintedEndpoint
+from keepclose.lab.cluster.tour_steps import TOUR_STEPS, HintedEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.testing.builders import service
 
@@ -185,7 +185,7 @@ def test_a_sight_without_packets() -> None:
     )
     shares = {"zone-a": {"zone-a": 1.0}, "zone-b": {"zone-a": 0.5, "zone-b": 0.5}}
     sight = Sight(
-        STEPS[0],
+        TOUR_STEPS[0],
         endpoints,
         service(),
         (Reason(ReasonCode.NOTHING_ASKED, "nothing was asked for"),),

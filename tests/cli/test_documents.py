@@ -7,7 +7,7 @@ import json
 import pytest
 
 from keepclose.cli.manifests import documents
-from keepclose.cli.manifests.documents import Draft, Flaw, line_of, read_documents
+from keepclose.cli.manifests.documents import DocumentError, Draft, line_of, read_documents
 
 TEMPLATE_FIX = "this looks like a template: render it first, for example with helm template"
 LONG_JSON = json.dumps({"kind": "List", "items": [{"a": 1}], "pad": " " * documents.JSON_LINES_MAX})
@@ -76,10 +76,10 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
             "a: 1\n---\nb: [\n---\nc: {d: 1, d: 2}\n---\ne: 3",
             [
                 (1, None, 1, {"a": 1}),
-                Flaw(
+                DocumentError(
                     2, "not valid YAML: expected a value", None, 4, 1, "close the bracket or brace"
                 ),
-                Flaw(
+                DocumentError(
                     3,
                     'the key "d" stands twice in one map, first on line 5',
                     None,
@@ -94,7 +94,7 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
         pytest.param(
             "kind: List\nitems:\n- {a: 1, a: 2}\n- b: 3",
             [
-                Flaw(
+                DocumentError(
                     1,
                     'the key "a" stands twice in one map, first on line 3',
                     0,
@@ -109,7 +109,7 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
         pytest.param(
             "kind: List\nitems: []\nitems: []",
             [
-                Flaw(
+                DocumentError(
                     1,
                     'the key "items" stands twice in one map, first on line 2',
                     None,
@@ -123,8 +123,10 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
         pytest.param(
             "{{- if .Values.on }}\na: 1\n---\nb: {{ .Values.b }}\n",
             [
-                Flaw(1, "not valid YAML: expected a value", None, 1, 3, TEMPLATE_FIX),
-                Flaw(2, "a key must be a text, not a list or a map", None, 4, 5, TEMPLATE_FIX),
+                DocumentError(1, "not valid YAML: expected a value", None, 1, 3, TEMPLATE_FIX),
+                DocumentError(
+                    2, "a key must be a text, not a list or a map", None, 4, 5, TEMPLATE_FIX
+                ),
             ],
             id="a template",
         ),
@@ -141,7 +143,10 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
         ),
         pytest.param(
             '{"a": 1}\n{"b" 2}',
-            [(1, None, 1, {"a": 1}), Flaw(2, "not valid JSON: expected ':' delimiter", None, 2, 6)],
+            [
+                (1, None, 1, {"a": 1}),
+                DocumentError(2, "not valid JSON: expected ':' delimiter", None, 2, 6),
+            ],
             id="broken JSON in a row, not said to be JSON",
         ),
     ],
@@ -168,11 +173,13 @@ def test_documents_are_read(text: str, want_outline: list[object]) -> None:
         pytest.param(
             '\n{"kind": "AllowList"}', [(1, None, 2, {"kind": "AllowList"})], id="an AllowList"
         ),
-        pytest.param("a: 1", [Flaw(1, "not valid JSON: expected value", None, 1, 1)], id="YAML"),
+        pytest.param(
+            "a: 1", [DocumentError(1, "not valid JSON: expected value", None, 1, 1)], id="YAML"
+        ),
         pytest.param(
             '{"kind": "List", "items": [\n{"a": 1, "a": 2}, {}]}',
             [
-                Flaw(
+                DocumentError(
                     1,
                     'the key "a" stands twice in one map, first on line 2',
                     0,
@@ -192,7 +199,7 @@ def test_documents_are_read(text: str, want_outline: list[object]) -> None:
         pytest.param(
             r'{"a": "\ud83d\ude00", "a": 1}',
             [
-                Flaw(
+                DocumentError(
                     1, 'the key "a" stands twice in one map', None, 1, fix="remove one of the two"
                 ),
                 (1, None, 1, {"a": 1}),

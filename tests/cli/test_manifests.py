@@ -14,10 +14,10 @@ from keepclose.cli.manifests.objects import (
     Manifests,
     load_manifests,
     name_object,
-    place_of,
+    place_of_object,
     report,
 )
-from keepclose.cli.manifests.problems import Place, Problem, render
+from keepclose.cli.manifests.problems import InputPlace, InputProblem, render
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.field_errors import not_supported
 from keepclose.model.service.types import Service
@@ -49,8 +49,8 @@ def test_objects_keep_their_places(tmp_path: Path) -> None:
 
     assert manifests.problems == ()
     assert [(name_object(one.object), one.place) for one in manifests.objects] == [
-        ("shop/web", Place(str(file), document=1, line=2)),
-        ("Pod default/p", Place(str(file), document=2, item=0, line=9)),
+        ("shop/web", InputPlace(str(file), document=1, line=2)),
+        ("Pod default/p", InputPlace(str(file), document=2, item=0, line=9)),
     ]
 
 
@@ -94,7 +94,9 @@ def test_directory_is_read_in_order(tmp_path: Path) -> None:
 
 def test_directory_without_manifests_is_a_problem(tmp_path: Path) -> None:
     """A directory from which nothing can be read is most likely the wrong one."""
-    want = Problem(Place(str(tmp_path)), "the directory has no manifests (*.yaml, *.yml, *.json)")
+    want = InputProblem(
+        InputPlace(str(tmp_path)), "the directory has no manifests (*.yaml, *.yml, *.json)"
+    )
 
     assert load_manifests([str(tmp_path)]).problems == (want,)
 
@@ -107,7 +109,7 @@ def test_missing_file_is_a_problem(tmp_path: Path) -> None:
 
     assert names(manifests) == ["Node n1"]
     assert manifests.problems == (
-        Problem(Place(str(missing)), "cannot be read: No such file or directory"),
+        InputProblem(InputPlace(str(missing)), "cannot be read: No such file or directory"),
     )
 
 
@@ -115,14 +117,14 @@ def test_name_that_no_file_can_have_is_a_problem() -> None:
     """A path with a null byte is told like any other that cannot be read."""
     (problem,) = load_manifests(["nul\0l"]).problems
 
-    assert problem.place == Place("nul\0l")
+    assert problem.place == InputPlace("nul\0l")
     assert problem.text.startswith("cannot be read: ")
 
 
 def test_directory_that_looks_like_a_manifest_is_a_problem(tmp_path: Path) -> None:
     """A folder named like a manifest inside of a directory cannot be read as one."""
     (tmp_path / "a.yaml").mkdir()
-    want = Problem(Place(str(tmp_path / "a.yaml")), "cannot be read: Is a directory")
+    want = InputProblem(InputPlace(str(tmp_path / "a.yaml")), "cannot be read: Is a directory")
 
     assert load_manifests([str(tmp_path)]).problems == (want,)
 
@@ -275,7 +277,7 @@ def test_other_kinds_are_counted() -> None:
 
     assert (manifests.objects, manifests.problems) == ((), ())
     assert manifests.ignored == {"ConfigMap": 1, "Deployment": 2, "Event": 1, "Service": 1}
-    assert manifests.ignored_at["Service"] == Place("-", 4, line=10)
+    assert manifests.ignored_at["Service"] == InputPlace("-", 4, line=10)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_place_without_text_is_that_of_the_object() -> None:
         f'{pad}{{"apiVersion": "v1", "kind": "Node", "metadata": {{"name": "n"}}}}'
     ).objects
 
-    assert place_of(located, "metadata.name") == Place("-", document=1, line=1)
+    assert place_of_object(located, "metadata.name") == InputPlace("-", document=1, line=1)
 
 
 @pytest.mark.parametrize(

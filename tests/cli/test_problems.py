@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from keepclose.cli.manifests.problems import (
-    Place,
-    Problem,
+    InputPlace,
+    InputProblem,
     describe_cause,
     render,
     suggest_fix,
 )
-from keepclose.model.field_errors import Cause, duplicate, invalid, not_supported, required
+from keepclose.model.field_errors import FieldError, duplicate, invalid, not_supported, required
 
 DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
 PROTOCOLS = ("SCTP", "TCP", "UDP")
@@ -20,7 +20,7 @@ PROTOCOLS = ("SCTP", "TCP", "UDP")
 def test_cause_is_shown_with_place_and_fix() -> None:
     """A problem says what is wrong with which object, where exactly, and what was meant."""
     cause = not_supported("spec.trafficDistribution", "PreferZone", DISTRIBUTIONS)
-    place = Place("cluster.yaml", document=3, line=41)
+    place = InputPlace("cluster.yaml", document=3, line=41)
     want = (
         'error: shop/web: spec.trafficDistribution: Unsupported value: "PreferZone": '
         'supported values: "PreferClose", "PreferSameZone", "PreferSameNode"\n'
@@ -33,14 +33,14 @@ def test_cause_is_shown_with_place_and_fix() -> None:
 
 def test_problem_of_a_file_has_no_subject() -> None:
     """A problem without an object and without a fix takes two lines."""
-    problem = Problem(Place("a.yaml"), "cannot be read: Permission denied")
+    problem = InputProblem(InputPlace("a.yaml"), "cannot be read: Permission denied")
 
     assert render(problem) == "error: cannot be read: Permission denied\n       in a.yaml"
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     """What cannot be printed is shown as a question mark."""
-    problem = Problem(Place("a\n.yaml"), "bad", subject="\x1b[2Jweb", fix="do\tit")
+    problem = InputProblem(InputPlace("a\n.yaml"), "bad", subject="\x1b[2Jweb", fix="do\tit")
 
     assert render(problem) == "error: \\x1b[2Jweb: bad\n       in a\\n.yaml\n       do\\tit"
 
@@ -48,17 +48,17 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("place", "want_text"),
     [
-        pytest.param(Place("a.yaml"), "a.yaml", id="a file"),
-        pytest.param(Place("-"), "standard input", id="standard input"),
-        pytest.param(Place("a.yaml", 2), "a.yaml, document 2", id="a document"),
+        pytest.param(InputPlace("a.yaml"), "a.yaml", id="a file"),
+        pytest.param(InputPlace("-"), "standard input", id="standard input"),
+        pytest.param(InputPlace("a.yaml", 2), "a.yaml, document 2", id="a document"),
         pytest.param(
-            Place("a.yaml", 1, 0, 4, 7),
+            InputPlace("a.yaml", 1, 0, 4, 7),
             "a.yaml, document 1, items[0], line 4, column 7",
             id="all that can be known",
         ),
     ],
 )
-def test_place_is_shown(place: Place, want_text: str) -> None:
+def test_place_is_shown(place: InputPlace, want_text: str) -> None:
     """A place names the file and as much more as is known."""
     assert str(place) == want_text
 
@@ -76,7 +76,7 @@ def test_place_is_shown(place: Place, want_text: str) -> None:
         pytest.param(not_supported("f", 5, PROTOCOLS), "", id="a number is close to nothing"),
         pytest.param(not_supported("f", "x", ()), "", id="nothing is supported"),
         pytest.param(
-            Cause(not_supported("f", "x", ()).type, "f", "none of them", "x"),
+            FieldError(not_supported("f", "x", ()).type, "f", "none of them", "x"),
             "",
             id="supported values in other words",
         ),
@@ -103,6 +103,6 @@ def test_place_is_shown(place: Place, want_text: str) -> None:
         pytest.param(duplicate("f", "x"), "", id="a repeated value"),
     ],
 )
-def test_fix_is_suggested(cause: Cause, want_fix: str) -> None:
+def test_fix_is_suggested(cause: FieldError, want_fix: str) -> None:
     """A fix is suggested where the cause tells what was meant, and none is invented."""
     assert suggest_fix(cause) == want_fix

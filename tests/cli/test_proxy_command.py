@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from keepclose.cli.main import app
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.status import Pages
+from keepclose.proxy.status import ProxyPages
 from keepclose.testing.api_server import serving
 from keepclose.testing.ports import reserved_port
 from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
@@ -120,7 +120,7 @@ async def test_the_status(tmp_path: Path, port: int) -> None:
             await cluster.settle(proxy)
             # Endpoints stand in the order of their addresses.
             counts.lead(web.spec.cluster_ip, 80, [30, 4, 6])
-            pages = Pages(
+            pages = ProxyPages(
                 ProxySettings("n1"),
                 metrics=proxy.metrics.page,
                 refresh=proxy.counters.refresh,

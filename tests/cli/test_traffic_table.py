@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from keepclose.cli.render.screen import Screen
 from keepclose.cli.render.traffic_table import print_traffic
-from keepclose.lab.traffic.report import Busiest, Row, SourceRow, ToldReason, TrafficReport
+from keepclose.lab.traffic.report import Busiest, SourceRow, ToldReason, TrafficReport, TrafficRow
 
 FALLBACK = ToldReason(
     "ZoneNotHinted",
@@ -21,10 +21,12 @@ FALLBACK = ToldReason(
 )
 
 
-def row(source: str, answered: dict[str, int], expected: dict[str, float], **more: Any) -> Row:
+def row(
+    source: str, answered: dict[str, int], expected: dict[str, float], **more: Any
+) -> TrafficRow:
     """Return a row of 1,000 connections."""
     defaults = {"failures": {}, "expected_failures": {}, "fault": "", "reasons": ()}
-    return Row(
+    return TrafficRow(
         source=source, connections=1000, answered=answered, expected=expected, **defaults | more
     )
 

@@ -16,7 +16,7 @@ from keepclose.kube.errors import (
     TimedOut,
 )
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.cluster.control import CallError, ControlServer, Handler, Tell, call
+from keepclose.lab.cluster.control import CallError, ControlHandler, ControlServer, Tell, call_lab
 
 JsonObject = dict[str, Any]
 
@@ -36,7 +36,7 @@ async def test_a_request_is_answered_with_news_on_the_way(tmp_path: Path) -> Non
     await server.start()
     told: list[JsonObject] = []
     try:
-        done = await asyncio.to_thread(call, deep, "count", {"to": 3}, on_tell=told.append)
+        done = await asyncio.to_thread(call_lab, deep, "count", {"to": 3}, on_tell=told.append)
     finally:
         await server.stop()
     assert done == {"counted": 3}
@@ -61,7 +61,7 @@ async def test_refusals_and_failures_are_told(tmp_path: Path) -> None:
             ("dance", "this cluster does not know how to do that", 2),
         ):
             with pytest.raises(CallError, match=want) as caught:
-                await asyncio.to_thread(call, tmp_path, name, {})
+                await asyncio.to_thread(call_lab, tmp_path, name, {})
             assert caught.value.code == code
     finally:
         await server.stop()
@@ -107,7 +107,7 @@ async def test_the_end_waits_for_what_is_cleaned_up(tmp_path: Path) -> None:
 
     server = ControlServer(tmp_path / "lab.sock", {"work": work})
     await server.start()
-    calling = asyncio.create_task(asyncio.to_thread(call, tmp_path, "work", {}))
+    calling = asyncio.create_task(asyncio.to_thread(call_lab, tmp_path, "work", {}))
     await begun.wait()
     await server.stop()
     assert cleaned == ["all of it"]
@@ -119,7 +119,7 @@ async def test_the_end_waits_for_what_is_cleaned_up(tmp_path: Path) -> None:
 async def test_an_api_server_that_is_gone_ends_every_command_alike(tmp_path: Path) -> None:
     """No answer of the API server is told as such, with the exit code for it; a refusal is not."""
 
-    def failing(error: KubeError) -> Handler:
+    def failing(error: KubeError) -> ControlHandler:
         async def fail(_params: JsonObject, _tell: Tell) -> JsonObject:
             raise error
 
@@ -142,7 +142,7 @@ async def test_an_api_server_that_is_gone_ends_every_command_alike(tmp_path: Pat
             ("conflict", "it was changed", 2),
         ):
             with pytest.raises(CallError, match=want) as caught:
-                await asyncio.to_thread(call, tmp_path, name, {})
+                await asyncio.to_thread(call_lab, tmp_path, name, {})
             assert caught.value.code == code
     finally:
         await server.stop()
@@ -171,5 +171,5 @@ def test_where_no_cluster_runs(tmp_path: Path) -> None:
     with pytest.raises(
         CallError, match=r"no cluster runs in .*; start one with keepclose up"
     ) as no:
-        call(tmp_path, "count", {})
+        call_lab(tmp_path, "count", {})
     assert no.value.code == 4

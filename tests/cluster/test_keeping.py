@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from keepclose.lab.cluster.data_dir import Home
-from keepclose.lab.cluster.fork_server import Ended, Event, Lost, Nursery, Ready
+from keepclose.lab.cluster.fork_server import Lost, Nursery, ProcessEnded, ProcessEvent, Ready
 from keepclose.lab.cluster.process_keeper import Components, Keeper
 from keepclose.lab.cluster.programs import (
     LAB_GATES,
+    ClusterLayout,
     ControllerProgram,
-    Layout,
     Program,
     ProgramError,
     ProxyProgram,
@@ -34,7 +34,7 @@ class FakeNursery(Nursery):
     """Starts nothing, and says what a test wants to be said."""
 
     def __init__(self) -> None:
-        self.tell: Callable[[Event], None] = lambda _: None
+        self.tell: Callable[[ProcessEvent], None] = lambda _: None
         self.started: list[Program] = []
         self.signals: list[tuple[str, signal.Signals]] = []
         self.asked = asyncio.Event()
@@ -44,7 +44,7 @@ class FakeNursery(Nursery):
         self.hangs = ""
         """The name of a program that takes no notice of SIGTERM."""
 
-    def follow(self, on_event: Callable[[Event], None]) -> None:
+    def follow(self, on_event: Callable[[ProcessEvent], None]) -> None:
         """Remember whom to tell."""
         self.tell = on_event
 
@@ -53,7 +53,7 @@ class FakeNursery(Nursery):
         del log
         self.started.append(program)
         fails = program.name == self.fails and program.gates == FEWER
-        event = Ended(program.name, 2, "no") if fails else Ready(program.name, "here")
+        event = ProcessEnded(program.name, 2, "no") if fails else Ready(program.name, "here")
         asyncio.get_running_loop().call_soon(self.tell, event)
 
     def signal(self, name: str, number: signal.Signals) -> None:
@@ -61,13 +61,13 @@ class FakeNursery(Nursery):
         self.signals.append((name, number))
         self.asked.set()
         if number is signal.SIGKILL or (number is signal.SIGTERM and name != self.hangs):
-            asyncio.get_running_loop().call_soon(self.tell, Ended(name, 0))
+            asyncio.get_running_loop().call_soon(self.tell, ProcessEnded(name, 0))
 
 
 def components_of(nursery: FakeNursery, tmp_path: Path) -> tuple[Keeper, Components]:
     """Return a keeper and what is built on it."""
     keeper = Keeper(nursery, tmp_path)
-    return keeper, Components(Home(tmp_path), keeper, Layout(), LAB_GATES)
+    return keeper, Components(Home(tmp_path), keeper, ClusterLayout(), LAB_GATES)
 
 
 async def test_only_those_that_hang_are_killed(tmp_path: Path) -> None:

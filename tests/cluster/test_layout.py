@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.lab.cluster.programs import LAB_GATES, Layout, zone_name
+from keepclose.lab.cluster.programs import LAB_GATES, ClusterLayout, zone_name
 from keepclose.model.gates import EXCLUSIVE_PAIRS, Gate
 
 _TOO_MANY = "more than 200 nodes do not fit on one machine"
@@ -12,7 +12,7 @@ _TOO_MANY = "more than 200 nodes do not fit on one machine"
 
 def test_nodes_stand_in_their_zones() -> None:
     """Zone by zone, numbered through."""
-    layout = Layout(2, 2)
+    layout = ClusterLayout(2, 2)
     assert layout.nodes == {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b", "n4": "zone-b"}
     assert layout.by_zone == {"zone-a": ["n1", "n2"], "zone-b": ["n3", "n4"]}
     assert layout.flaws() == []
@@ -21,16 +21,16 @@ def test_nodes_stand_in_their_zones() -> None:
 @pytest.mark.parametrize(
     ("layout", "want"),
     [
-        pytest.param(Layout(0, 2), ["--zones must be at least 1"], id="no zone"),
-        pytest.param(Layout(2, 0), ["--nodes-per-zone must be at least 1"], id="no node"),
+        pytest.param(ClusterLayout(0, 2), ["--zones must be at least 1"], id="no zone"),
+        pytest.param(ClusterLayout(2, 0), ["--nodes-per-zone must be at least 1"], id="no node"),
         pytest.param(
-            Layout(67, 3),
+            ClusterLayout(67, 3),
             [f"--zones times --nodes-per-zone is 201; {_TOO_MANY}"],
             id="too many",
         ),
     ],
 )
-def test_what_cannot_be_built(layout: Layout, want: list[str]) -> None:
+def test_what_cannot_be_built(layout: ClusterLayout, want: list[str]) -> None:
     """The option at fault is named."""
     assert layout.flaws() == want
 

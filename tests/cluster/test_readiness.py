@@ -14,17 +14,17 @@ import pytest
 
 from keepclose.lab.cluster.readiness import Workloads, until_connected
 from keepclose.lab.workloads.types import DEPLOYMENTS
-from keepclose.system.namespaces import Namespace, make_namespace
+from keepclose.system.namespaces import NetworkNamespace, make_namespace
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.labs import workloads
 
 T = TypeVar("T")
 
 
-class GatedNamespace(Namespace):
+class GatedNamespace(NetworkNamespace):
     """A namespace in which work ends when it may; notes the sockets that were opened."""
 
-    def __init__(self, inner: Namespace) -> None:
+    def __init__(self, inner: NetworkNamespace) -> None:
         super().__init__(inner.name, inner.fd)
         self.has_begun = threading.Event()
         self.may_end = threading.Event()

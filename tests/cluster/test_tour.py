@@ -16,8 +16,15 @@ from keepclose.kube.requests import SERVICES
 from keepclose.lab.cluster.control import ControlServer, Tell
 from keepclose.lab.cluster.programs import LAB_GATES
 from keepclose.lab.cluster.tour import Forecast, Sight, Tour, TourError, forecast
-from keepclose.lab.cluster.tour_steps import STEPS, Change, Promise, Request, Step, distribute
-from keepclose.lab.traffic.report import Busiest, Row, TrafficReport
+from keepclose.lab.cluster.tour_steps import (
+    TOUR_STEPS,
+    Promise,
+    TourChange,
+    TourStep,
+    TourTraffic,
+    distribute,
+)
+from keepclose.lab.traffic.report import Busiest, TrafficReport, TrafficRow
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
@@ -82,7 +89,7 @@ def report(*, failed: int = 0, times: float = 1.5) -> TrafficReport:
     )
 
 
-STORY = Step(
+STORY = TourStep(
     "All words",
     (),
     Promise({}),
@@ -126,7 +133,7 @@ def test_the_story_of_a_step(
 
 def test_every_story_can_be_told() -> None:
     """No step asks for a figure that does not exist, and none is longer than three lines."""
-    for step in STEPS:
+    for step in TOUR_STEPS:
         sight = Sight(step, (), service(), WHY, report(), report())
         assert 2 <= len(sight.story) <= 3
         assert not any("{" in line for line in sight.story)
@@ -137,11 +144,13 @@ def test_what_does_not_come_true_is_told(tmp_path: Path) -> None:
     with embedded_server(tmp_path / "data") as server:
         tour = Tour(server.directory, has_packets=False, patience_s=0.3)
         with pytest.raises(TourError) as late:
-            tour.take(Step("late", (), Promise({"zone-a": 2}), ()))
+            tour.take(TourStep("late", (), Promise({"zone-a": 2}), ()))
         with pytest.raises(TourError, match='services "demo-svc" not found') as missing:
-            tour.take(Step("missing", (distribute(None),), Promise({}), ()))
+            tour.take(TourStep("missing", (distribute(None),), Promise({}), ()))
         with pytest.raises(TourError, match="no cluster runs in") as silent:
-            tour.take(Step("silent", (Change("", Request("heal", {})),), Promise({}), ()))
+            tour.take(
+                TourStep("silent", (TourChange("", TourTraffic("heal", {})),), Promise({}), ())
+            )
     assert str(late.value) == (
         "the endpoints of demo-svc are not as they should be after 0.3 s: "
         "pods are in no zone, not in zone-a (2)"
@@ -153,7 +162,7 @@ async def test_runs_during_which_nodes_follow_a_change_are_repeated(tmp_path: Pa
     """They prove nothing of where connections go afterwards."""
     settled = Busiest("p1", "n5", "zone-c", 1.5, expected=1.4)
     late = Busiest("p1", "n5", "zone-c", 1.9, expected=1.4, is_beyond_chance=True)
-    row = Row(
+    row = TrafficRow(
         source="zone-a",
         connections=300,
         answered={"zone-a": 221, "zone-b": 59, "zone-c": 20},
@@ -186,7 +195,7 @@ async def test_runs_during_which_nodes_follow_a_change_are_repeated(tmp_path: Pa
         await control.start()
         try:
             tour = Tour(server.directory, has_packets=True)
-            sight = await asyncio.to_thread(tour.take, Step("change", (), Promise({}), ()))
+            sight = await asyncio.to_thread(tour.take, TourStep("change", (), Promise({}), ()))
         finally:
             await control.stop()
     assert isinstance(sight.traffic, TrafficReport)

@@ -6,7 +6,7 @@ import pytest
 
 from keepclose.kube.requests import SERVICES
 from keepclose.lab.cluster.tour_steps import (
-    STEPS,
+    TOUR_STEPS,
     HintedEndpoint,
     ObjectPatch,
     Promise,
@@ -122,7 +122,7 @@ def test_endpoints_as_their_slices_have_them() -> None:
 
 def test_commands_are_those_that_people_type() -> None:
     """Each can be copied as it stands."""
-    assert [change.command for step in STEPS for change in (*step.first, *step.changes)] == [
+    assert [change.command for step in TOUR_STEPS for change in (*step.first, *step.changes)] == [
         PATCH + """ '{"spec":{"trafficDistribution":null}}'""",
         PATCH + """ '{"spec":{"trafficDistribution":"PreferSameZone"}}'""",
         PATCH + """ '{"spec":{"trafficDistribution":"PreferSameNode"}}'""",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keepclose.lab.cluster.control import call
+from keepclose.lab.cluster.control import call_lab
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.system.namespaces import make_namespace
 
@@ -100,7 +100,7 @@ class Ground(NamedTuple):
 
     def places(self) -> dict[str, Any]:
         """Return the process that holds the namespaces, and its file of each."""
-        found: dict[str, Any] = call(self.directory, "places", {})
+        found: dict[str, Any] = call_lab(self.directory, "places", {})
         return found
 
 

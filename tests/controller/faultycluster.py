@@ -21,19 +21,19 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES, Kind
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
-from keepclose.reconcile.settings import COMPONENT, ControllerSettings
+from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
 from keepclose.testing.builders import node, pod, service
@@ -83,15 +83,15 @@ class Wire:
         """Whether nobody answers."""
         self.busy_s: int | None = None
         """For how long the server asks writers to stay away; None serves them."""
-        self.before_answer: Callable[[Request], None] | None = None
+        self.before_answer: Callable[[ApiRequest], None] | None = None
         """Called once a write was served and before its answer is on the way."""
         self.lag: Callable[[], float] | None = None
         """How long a request takes to the server, and how long its answer takes back."""
-        self.cuts: Callable[[Request], bool] = _cuts_nothing
+        self.cuts: Callable[[ApiRequest], bool] = _cuts_nothing
         """Whether nobody answers this request."""
-        self.requests: list[tuple[float, Request]] = []
+        self.requests: list[tuple[float, ApiRequest]] = []
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Pass a request on, if it gets through."""
         self.requests.append((self._clock.monotonic(), request))
         if self.lag is not None:
@@ -113,7 +113,7 @@ class Wire:
     async def close(self) -> None:
         """Do nothing."""
 
-    async def _answer(self, request: Request) -> FakeResponse:
+    async def _answer(self, request: ApiRequest) -> FakeResponse:
         response = await self._cluster.send(request)
         if self.lag is not None:
             await self._clock.sleep(self.lag())
@@ -128,7 +128,7 @@ class Wire:
             if request.method != "GET" and ENDPOINT_SLICES.plural in request.path
         ]
 
-    def _with_name(self, request: Request) -> Request:
+    def _with_name(self, request: ApiRequest) -> ApiRequest:
         if request.method != "POST":
             return request
         body: JsonObject = msgspec.json.decode(request.body or b"{}")
@@ -144,7 +144,7 @@ class Controlled(NamedTuple):
 
     controller: Controller
     wire: Wire
-    metrics: Metrics
+    metrics: ControllerMetrics
 
     def counted(self, name: str, **labels: str) -> float:
         """Return the value of a counter; 0 for one that never moved."""
@@ -217,13 +217,13 @@ class Desk:
         settings = settings or ControllerSettings()
         wire = self.wire()
         wire.lag = lag
-        metrics = Metrics(max_endpoints=settings.plan.max_endpoints)
+        metrics = ControllerMetrics(max_endpoints=settings.plan.max_endpoints)
         async with Client(wire, clock=self.clock, retries=Retries(max_elapsed=0.0)) as client:
             controller = Controller(
                 client,
                 settings,
                 clock=self.clock,
-                recorder=EventRecorder(client, component=COMPONENT, clock=self.clock),
+                recorder=EventRecorder(client, component=CONTROLLER_COMPONENT, clock=self.clock),
                 observer=metrics,
             )
             task = asyncio.create_task(controller.run())
@@ -279,7 +279,7 @@ def facts(slices: Iterable[EndpointSlice]) -> list[Fact]:
     )
 
 
-def _cuts_nothing(_request: Request) -> bool:
+def _cuts_nothing(_request: ApiRequest) -> bool:
     return False
 
 

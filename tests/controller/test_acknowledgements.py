@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.controller.acknowledgements import Ledger, NodeGroup, newest_version
+from keepclose.controller.acknowledgements import AcknowledgementLedger, NodeGroup, newest_version
 from keepclose.controller.controller import Controller
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import CONFIG_MAPS, NODES, SERVICES
@@ -42,7 +42,7 @@ class Book:
 
     def __init__(self, *nodes: str) -> None:
         self.due: list[NamespacedName] = []
-        self.ledger = Ledger(on_due=self.due.append)
+        self.ledger = AcknowledgementLedger(on_due=self.due.append)
         self.honors = frozenset(HintLevel)
         """What nodes say that they go by."""
         self._told: dict[str, ConfigMap] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepclose.model.meta import NamespacedName
-from keepclose.reconcile.contention import LONGEST_S, Brake
+from keepclose.reconcile.contention import LONGEST_S, ReapplyBackoff
 from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")
@@ -13,7 +13,7 @@ OTHER = NamespacedName("default", "other")
 async def test_each_loss_doubles_the_wait() -> None:
     """The waits grow to five minutes, for the Service alone that lost its hints."""
     clock = FakeClock()
-    brake = Brake(clock)
+    brake = ReapplyBackoff(clock)
     waits = []
     for _ in range(11):
         waits.append(brake.note_loss(KEY))
@@ -27,7 +27,7 @@ async def test_each_loss_doubles_the_wait() -> None:
 async def test_losses_during_a_wait_count_once() -> None:
     """Several slices of a Service that lose their hints at once are one loss."""
     clock = FakeClock()
-    brake = Brake(clock)
+    brake = ReapplyBackoff(clock)
     assert [brake.note_loss(KEY), brake.note_loss(KEY)] == [1, 1]
     await clock.advance(0.25)
     assert brake.note_loss(KEY) == 0.75
@@ -36,7 +36,7 @@ async def test_losses_during_a_wait_count_once() -> None:
 async def test_peace_forgets() -> None:
     """After a minute without a loss, or twice the last wait, the waits begin anew."""
     clock = FakeClock()
-    brake = Brake(clock)
+    brake = ReapplyBackoff(clock)
     brake.note_loss(KEY)
     await clock.advance(2)
     assert brake.note_loss(KEY) == 2

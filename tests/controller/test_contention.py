@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.gates import FeatureGates, Gate
@@ -101,14 +101,14 @@ async def undo(cluster: World) -> None:
         await asyncio.sleep(0.01)
 
 
-def _is_one(metrics: Metrics, name: str) -> bool:
+def _is_one(metrics: ControllerMetrics, name: str) -> bool:
     lines = metrics.page().decode().splitlines()
     return [float(line.split()[1]) for line in lines if line.startswith(f"{name} ")] == [1.0]
 
 
 async def test_a_rival_is_told_and_given_way_to(cluster: World) -> None:
     """Within seconds: an Event with the name and the fix, a metric, a condition, few writes."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     async with cluster.controlled(SETTINGS, observer=metrics) as controller:
         await cluster.settle(controller)
         rival = asyncio.create_task(undo(cluster))

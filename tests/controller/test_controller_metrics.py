@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.metrics import MIRRORING_PREFIX, PREFIX, Metrics
+from keepclose.controller.metrics import METRIC_PREFIX, MIRRORING_PREFIX, ControllerMetrics
 from keepclose.controller.service_gauges import desired_slices
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import (
@@ -48,13 +48,13 @@ def _plan(
     )
 
 
-def _value(metrics: Metrics, name: str, **labels: str) -> float | None:
-    return metrics.registry.get_sample_value(PREFIX + name, labels)
+def _value(metrics: ControllerMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(METRIC_PREFIX + name, labels)
 
 
 def test_a_sync_is_counted_when_it_has_ended() -> None:
     """Additions count with the plan, changed slices once they are written."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     metrics.planned(KEY, _plan())
     labels = {"topology": "Disabled", "traffic_distribution": "PreferSameZone"}
     assert _value(metrics, "endpoints_added_per_sync_sum") == 6
@@ -70,7 +70,7 @@ def test_a_sync_is_counted_when_it_has_ended() -> None:
 @pytest.mark.parametrize("result", [Result.STALE, Result.ERROR])
 def test_a_failed_sync_changes_nothing_but_its_own_count(result: Result) -> None:
     """What was not written is not counted as changed."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     metrics.planned(KEY, _plan())
     metrics.synced(KEY, result, 0.01)
     labels = {"topology": "Disabled", "traffic_distribution": "PreferSameZone"}
@@ -80,7 +80,7 @@ def test_a_failed_sync_changes_nothing_but_its_own_count(result: Result) -> None
 
 def test_gauges_follow_the_services() -> None:
     """A Service counts as it is now, and no more when it is gone; its value stays, at 0."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     other = NamespacedName("default", "api")
     metrics.planned(KEY, _plan(pods=6))
     metrics.planned(other, _plan(pods=3, distribution="PreferSameNode"))
@@ -101,7 +101,7 @@ def test_gauges_follow_the_services() -> None:
 
 def test_a_value_that_does_not_govern_is_counted_nowhere() -> None:
     """Under Auto, and with an unknown value, no Service is counted by its value."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     metrics.planned(KEY, _plan(annotations={"service.kubernetes.io/topology-mode": "Auto"}))
     metrics.planned(NamespacedName("default", "odd"), _plan(distribution="Odd"))
     metrics.synced(KEY, Result.SUCCESS, 0.0)
@@ -114,7 +114,7 @@ def test_a_value_that_does_not_govern_is_counted_nowhere() -> None:
 
 def test_subsets_are_counted_by_their_approach() -> None:
     """The metrics of KEP-2004 are there for Services that it governs."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     annotations = {"endpointslice.kubernetes.io/subsetting": "Prefer"}
     plan = _plan(pods=12, distribution=None, annotations=annotations)
     metrics.planned(KEY, plan)
@@ -131,7 +131,7 @@ def test_subsets_are_counted_by_their_approach() -> None:
 
 def test_churn_of_hints_is_counted_once_written() -> None:
     """Endpoints that get other hints count by mechanism; what was not written does not."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     plan = _plan()
     again = replace(plan, plans={"IPv4": replace(plan.plans["IPv4"], rehinted=4)})
     for result in (Result.ERROR, Result.SUCCESS, Result.SUCCESS):
@@ -143,7 +143,7 @@ def test_churn_of_hints_is_counted_once_written() -> None:
 
 def test_slices_that_a_dying_service_does_not_get_count_as_changed() -> None:
     """As in Kubernetes, what was not created because the Service goes is counted all the same."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     plan = _plan(deleted=True)
     assert (plan.plans["IPv4"].create, plan.plans["IPv4"].withheld) == ((), 1)
     metrics.planned(KEY, plan)
@@ -154,7 +154,7 @@ def test_slices_that_a_dying_service_does_not_get_count_as_changed() -> None:
 
 def test_gauges_do_not_wait_for_somebody_to_look() -> None:
     """Plans of many Services are worked off although nobody reads the page."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     plan = _plan(pods=3)
     for number in range(100):
         metrics.planned(NamespacedName("default", f"s{number}"), plan)
@@ -166,7 +166,7 @@ def test_gauges_do_not_wait_for_somebody_to_look() -> None:
 
 async def test_queues_are_shown_by_name() -> None:
     """Each queue shows what waits, what runs, and how long that took."""
-    metrics, clock = Metrics(max_endpoints=100), FakeClock()
+    metrics, clock = ControllerMetrics(max_endpoints=100), FakeClock()
     queue: WorkQueue[NamespacedName] = WorkQueue(clock)
     metrics.watch_queue("endpoint_slice", queue)
 
@@ -192,7 +192,7 @@ async def test_queues_are_shown_by_name() -> None:
 
 def test_mirroring_counts_under_its_own_names() -> None:
     """What is mirrored now is in the gauges; what is not mirrored any more is not."""
-    metrics = Metrics(max_endpoints=100, max_per_subset=3)
+    metrics = ControllerMetrics(max_endpoints=100, max_per_subset=3)
 
     def shown(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(MIRRORING_PREFIX + name, labels)
@@ -224,7 +224,7 @@ def test_mirroring_counts_under_its_own_names() -> None:
 
 def test_decisions_are_counted_by_reason() -> None:
     """Each plan tells which mechanism governed and why."""
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     plan = _plan()
     metrics.planned(KEY, plan)
     for reason in plan.reasons:

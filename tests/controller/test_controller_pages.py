@@ -9,12 +9,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from keepclose.controller.process import serve
+from keepclose.controller.process import serve_controller
 from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.runtime.pages import Listening, Pages, describe
+from keepclose.runtime.pages import Listening, Pages, describe_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.api_server import PATIENCE, serving
@@ -75,7 +75,7 @@ async def test_a_decision_can_be_asked_for(running: Running) -> None:
 
 def test_a_plan_is_described_with_its_reasons() -> None:
     """Mechanism, source, reasons and what would be written."""
-    found = describe(PLAN)
+    found = describe_plan(PLAN)
     assert found["strategy"] == {"name": "PreferSameZone", "source": "spec.trafficDistribution"}
     assert [one["code"] for one in found["reasons"]] == [
         reason.code.value for reason in (*PLAN.strategy.reasons, *PLAN.reasons)
@@ -101,7 +101,7 @@ async def test_a_whole_controller_tells_of_itself(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as api:
         await api.create("/api/v1/namespaces/default/services", wanted)
         running = asyncio.ensure_future(
-            serve(
+            serve_controller(
                 ControllerSettings(),
                 load_kubeconfig(tmp_path / "data" / "controller.kubeconfig"),
                 leader_elect=True,

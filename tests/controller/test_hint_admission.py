@@ -22,10 +22,10 @@ from keepclose.routing.hint_facts import with_hints
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 from keepclose.webhook.admission import (
-    Answer,
-    Verdict,
-    answer,
-    read_request,
+    AdmissionAnswer,
+    AdmissionVerdict,
+    answer_admission,
+    read_review,
     write_response,
 )
 from keepclose.webhook.rehinting import rehint
@@ -117,14 +117,14 @@ def review(
     }
 
 
-def ask(view: HintView, body: dict[str, Any]) -> Answer:
+def ask(view: HintView, body: dict[str, Any]) -> AdmissionAnswer:
     """Return the answer to a review."""
-    request = read_request(msgspec.json.encode(body))
+    request = read_review(msgspec.json.encode(body))
     assert request is not None
-    return answer(request, view)
+    return answer_admission(request, view)
 
 
-def applied(body: dict[str, Any], found: Answer) -> dict[str, Any]:
+def applied(body: dict[str, Any], found: AdmissionAnswer) -> dict[str, Any]:
     """Return the object after the steps of an answer, as the API server applies them."""
     response = msgspec.json.decode(write_response("705ab4f5", found.patch))["response"]
     steps = base64.b64decode(response["patch"]) if "patch" in response else b"[]"
@@ -142,7 +142,7 @@ def zone_step(number: int, zone: str, *nodes: str) -> dict[str, Any]:
     return {"op": "add", "path": f"/endpoints/{number}/hints", "value": hints}
 
 
-def steps(found: Answer) -> list[dict[str, Any]]:
+def steps(found: AdmissionAnswer) -> list[dict[str, Any]]:
     """Return the steps as plain values."""
     decoded: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(found.patch))
     return decoded
@@ -174,7 +174,7 @@ ONE = endpoint_slice(at(1), at(2, "zone-b"), name="web-1")
 def test_a_new_slice_is_hinted(value: str, want_steps: list[dict[str, Any]]) -> None:
     """A slice that is created gets the hints of its Service's wish."""
     found = ask(seen(asking(value)), review(ONE))
-    assert (found.verdict, steps(found)) == (Verdict.HINTED, want_steps)
+    assert (found.verdict, steps(found)) == (AdmissionVerdict.HINTED, want_steps)
 
 
 def test_a_new_slice_without_a_name_is_hinted() -> None:
@@ -187,35 +187,47 @@ def test_a_new_slice_without_a_name_is_hinted() -> None:
 @pytest.mark.parametrize(
     ("body", "want_verdict"),
     [
-        pytest.param(review(ONE, ONE, operation="DELETE"), Verdict.FOREIGN, id="a deletion"),
-        pytest.param(review(None, ONE, operation="CONNECT"), Verdict.FOREIGN, id="no write"),
-        pytest.param(review(ONE, ONE, subResource="status"), Verdict.FOREIGN, id="a subresource"),
-        pytest.param(review(ONE, ONE, manager="keepclose-hints"), Verdict.OURS, id="our own write"),
-        pytest.param(review(None), Verdict.UNREADABLE, id="no object"),
         pytest.param(
-            review(ONE, operation="UPDATE"), Verdict.UNREADABLE, id="an update of nothing"
+            review(ONE, ONE, operation="DELETE"), AdmissionVerdict.FOREIGN, id="a deletion"
         ),
         pytest.param(
-            review(ONE, object={"endpoints": 7}), Verdict.UNREADABLE, id="an object of wrong types"
+            review(None, ONE, operation="CONNECT"), AdmissionVerdict.FOREIGN, id="no write"
+        ),
+        pytest.param(
+            review(ONE, ONE, subResource="status"), AdmissionVerdict.FOREIGN, id="a subresource"
+        ),
+        pytest.param(
+            review(ONE, ONE, manager="keepclose-hints"), AdmissionVerdict.OURS, id="our own write"
+        ),
+        pytest.param(review(None), AdmissionVerdict.UNREADABLE, id="no object"),
+        pytest.param(
+            review(ONE, operation="UPDATE"), AdmissionVerdict.UNREADABLE, id="an update of nothing"
+        ),
+        pytest.param(
+            review(ONE, object={"endpoints": 7}),
+            AdmissionVerdict.UNREADABLE,
+            id="an object of wrong types",
         ),
         pytest.param(
             review(endpoint_slice(at(1), labels={MANAGED_BY_LABEL: "me"})),
-            Verdict.FOREIGN,
+            AdmissionVerdict.FOREIGN,
             id="a slice of another controller",
         ),
         pytest.param(
-            review(endpoint_slice(at(1), service_name="")), Verdict.FOREIGN, id="no Service named"
+            review(endpoint_slice(at(1), service_name="")),
+            AdmissionVerdict.FOREIGN,
+            id="no Service named",
         ),
         pytest.param(
             review(endpoint_slice(at(1), service_name="other")),
-            Verdict.UNKNOWN,
+            AdmissionVerdict.UNKNOWN,
             id="a Service that has not been seen",
         ),
     ],
 )
-def test_what_passes_as_it_is(body: dict[str, Any], want_verdict: Verdict) -> None:
+def test_what_passes_as_it_is(body: dict[str, Any], want_verdict: AdmissionVerdict) -> None:
     """Whatever is none of ours, or cannot be judged, is not changed."""
-    assert ask(seen(asking()), body) == Answer(want_verdict)
+    assert ask(seen(asking()), body) == AdmissionAnswer(want_verdict)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +256,7 @@ def test_what_passes_as_it_is(body: dict[str, Any], want_verdict: Verdict) -> No
 def test_services_that_are_left_to_the_built_in_controller(one: Service) -> None:
     """Hints that somebody else writes on their slices stay as they are."""
     hinted = endpoint_slice(at(1, for_zones=("zone-c",)), name="web-1")
-    assert ask(seen(one), review(hinted, ONE)) == Answer(Verdict.FOREIGN)
+    assert ask(seen(one), review(hinted, ONE)) == AdmissionAnswer(AdmissionVerdict.FOREIGN)
 
 
 def test_an_update_without_hints_gets_the_same_ones_back() -> None:
@@ -261,7 +273,7 @@ def test_right_hints_need_no_answer() -> None:
     old = endpoint_slice(at(1, for_zones=("zone-a",)), name="web-1")
     new = endpoint_slice(at(1, for_zones=("zone-a",)), at(2), name="web-1")
     want = replace(new, endpoints=(new.endpoints[0], at(2, for_zones=("zone-a",))))
-    assert ask(seen(asking(), old), review(want, old)) == Answer(Verdict.RIGHT)
+    assert ask(seen(asking(), old), review(want, old)) == AdmissionAnswer(AdmissionVerdict.RIGHT)
 
 
 def test_wrong_hints_of_others_are_replaced_and_removed() -> None:
@@ -279,7 +291,7 @@ def test_an_endpoint_that_is_no_longer_ready_loses_its_hints() -> None:
     """Proxies do not look at the hints of such endpoints, and others need not store them."""
     old = endpoint_slice(at(1, for_zones=("zone-a",)), name="web-1")
     new = endpoint_slice(endpoint("10.0.0.1", zone="zone-a", node_name="n1", ready=False), name="a")
-    assert ask(seen(asking(), old), review(new, old)) == Answer(Verdict.RIGHT)
+    assert ask(seen(asking(), old), review(new, old)) == AdmissionAnswer(AdmissionVerdict.RIGHT)
 
 
 def test_an_allocation_looks_at_all_slices_and_moves_few() -> None:
@@ -344,7 +356,7 @@ def test_detection_asks_whose_the_pods_are() -> None:
     one = service("web", annotations={NODE_TOPOLOGY: "Auto"})
     view = seen(one, node_level_mode="SemiAuto")
     new = endpoint_slice(at(1), at(2, "zone-b"), at(3, "zone-c"), name="web-1")
-    assert ask(view, review(new)) == Answer(Verdict.RIGHT)
+    assert ask(view, review(new)) == AdmissionAnswer(AdmissionVerdict.RIGHT)
     for number, name in ((1, "n1"), (2, "n2"), (3, "n3")):
         made = pod(f"p{number}", name, ip=f"10.0.0.{number}")
         meta = replace(made.metadata, owner_references=(owner,))
@@ -426,7 +438,7 @@ def test_an_update_that_says_something_keeps_its_own(changed: dict[str, Any]) ->
 )
 def test_what_is_no_review(body: bytes) -> None:
     """Bytes that are no review are told apart, and nothing is raised."""
-    assert read_request(body) is None
+    assert read_review(body) is None
 
 
 def test_the_response_allows_without_a_patch() -> None:

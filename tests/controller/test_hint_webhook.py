@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.heuristics.process import (
+    HeuristicLimits,
     IsolatedHeuristic,
-    Limits,
     close_heuristics,
     defer_heuristics,
 )
@@ -41,7 +41,7 @@ from keepclose.testing.certificates import Authority
 from keepclose.testing.controllers import CLOCK, World, world
 from keepclose.webhook.admission import View
 from keepclose.webhook.metrics import WebhookMetrics
-from keepclose.webhook.process import LEASE_NAME, WebhookProcess, serve_webhook
+from keepclose.webhook.process import WEBHOOK_LEASE_NAME, WebhookProcess, serve_webhook
 from keepclose.webhook.scope import HintView
 from keepclose.webhook.server import Webhook
 from keepclose.webhook.serving_certificates import ServingPair
@@ -284,8 +284,8 @@ async def test_a_heuristic_in_a_process_of_its_own_hints_slices() -> None:
                         f"example.dev/{name}", f"faulty_heuristics:{name}", limits=limits
                     )
                     for name, limits in {
-                        "stay": Limits(allocate_s=60.0),
-                        "spins": Limits(allocate_s=0.3),
+                        "stay": HeuristicLimits(allocate_s=60.0),
+                        "spins": HeuristicLimits(allocate_s=0.3),
                     }.items()
                 }
             ),
@@ -341,7 +341,9 @@ async def test_hints_stay_while_the_nodes_change_under_an_answer(
     value = "example.dev/Waits"
     hold = tmp_path / "hold"
     monkeypatch.setenv(HOLD_VARIABLE, str(hold))
-    heuristic = IsolatedHeuristic(value, "faulty_heuristics:waits", limits=Limits(allocate_s=600.0))
+    heuristic = IsolatedHeuristic(
+        value, "faulty_heuristics:waits", limits=HeuristicLimits(allocate_s=600.0)
+    )
     settings = replace(SETTINGS, plan=replace(SETTINGS.plan, heuristics={value: heuristic}))
     async with serving(tmp_path / "api", gates=parse_gates(GATES)) as api, world(api) as cluster:
         await add_cluster(cluster, {DISTRIBUTION: value})
@@ -603,7 +605,9 @@ async def _has_written(process: WebhookProcess) -> bool:
 
 async def _has_holder(cluster: World) -> bool:
     page = await cluster.client.list_all(LEASES, namespace="kube-system")
-    return any(one.metadata.name == LEASE_NAME and one.spec.holder_identity for one in page.items)
+    return any(
+        one.metadata.name == WEBHOOK_LEASE_NAME and one.spec.holder_identity for one in page.items
+    )
 
 
 class Hurried(SystemClock):

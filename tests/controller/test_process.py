@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, serve
+from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, serve_controller
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.requests import ENDPOINT_SLICES, LEASES
 from keepclose.reconcile.settings import ControllerSettings
@@ -29,7 +29,7 @@ async def test_the_leader_works_and_gives_its_lease_back(tmp_path: Path) -> None
         connection = load_settings(tmp_path / "controller.kubeconfig", env={})
         await cluster.add_service()
         task = asyncio.create_task(
-            serve(ControllerSettings(), connection, leader_elect=True, clock=CLOCK)
+            serve_controller(ControllerSettings(), connection, leader_elect=True, clock=CLOCK)
         )
         await slices_appear(cluster, "web")
         lease = await cluster.client.get(LEASES, LEASE_NAME, namespace=LEASE_NAMESPACE)

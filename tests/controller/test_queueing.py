@@ -23,7 +23,7 @@ from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATIO
 from keepclose.model.workload import Node, Pod
 from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.contention import Contention
-from keepclose.reconcile.node_changes import NodeChange, NodeView, depends_on_shares, node_change
+from keepclose.reconcile.node_changes import NodeChange, NodeFacts, depends_on_shares, node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy
@@ -43,7 +43,7 @@ class Desk:
         self.caches = Caches()
         self.queue: WorkQueue[NamespacedName] = WorkQueue(self.clock)
         self.tracker = SliceTracker()
-        self.nodes = NodeView(self.caches.nodes)
+        self.nodes = NodeFacts(self.caches.nodes)
         self.subscriptions = Subscriptions(
             self.caches,
             settings=settings,

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import ENDPOINTS
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
@@ -127,7 +127,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 async def _scrape(directory: Path) -> str:
     gates = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING)
     settings = replace(QUICK, plan=Settings(gates=gates), mirroring_max=2)
-    metrics = Metrics(max_endpoints=settings.plan.max_endpoints, max_per_subset=2)
+    metrics = ControllerMetrics(max_endpoints=settings.plan.max_endpoints, max_per_subset=2)
     async with serving(directory) as api, world(api) as cluster:
         for number in range(3):
             await cluster.add_node(f"n{number}", f"zone-{'abc'[number]}")

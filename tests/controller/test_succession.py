@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from keepclose.controller.writes import Operation, Succession
+from keepclose.controller.writes import SliceOperation, Succession
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.slices.packing import SlicePlan
 from keepclose.testing.builders import endpoint, endpoint_slice
@@ -37,11 +37,11 @@ def run(
         if number in failing:
             succession.note_failed()
             continue
-        if write.operation is Operation.DELETE:
+        if write.operation is SliceOperation.DELETE:
             del stored[name]
             succession.note_done(write, None)
         else:
-            if write.operation is Operation.UPDATE:
+            if write.operation is SliceOperation.UPDATE:
                 version = stored[name].metadata.resource_version
                 assert write.piece.metadata.resource_version == version
             meta = replace(write.piece.metadata, resource_version=f"v{number}")

@@ -16,17 +16,22 @@ from controllerprocess import controller_process
 from faultycluster import Desk, Fact, desk, facts
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, SEEK_PERIOD_S, serve
+from keepclose.controller.process import (
+    LEASE_NAME,
+    LEASE_NAMESPACE,
+    SEEK_PERIOD_S,
+    serve_controller,
+)
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost
 from keepclose.kube.requests import ENDPOINT_SLICES, PODS
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.endpointslice.types import EndpointHints
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
-from keepclose.reconcile.settings import COMPONENT, ControllerSettings
+from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service
@@ -189,7 +194,7 @@ class Candidate:
                 client,
                 SETTINGS,
                 clock=clock,
-                recorder=EventRecorder(client, component=COMPONENT, clock=clock),
+                recorder=EventRecorder(client, component=CONTROLLER_COMPONENT, clock=clock),
             )
             elector = LeaderElector(
                 client,
@@ -224,7 +229,7 @@ async def candidates(cluster: Desk) -> AsyncIterator[tuple[Candidate, Candidate]
         await cluster.clock.run_until(lambda: first.task.done() and second.task.done())
 
 
-def _is_lease(request: Request) -> bool:
+def _is_lease(request: ApiRequest) -> bool:
     return "/leases/" in request.path
 
 
@@ -352,7 +357,7 @@ async def test_a_clean_stop_hands_over_within_seconds(tmp_path: Path) -> None:
 
         def start() -> asyncio.Task[None]:
             return asyncio.create_task(
-                serve(ControllerSettings(), connection, leader_elect=True, clock=CLOCK)
+                serve_controller(ControllerSettings(), connection, leader_elect=True, clock=CLOCK)
             )
 
         first = start()

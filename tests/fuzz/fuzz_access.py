@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import msgspec
 from fuzzbounds import require
 
-from keepclose.apiserver.auth.users import MASTERS, Role, User, node_user, role_user
+from keepclose.apiserver.auth.users import MASTERS, RequestUser, UserRole, node_user, role_user
 from keepclose.apiserver.serving.guard import Guard, answer_review, answers_review
-from keepclose.apiserver.serving.messages import Request
+from keepclose.apiserver.serving.messages import HttpRequest
 from keepclose.apiserver.serving.options import parse_path, verb_of
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 
 _USERS = {
-    "admin-token": role_user(Role.ADMIN),
-    "viewer-token": role_user(Role.VIEWER),
+    "admin-token": role_user(UserRole.ADMIN),
+    "viewer-token": role_user(UserRole.VIEWER),
     "node-token": node_user("n1"),
 }
 _NAMES = (b"authorization", b"impersonate-user", b"impersonate-group", b"impersonate-uid")
@@ -23,7 +23,7 @@ _REVIEW = b"POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class _Tokens:
-    def find(self, token: str) -> User | None:
+    def find(self, token: str) -> RequestUser | None:
         """Return whose token it is."""
         return _USERS.get(token)
 
@@ -55,7 +55,7 @@ def check(data: bytes) -> None:
     lines = [*data.split(b"\n", 5), *[b""] * 6]
     method, _, path = lines[0].decode("latin-1").partition(" ")
     headers = {name: line for name, line in zip(_NAMES, lines[1:5], strict=False) if line}
-    request = Request(method, path, "", headers, lines[5])
+    request = HttpRequest(method, path, "", headers, lines[5])
     target = parse_path(path)
     verb = verb_of(method, target, watch=False) if target else None
     try:
@@ -68,5 +68,5 @@ def check(data: bytes) -> None:
             require(known is None or user == known, "a caller became another user")
         if answers_review(path):
             msgspec.json.decode(answer_review(request, user).body)
-    except Failure as failure:
+    except StatusError as failure:
         require(failure.code < 500, f"status {failure.code}")

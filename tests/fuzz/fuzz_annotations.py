@@ -9,7 +9,7 @@ import msgspec
 from fuzzbounds import require
 
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.resolution import resolve
+from keepclose.advise.resolution import resolve_services
 from keepclose.cli.render.resolve import resolved_document
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model import well_known
@@ -91,7 +91,7 @@ def check(data: bytes) -> None:
             Inventory.of((service, *_NODES, *_PODS)),
             Inventory.of((service, *_NODES, by_hand)),
         ):
-            (answer,) = resolve(inventory, settings=settings)
+            (answer,) = resolve_services(inventory, settings=settings)
             for reason in answer.reasons:
                 require(str(reason.message), "a reason without words")
             msgspec.json.encode(resolved_document((answer,)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fuzzbounds import require
 
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
-from keepclose.simulate.csv.rows import LARGEST, Flaw
+from keepclose.simulate.csv.rows import LARGEST, RowError
 
 
 def seeds() -> Iterator[bytes]:
@@ -25,7 +25,7 @@ def check(data: bytes) -> None:
     """Open the bytes as a file, in one part and in small ones."""
     whole = open_inputs(data)
     parts = open_inputs(data, chunk_bytes=7, kept_bytes=0)
-    if isinstance(whole, Flaw) or isinstance(parts, Flaw):
+    if isinstance(whole, RowError) or isinstance(parts, RowError):
         require(whole == parts, "the header reads differently in parts")
         return
     rows = _rows(whole), _rows(parts)

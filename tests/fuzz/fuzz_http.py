@@ -11,8 +11,8 @@ import msgspec
 from fuzzbounds import require
 
 from keepclose.apiserver.http.connection import Connection
-from keepclose.apiserver.http.server import Server
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.http.server import HttpsServer
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
 
 
 class _Transport:
@@ -84,12 +84,12 @@ async def _feed(pieces: list[bytes]) -> tuple[list[bytes], list[Any]]:
     """Return the statuses of all answers, and the requests that were answered."""
     seen: list[Any] = []
 
-    def answer(request: Request) -> Answer:
+    def answer(request: HttpRequest) -> HttpAnswer:
         seen.append((request.method, request.path, request.query, request.headers, request.body))
-        return Answer(200, b"{}")
+        return HttpAnswer(200, b"{}")
 
     transport = _Transport()
-    connection = Connection(Server(answer, context=None), "")
+    connection = Connection(HttpsServer(answer, context=None), "")
     connection.connection_made(cast("asyncio.BaseTransport", transport))
     for piece in pieces:
         connection.data_received(piece)

@@ -11,7 +11,7 @@ import msgspec
 import yaml
 from fuzzbounds import require
 
-from keepclose.advise.resolution import resolve
+from keepclose.advise.resolution import resolve_services
 from keepclose.cli.manifests.objects import load_manifests
 from keepclose.cli.render.resolve import print_services, resolved_document
 from keepclose.cli.render.screen import Screen
@@ -74,6 +74,6 @@ def _check(data: bytes) -> None:
     for problem in problems:
         require(str(problem), "a problem without a text")
     _warn_of_missing_kinds(inventory, "-")
-    answer = resolve(inventory, settings=_SETTINGS)
+    answer = resolve_services(inventory, settings=_SETTINGS)
     msgspec.json.encode(resolved_document(answer))
     print_services(Screen(file=io.StringIO()), answer, inventory.nodes)

@@ -19,7 +19,7 @@ from keepclose.apiserver.patch.json_patch import apply_json_patch, apply_merge_p
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.types import load_types
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 
 MUTATES_JSON = True
 _SERVICE = load_types(GATES)["io.k8s.api.core.v1.Service"]
@@ -61,7 +61,7 @@ def check(data: bytes) -> None:
             _check_json(document, patch)
         elif head == b"strategic" and isinstance(patch, dict):
             _check_strategic(document, patch)
-    except Failure:
+    except StatusError:
         pass
     require(msgspec.json.encode([document, patch]) == before, "the document or patch is changed")
 

@@ -10,10 +10,10 @@ from fuzzbounds import require
 from fuzzobjects import OBJECTS
 from fuzzserver import BY_NAME, TABLE, Bed
 
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
 from keepclose.apiserver.serving.options import parse_query
 from keepclose.apiserver.serving.reading import _make_token, _read_token
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 
 
 def seeds() -> Iterator[bytes]:
@@ -58,9 +58,9 @@ def check(data: bytes) -> None:
     for name in ("services", "pods"):
         bed.create(BY_NAME[name], msgspec.json.encode(OBJECTS[name]))
     for accept in (b"application/json", TABLE.encode(), b"application/yaml"):
-        request = Request(method, path, query, {b"accept": accept, b"user-agent": b"f"})
+        request = HttpRequest(method, path, query, {b"accept": accept, b"user-agent": b"f"})
         answer = bed.handle(request)
-        if isinstance(answer, Answer):
+        if isinstance(answer, HttpAnswer):
             known = answer.status < 500 or answer.status in (501, 504)
             require(known, f"status {answer.status}: {answer.body[:300]!r}")
         else:
@@ -68,7 +68,7 @@ def check(data: bytes) -> None:
     try:
         token = parse_query(query).get("continue", "")
         version, (namespace, after) = _read_token(token)
-    except Failure:
+    except StatusError:
         return
     again = _read_token(_make_token(version, namespace, after))
     require(again == (version, (namespace, after)), "a token reads differently when made again")

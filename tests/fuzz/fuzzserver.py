@@ -15,17 +15,17 @@ import structlog
 from fuzzbounds import RuleBroken, require
 
 from keepclose.apiserver.assembly import NAMESPACES
-from keepclose.apiserver.auth.users import MASTERS, User
+from keepclose.apiserver.auth.users import MASTERS, RequestUser
 from keepclose.apiserver.registry.registry import AllocationSettings, strategies
 from keepclose.apiserver.resources import RESOURCES, Resource
 from keepclose.apiserver.schema.types import load_types
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
-from keepclose.apiserver.serving.fair_queue import Workers
-from keepclose.apiserver.serving.messages import Answer, Pending, Request, Stream
+from keepclose.apiserver.serving.fair_queue import RequestThreads
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Pending, Stream
 from keepclose.apiserver.serving.operations import Operations
-from keepclose.apiserver.serving.options import Target, WriteOptions
-from keepclose.apiserver.serving.writing import Writer
+from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
+from keepclose.apiserver.serving.writing import ObjectWriter
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.gates import FeatureGates, Gate
 
@@ -40,22 +40,22 @@ BY_NAME: Final = {resource.qualified: resource for resource in RESOURCES}
 
 
 class _Admitting:
-    def admit(self, request: Request, verb: str, target: Target | None) -> User:
+    def admit(self, request: HttpRequest, verb: str, target: RequestTarget | None) -> RequestUser:
         """Admit every request."""
         del verb, target
         return self.user_of(request)
 
-    def user_of(self, request: Request) -> User:
+    def user_of(self, request: HttpRequest) -> RequestUser:
         """Return an administrator."""
         del request
-        return User("admin", (MASTERS,))
+        return RequestUser("admin", (MASTERS,))
 
 
 class _Uncounted:
-    def count(self, verb: str, target: Target | None, code: int, seconds: float) -> None:
+    def count(self, verb: str, target: RequestTarget | None, code: int, seconds: float) -> None:
         """Count nothing."""
 
-    def watch_started(self, target: Target) -> Callable[[], None]:
+    def watch_started(self, target: RequestTarget) -> Callable[[], None]:
         """Count nothing."""
         del target
         return lambda: None
@@ -69,12 +69,12 @@ class Bed:
         _raise_logged_faults()
         self.store = Store.open(None, clock=lambda: 1e9)
         kinds = strategies(AllocationSettings(seed=1))
-        self.writer = Writer(self.store, kinds, load_types(GATES), GATES)
+        self.writer = ObjectWriter(self.store, kinds, load_types(GATES), GATES)
         operations = Operations(self.writer, Deleter(self.store, kinds))
         self.application = Application(self.store, operations, _Admitting(), _Uncounted(), {})
         for name in NAMESPACES[:1]:
             new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            target = Target(BY_NAME["namespaces"])
+            target = RequestTarget(BY_NAME["namespaces"])
             self.writer.create(target, new, WriteOptions(), manager="fuzz")
 
     def ask(
@@ -85,7 +85,7 @@ class Bed:
         *,
         media_type: str = "application/json",
         accept: str = "application/json",
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Return the answer to a request, which must be one that clients are promised."""
         path, _, query = path.partition("?")
         headers = {
@@ -93,9 +93,9 @@ class Bed:
             b"accept": accept.encode(),
             b"user-agent": b"fuzz/1",
         }
-        answer = self.handle(Request(method, path, query, headers, body))
-        require(isinstance(answer, Answer), f"a stream for {method} {path}")
-        if not isinstance(answer, Answer):
+        answer = self.handle(HttpRequest(method, path, query, headers, body))
+        require(isinstance(answer, HttpAnswer), f"a stream for {method} {path}")
+        if not isinstance(answer, HttpAnswer):
             raise RuleBroken("a stream")
         if answer.status >= 300:
             status = msgspec.json.decode(answer.body)
@@ -107,20 +107,20 @@ class Bed:
             require(b"\n" not in name + value and b"\r" not in value, "a header has two lines")
         return answer
 
-    def handle(self, request: Request) -> Answer | Stream:
+    def handle(self, request: HttpRequest) -> HttpAnswer | Stream:
         """Return what the server answers, also where it works beside the event loop."""
         answer = self.application.handle(request)
         return asyncio.run(self._finish(answer)) if isinstance(answer, Pending) else answer
 
-    async def _finish(self, pending: Pending) -> Answer | Stream:
+    async def _finish(self, pending: Pending) -> HttpAnswer | Stream:
         try:
             return await pending.begin()
         finally:
             # NB: the threads would outlive the input.
             self.application.workers.close()
-            self.application.workers = Workers()
+            self.application.workers = RequestThreads()
 
-    def create(self, resource: Resource, body: bytes, **how: Any) -> Answer:
+    def create(self, resource: Resource, body: bytes, **how: Any) -> HttpAnswer:
         """Create an object."""
         query = how.pop("query", "")
         return self.ask("POST", f"{collection_path(resource)}{query}", body, **how)

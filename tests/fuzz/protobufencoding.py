@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepclose.apiserver.schema.protobuf import Field, load_messages
+from keepclose.apiserver.schema.protobuf import MessageField, load_messages
 
 JsonObject = dict[str, Any]
 
@@ -26,7 +26,7 @@ def encode_message(value: JsonObject, message: str) -> bytes:
     return b"".join(parts)
 
 
-def _field(field: Field, value: Any) -> bytes:
+def _field(field: MessageField, value: Any) -> bytes:
     if field.map:
         return b"".join(
             _bytes(field.number, _text(1, key) + _value(2, field.type, member))

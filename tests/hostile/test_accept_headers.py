@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from keepclose.apiserver.http.request_parser import MAX_HEAD_BYTES
-from keepclose.apiserver.serving.negotiation import Form, Shape, read_accept
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.serving.negotiation import ResponseForm, ResponseShape, read_accept
+from keepclose.apiserver.status_errors import StatusError
 
 # To read parts in full takes seven times what is measured here.
 MOST_TIMES = 4.0
@@ -32,7 +32,7 @@ def test_parts_that_are_not_served_are_passed_over(part: str) -> None:
     header = part * (MAX_HEAD_BYTES // len(part))
 
     def read() -> None:
-        with contextlib.suppress(Failure):
+        with contextlib.suppress(StatusError):
             read_accept(header)
 
     def walk() -> int:
@@ -46,4 +46,4 @@ def test_the_first_part_that_is_served_counts() -> None:
     header = ",".join(
         ["text/html;q=0.9"] * 1_000 + ["application/json;as=Table;v=v1;g=meta.k8s.io"]
     )
-    assert read_accept(header) == Form(Shape.TABLE)
+    assert read_accept(header) == ResponseForm(ResponseShape.TABLE)

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from keepclose.apiserver.storage.errors import DamagedError, StorageError
 from keepclose.apiserver.storage.recovery import VERSION_GAP
-from keepclose.apiserver.storage.store import Ahead, Compacted, Store
+from keepclose.apiserver.storage.store import Ahead, RevisionCompacted, Store
 
 FLIPS: Final = int(os.environ.get("KEEPCLOSE_FLIPS", "200"))
 DB, WAL, SHM, MARK = "store.db", "store.db-wal", "store.db-shm", "store.db-mark"
@@ -208,16 +208,16 @@ def test_recovery_keeps_the_damaged_files_and_never_repeats_a_version(
     assert store.count("pods") > 10
     for name in (*STORES, "services"):
         for version in (newest, crashed.version):
-            with pytest.raises(Compacted):
+            with pytest.raises(RevisionCompacted):
                 store.subscribe(name, since=version)
-            with pytest.raises(Compacted):
+            with pytest.raises(RevisionCompacted):
                 store.entries_at(name, version)
     assert store.version == crashed.version + VERSION_GAP
     assert store.create("pods", make("new", "text")).version == crashed.version + VERSION_GAP + 1
     store.close()
     store = Store.open(directory)
     assert store.get("pods", "default", "new") is not None
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         store.subscribe("services", since=crashed.version)
     with pytest.raises(Ahead):
         store.subscribe("services", since=store.version + 1)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
-from keepclose.apiserver.auth.certificates import Authority
-from keepclose.apiserver.controllers.pod_reaper import PODS, Graces
+from keepclose.apiserver.auth.certificates import CertificateAuthority
+from keepclose.apiserver.controllers.pod_reaper import POD_STORE, Graces
 from keepclose.apiserver.storage.store import Store
 from keepclose.system.private_files import BrokenFileError
 from keepclose.testing.api_server import serving
@@ -32,14 +32,14 @@ def contents(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("ahead", [600.0, DAY, 3650 * DAY])
 def test_a_server_certificate_of_the_future_is_renewed(tmp_path: Path, ahead: float) -> None:
     """One that was made while the clock was ahead is replaced as soon as the clock is right."""
-    Authority(tmp_path, now=NOW).keep_server_certificate()
+    CertificateAuthority(tmp_path, now=NOW).keep_server_certificate()
     for name in ("server.crt", "server.key"):
         (tmp_path / name).unlink()
-    early = Authority(tmp_path, now=NOW)
+    early = CertificateAuthority(tmp_path, now=NOW)
     early._now += dt.timedelta(seconds=ahead)
     early.keep_server_certificate()
     before = contents(tmp_path)
-    authority = Authority(tmp_path, now=NOW)
+    authority = CertificateAuthority(tmp_path, now=NOW)
     assert authority.keep_server_certificate() is True
     after = contents(tmp_path)
     assert {name for name in after if after[name] != before[name]} == {"server.crt", "server.key"}
@@ -49,16 +49,16 @@ def test_a_server_certificate_of_the_future_is_renewed(tmp_path: Path, ahead: fl
 
 def test_a_small_step_back_renews_nothing(tmp_path: Path) -> None:
     """Certificates hold from five minutes before they were made: clocks differ a little."""
-    Authority(tmp_path, now=NOW).keep_server_certificate()
-    assert Authority(tmp_path, now=NOW - 240).keep_server_certificate() is False
+    CertificateAuthority(tmp_path, now=NOW).keep_server_certificate()
+    assert CertificateAuthority(tmp_path, now=NOW - 240).keep_server_certificate() is False
 
 
 def test_an_authority_of_the_future_is_named(tmp_path: Path) -> None:
     """Clients hold it, and the clock may be wrong now, so it is kept and the way out is said."""
-    Authority(tmp_path, now=NOW + 400 * DAY).keep_server_certificate()
+    CertificateAuthority(tmp_path, now=NOW + 400 * DAY).keep_server_certificate()
     before = contents(tmp_path)
     with pytest.raises(BrokenFileError) as caught:
-        Authority(tmp_path, now=NOW)
+        CertificateAuthority(tmp_path, now=NOW)
     assert str(caught.value) == (
         f"{tmp_path}/ca.crt: is valid only from 2024-12-18 22:08 UTC, and this machine's clock "
         f"says 2023-11-14 22:13; set the clock, or remove {tmp_path} to make all certificates again"
@@ -68,16 +68,16 @@ def test_an_authority_of_the_future_is_named(tmp_path: Path) -> None:
 
 def test_a_server_says_that_the_clock_is_wrong(tmp_path: Path) -> None:
     """The start of a server ends with that sentence."""
-    Authority(tmp_path / "data" / "pki", now=time.time() + 400 * DAY)
+    CertificateAuthority(tmp_path / "data" / "pki", now=time.time() + 400 * DAY)
     with pytest.raises(StartError, match="set the clock, or remove"):
         ApiServer(ServerSettings(data_dir=tmp_path / "data", port=0))
 
 
 def test_an_expired_authority_is_made_again(tmp_path: Path) -> None:
     """No client can use it, so a new one signs a new server certificate."""
-    Authority(tmp_path, now=NOW - 4000 * DAY).keep_server_certificate()
+    CertificateAuthority(tmp_path, now=NOW - 4000 * DAY).keep_server_certificate()
     before = contents(tmp_path)
-    assert Authority(tmp_path, now=NOW).keep_server_certificate() is True
+    assert CertificateAuthority(tmp_path, now=NOW).keep_server_certificate() is True
     after = contents(tmp_path)
     assert all(after[name] != before[name] for name in after)
 
@@ -85,7 +85,7 @@ def test_an_expired_authority_is_made_again(tmp_path: Path) -> None:
 async def test_a_client_trusts_the_renewed_certificate(tmp_path: Path) -> None:
     """A server whose certificate was of the future answers a client that checks it."""
     pki = tmp_path / "data" / "pki"
-    early = Authority(pki, now=time.time())
+    early = CertificateAuthority(pki, now=time.time())
     early._now += dt.timedelta(days=400)
     early.keep_server_certificate()
     async with serving(tmp_path / "data") as api:
@@ -157,7 +157,7 @@ class Ending:
             "deletionTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}",
             "deletionGracePeriodSeconds": grace,
         }
-        self.graces.note(self.store.create(PODS, raw("Pod", name, metadata=metadata)))
+        self.graces.note(self.store.create(POD_STORE, raw("Pod", name, metadata=metadata)))
 
 
 def test_a_clock_set_back_holds_no_pod() -> None:

@@ -32,8 +32,8 @@ from rawclients import (
 from keepclose.apiserver.http import connection
 from keepclose.apiserver.http import server as serving_server
 from keepclose.apiserver.http.connection_table import ConnectionTable
-from keepclose.apiserver.http.server import Server
-from keepclose.apiserver.serving.messages import Answer, ConnectionLimits, Request
+from keepclose.apiserver.http.server import HttpsServer
+from keepclose.apiserver.serving.messages import ConnectionLimits, HttpAnswer, HttpRequest
 from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 
 NAMESPACES: Final = "/api/v1/namespaces"
@@ -187,7 +187,7 @@ def test_sigterm_ends_the_server_whatever_is_connected(server: Embedded, kind: s
                     connection.sendall(b"\x16\x03\x01\x02\x00\x01")
         started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 2 * serving_server.STOP_SECONDS
+        assert time.monotonic() - started < 2 * serving_server.SERVER_STOP_SECONDS
 
 
 def test_sigterm_ends_the_server_under_a_flood(server: Embedded) -> None:
@@ -200,7 +200,7 @@ def test_sigterm_ends_the_server_under_a_flood(server: Embedded) -> None:
         server.process.send_signal(signal.SIGTERM)
         started = time.monotonic()
         while server.process.poll() is None:
-            assert time.monotonic() - started < 4 * serving_server.STOP_SECONDS
+            assert time.monotonic() - started < 4 * serving_server.SERVER_STOP_SECONDS
             for connection in flooding:
                 with contextlib.suppress(OSError):
                     connection.send(flood)
@@ -219,8 +219,8 @@ def test_idle_connections_are_small(tmp_path: Path) -> None:
             assert resident_bytes(server) - before < 100 * MEBIBYTE
 
 
-def _answer(request: Request) -> Answer:
-    return Answer(200, request.path.encode())
+def _answer(request: HttpRequest) -> HttpAnswer:
+    return HttpAnswer(200, request.path.encode())
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ async def test_clients_that_take_too_long_are_closed(
     monkeypatch: pytest.MonkeyPatch, constant: str, sent: bytes, want: bytes
 ) -> None:
     """Every step of a client has its time; afterwards the connection is closed."""
-    server = Server(_answer, context=None)
+    server = HttpsServer(_answer, context=None)
     port = await server.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)

@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.simulate.csv.files import MOST_ZONES
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
-from keepclose.simulate.csv.rows import Flaw
+from keepclose.simulate.csv.rows import RowError
 
 
 def _wide_file(zones: int, *, rows: int = 0, empty_lines: int = 0) -> bytes:
@@ -20,7 +20,7 @@ def _wide_file(zones: int, *, rows: int = 0, empty_lines: int = 0) -> bytes:
 
 def _open(file: bytes) -> CsvInputs:
     inputs = open_inputs(file)
-    assert not isinstance(inputs, Flaw)
+    assert not isinstance(inputs, RowError)
     return inputs
 
 
@@ -30,7 +30,7 @@ def test_a_header_of_many_zones_takes_time_as_it_is_long() -> None:
     def cost(zones: int) -> float:
         file = _wide_file(zones)
         started = time.process_time()
-        assert isinstance(open_inputs(file), Flaw)
+        assert isinstance(open_inputs(file), RowError)
         return time.process_time() - started
 
     few = min(cost(10_000) for _ in range(3))

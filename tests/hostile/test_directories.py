@@ -15,7 +15,7 @@ import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.credentials import Tokens
-from keepclose.lab.cluster.control import CallError, call
+from keepclose.lab.cluster.control import CallError, call_lab
 from keepclose.lab.cluster.data_dir import ClusterState, Home, HomeError, claim_home, is_held
 from keepclose.system.private_files import (
     BrokenFileError,
@@ -125,7 +125,7 @@ def test_a_planted_control_socket_is_not_asked(common: Path) -> None:
         listener.bind(str(foreign / "lab.sock"))
         listener.listen()
         with pytest.raises(CallError, match="belongs to another user") as caught:
-            call(foreign, "status", {})
+            call_lab(foreign, "status", {})
         assert caught.value.code == 5
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -142,7 +142,7 @@ def test_a_planted_control_socket_is_not_asked(common: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         with pytest.raises(CallError, match="belongs to another user"):
-            call(ours, "status", {})
+            call_lab(ours, "status", {})
         assert process.stdout.readline() == b"b''\n"
 
 

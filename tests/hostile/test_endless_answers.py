@@ -18,11 +18,11 @@ from keepclose.cli.main import app
 from keepclose.kube import client as kube_client
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.connection import ConnectionSettings, User, connect
+from keepclose.kube.connection import ConnectionSettings, ConnectionUser, connect
 from keepclose.kube.errors import BrokenStream
 from keepclose.kube.requests import NODES
 from keepclose.kube.transport import aiohttp_transport
-from keepclose.kube.transport.aiohttp_transport import Server
+from keepclose.kube.transport.aiohttp_transport import ServerAddress
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.watch import stream
 
@@ -38,7 +38,9 @@ async def asking(handler: Handler) -> AsyncIterator[Client]:
     runner = web.AppRunner(application, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    settings = ConnectionSettings(Server(f"http://127.0.0.1:{runner.addresses[0][1]}"), User())
+    settings = ConnectionSettings(
+        ServerAddress(f"http://127.0.0.1:{runner.addresses[0][1]}"), ConnectionUser()
+    )
     retries = Retries(max_elapsed=0)
     try:
         async with connect(settings, clock=SystemClock(), retries=retries) as client:

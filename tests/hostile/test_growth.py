@@ -20,15 +20,14 @@ from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.registry.registry import strategies
 from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
 from keepclose.apiserver.schema.findings import MAX_FINDINGS
-from keepclose.apiserver.schema.types import Form as TypeForm
-from keepclose.apiserver.schema.types import Type, load_types
+from keepclose.apiserver.schema.types import Type, TypeForm, load_types
 from keepclose.apiserver.serving import request_bodies
-from keepclose.apiserver.serving.negotiation import Form, Shape, render_entry
+from keepclose.apiserver.serving.negotiation import ResponseForm, ResponseShape, render_entry
 from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
-from keepclose.apiserver.serving.options import Target, WriteOptions
+from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
 from keepclose.apiserver.serving.responses import answer_failure, warning_headers
-from keepclose.apiserver.serving.writing import Writer
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.serving.writing import ObjectWriter
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.gates import FeatureGates
 
@@ -185,20 +184,20 @@ class Door:
     def __init__(self, resource: Resource) -> None:
         """Serve one kind from an empty store."""
         self.store = Store.open(None)
-        self.writer = Writer(self.store, strategies(), TYPES, GATES)
+        self.writer = ObjectWriter(self.store, strategies(), TYPES, GATES)
         self.resource = resource
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
-        self.writer.create(Target(BY_KIND["v1", "Namespace"]), namespace, ONCE, manager="m")
+        self.writer.create(RequestTarget(BY_KIND["v1", "Namespace"]), namespace, ONCE, manager="m")
         self.namespace = "default" if resource.namespaced else ""
         self.shape = TYPES[resource.definition]
 
-    def target(self, name: str = "web", subresource: str = "") -> Target:
+    def target(self, name: str = "web", subresource: str = "") -> RequestTarget:
         """Return the target of a request."""
-        return Target(self.resource, self.namespace, name, subresource)
+        return RequestTarget(self.resource, self.namespace, name, subresource)
 
     def read(self, sent: JsonObject) -> JsonObject:
         """Return what a body holds, with all that is said about it."""
-        new, warnings = request_bodies.read_object(
+        new, warnings = request_bodies.read_body_object(
             msgspec.json.encode(sent), "application/json", self.resource, self.shape, validation=""
         )
         warning_headers(warnings + drop_duplicate_owners(new["metadata"]))
@@ -244,7 +243,7 @@ class Door:
         del sent
         entry = self.store.get(self.resource.store, self.namespace, "web")
         if entry is not None:
-            render_entry(self.resource, entry, Form(Shape.TABLE))
+            render_entry(self.resource, entry, ResponseForm(ResponseShape.TABLE))
 
 
 STEPS: tuple[Callable[[Door, JsonObject], None], ...] = (
@@ -268,7 +267,7 @@ def measure(place: Place, count: int, *, distinct: bool) -> dict[str, float]:
         begun = time.process_time()
         try:
             step(door, given)
-        except Failure as failure:
+        except StatusError as failure:
             answer_failure(failure)
         costs[step.__name__] = time.process_time() - begun
     door.store.close()
@@ -322,7 +321,7 @@ def test_unknown_fields_grow_linearly(depth: str) -> None:
             sent = {"metadata": {"name": "web", "ownerReferences": references}}
         body = msgspec.json.encode(sent)
         begun = time.process_time()
-        _, warnings = request_bodies.read_object(
+        _, warnings = request_bodies.read_body_object(
             body, "application/json", config_maps, door.shape, validation="Warn"
         )
         assert len(warnings) == MAX_FINDINGS

@@ -10,7 +10,7 @@ import pytest
 
 from keepclose.apiserver.storage import history, store
 from keepclose.apiserver.storage.history import Overflow
-from keepclose.apiserver.storage.store import Compacted, Store
+from keepclose.apiserver.storage.store import RevisionCompacted, Store
 
 MIB: Final = 1 << 20
 
@@ -41,7 +41,7 @@ def test_repeated_large_updates_stay_within_the_bytes(tmp_path: Path) -> None:
         largest = max(largest, bytes_on_disk(tmp_path))
     # History, a step of compaction, the object itself, and the write-ahead log.
     assert largest < (8 + 4 + 1 + 16) * MIB
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         opened.subscribe("pods", since=first)
     assert len(opened.subscribe("pods", since=opened.oldest_of("pods")).take()) == 7
     opened.close()
@@ -61,7 +61,7 @@ def test_small_histories_outlive_a_large_one(monkeypatch: pytest.MonkeyPatch) ->
         opened.update("pods", make("p", MIB))
         assert opened.history_bytes <= 6 * MIB
     assert len(opened.subscribe("services", since=1).take()) == 1
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         opened.subscribe("pods", since=2)
 
 

@@ -14,7 +14,7 @@ from keepclose.apiserver.registry.deletion import DeleteOptions, Propagation
 from keepclose.apiserver.registry.registry import strategies
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Asked, Deleter
-from keepclose.apiserver.serving.options import Target
+from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.storage.errors import Missing
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import Served, serving
@@ -109,7 +109,7 @@ class Bed:
 
     def delete(self, name: str, propagation: Propagation) -> None:
         """Delete a ConfigMap as a client does."""
-        target = Target(BY_KIND["v1", "ConfigMap"], "shop", name)
+        target = RequestTarget(BY_KIND["v1", "ConfigMap"], "shop", name)
         self.deleter.delete(target, Asked(DeleteOptions(propagation_policy=propagation)))
 
     def settle(self) -> None:

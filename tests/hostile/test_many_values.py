@@ -13,7 +13,7 @@ import pytest
 from keepclose.apiserver.schema.protobuf import decode_protobuf
 from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.serving.application import MANY_VALUES
-from keepclose.apiserver.serving.fair_queue import Turns, Workers
+from keepclose.apiserver.serving.fair_queue import RequestThreads, Turns
 from keepclose.model.json_values import VALUES_MAX, JsonValuesError, decode_json
 from keepclose.testing.api_server import Served, serving
 
@@ -112,14 +112,14 @@ async def test_bodies_of_many_values_are_read_beside_the_loop(
 ) -> None:
     """What they cost goes by their values, and not by their bytes alone."""
     ran: list[str] = []
-    run = Workers.run
+    run = RequestThreads.run
 
     @functools.wraps(run)
-    async def note(self: Workers, identity: str, *args: Any, **how: Any) -> Any:
+    async def note(self: RequestThreads, identity: str, *args: Any, **how: Any) -> Any:
         ran.append(identity)
         return await run(self, identity, *args, **how)
 
-    monkeypatch.setattr(Workers, "run", note)
+    monkeypatch.setattr(RequestThreads, "run", note)
     small = await api.call("POST", path, b"{}", token=api.token_of("node-n1"))
     assert small.status in (400, 403, 422)
     assert ran == []
@@ -134,9 +134,9 @@ async def test_what_has_grown_in_a_queue_is_answered_beside_the_loop(
     """A request that was small when it came may be about a large object at its turn."""
     await api.create(NODES, {"metadata": {"name": "n1"}})
     ran: list[str] = []
-    run_beside = Workers.run
+    run_beside = RequestThreads.run
 
-    async def note(self: Workers, identity: str, *args: Any, **how: Any) -> Any:
+    async def note(self: RequestThreads, identity: str, *args: Any, **how: Any) -> Any:
         ran.append(identity)
         return await run_beside(self, identity, *args, **how)
 
@@ -148,7 +148,7 @@ async def test_what_has_grown_in_a_queue_is_answered_beside_the_loop(
         ran.clear()
         return work()
 
-    monkeypatch.setattr(Workers, "run", note)
+    monkeypatch.setattr(RequestThreads, "run", note)
     monkeypatch.setattr(Turns, "must_wait", lambda *_: True)
     monkeypatch.setattr(Turns, "run", grow)
     reply = await api.call(

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from keepclose.apiserver.auth.certificates import Authority
+from keepclose.apiserver.auth.certificates import CertificateAuthority
 from keepclose.apiserver.auth.credentials import Tokens
-from keepclose.apiserver.auth.users import Role
+from keepclose.apiserver.auth.users import UserRole
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_a_token_that_vanished_is_told(tmp_path: Path, role: Role) -> None:
+@pytest.mark.parametrize("role", list(UserRole))
+def test_a_token_that_vanished_is_told(tmp_path: Path, role: UserRole) -> None:
     """Whoever holds the token before is refused from now on, and the log says why."""
     with capture_logs() as first:
         before = Tokens(tmp_path).of_role(role)
@@ -28,11 +28,11 @@ def test_a_token_that_vanished_is_told(tmp_path: Path, role: Role) -> None:
 def test_a_certificate_authority_that_vanished_is_told(tmp_path: Path) -> None:
     """A new one, which no kubeconfig elsewhere knows, is not made silently."""
     with capture_logs() as first:
-        Authority(tmp_path, now=time.time()).keep_server_certificate()
-        Authority(tmp_path, now=time.time())
+        CertificateAuthority(tmp_path, now=time.time()).keep_server_certificate()
+        CertificateAuthority(tmp_path, now=time.time())
     (tmp_path / "ca.crt").unlink()
     with capture_logs() as logs:
-        Authority(tmp_path, now=time.time())
+        CertificateAuthority(tmp_path, now=time.time())
     assert first == []
     assert [(one["log_level"], one["file"]) for one in logs] == [
         ("warning", str(tmp_path / "ca.crt"))
@@ -41,9 +41,9 @@ def test_a_certificate_authority_that_vanished_is_told(tmp_path: Path) -> None:
 
 def test_a_certificate_authority_that_ends_is_told(tmp_path: Path) -> None:
     """Also where only the clock says so: what clients hold is of no use from then on."""
-    Authority(tmp_path, now=time.time())
+    CertificateAuthority(tmp_path, now=time.time())
     with capture_logs() as logs:
-        Authority(tmp_path, now=time.time() + 20 * 366 * 86400)
+        CertificateAuthority(tmp_path, now=time.time() + 20 * 366 * 86400)
     assert [(one["log_level"], one["file"]) for one in logs] == [
         ("warning", str(tmp_path / "ca.crt"))
     ]

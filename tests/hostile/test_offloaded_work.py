@@ -17,11 +17,11 @@ from keepclose.apiserver.serving.fair_queue import (
     SHARE_SECONDS,
     TURN_SECONDS,
     Abandoned,
+    RequestThreads,
     Turns,
-    Workers,
     collect_cycles,
 )
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.attackers import Attacker, Target
 from keepclose.testing.attacks import Tree
@@ -34,7 +34,9 @@ def _burn(seconds: float) -> None:
         pass
 
 
-async def _started(workers: Workers, hold: threading.Event, identity: str) -> asyncio.Task[bool]:
+async def _started(
+    workers: RequestThreads, hold: threading.Event, identity: str
+) -> asyncio.Task[bool]:
     """Have the identity hold a thread until the event is set."""
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -51,7 +53,7 @@ async def _started(workers: Workers, hold: threading.Event, identity: str) -> as
 
 async def test_the_identity_that_used_least_goes_first() -> None:
     """A node that has used much CPU time waits behind a controller that comes later."""
-    workers = Workers(threads=1)
+    workers = RequestThreads(threads=1)
     order: list[str] = []
     try:
         await workers.run("node", lambda: _burn(0.05))
@@ -72,7 +74,7 @@ async def test_the_identity_that_used_least_goes_first() -> None:
 
 async def test_an_identity_runs_one_thing_at_a_time() -> None:
     """A second piece of work of one identity waits although a thread is free."""
-    workers = Workers(threads=2)
+    workers = RequestThreads(threads=2)
     hold = threading.Event()
     try:
         first = await _started(workers, hold, "node")
@@ -91,13 +93,13 @@ async def test_an_identity_runs_one_thing_at_a_time() -> None:
 
 async def test_a_full_queue_answers_429_and_exempts_administrators() -> None:
     """Beyond the bound an identity is asked to try later; an administrator's work is queued."""
-    workers = Workers(threads=1, most_queued=2)
+    workers = RequestThreads(threads=1, most_queued=2)
     hold = threading.Event()
     try:
         first = await _started(workers, hold, "node")
         queued = [asyncio.ensure_future(workers.run("node", int)) for _ in range(2)]
         await asyncio.sleep(0)
-        with pytest.raises(Failure) as refused:
+        with pytest.raises(StatusError) as refused:
             await workers.run("node", int)
         assert (refused.value.code, refused.value.retry_after) == (429, 1)
         admin = asyncio.ensure_future(workers.run("node", lambda: "admin", exempt=True))
@@ -112,7 +114,7 @@ async def test_a_full_queue_answers_429_and_exempts_administrators() -> None:
 
 async def test_work_that_waits_for_the_loop_ends_when_the_workers_are_closed() -> None:
     """A step that the loop has not taken yet is given up, and so is all that comes after."""
-    workers = Workers(threads=1)
+    workers = RequestThreads(threads=1)
     hold = threading.Event()
     outcome: list[str] = []
     ended = threading.Event()
@@ -167,7 +169,7 @@ async def test_a_full_queue_of_small_requests_answers_429() -> None:
     tasks = [asyncio.ensure_future(turns.run("node", lambda: "x")) for _ in range(3)]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert outcomes[:2] == ["x", "x"]
-    assert isinstance(outcomes[2], Failure)
+    assert isinstance(outcomes[2], StatusError)
     assert outcomes[2].code == 429
 
 
@@ -211,7 +213,7 @@ def _collections() -> Iterator[asyncio.Event]:
 
 async def test_all_objects_are_looked_at_when_no_work_is_under_way() -> None:
     """A large request is not stopped by a collection that has to go through all it made."""
-    workers = Workers(threads=1)
+    workers = RequestThreads(threads=1)
     hold = threading.Event()
     holder = await _started(workers, hold, "node")
     with _collections() as collected:
@@ -231,7 +233,7 @@ async def test_all_objects_are_looked_at_when_no_work_is_under_way() -> None:
 
 async def test_work_without_end_keeps_no_garbage_for_ever() -> None:
     """After a while all objects are looked at whatever is under way."""
-    workers = Workers(threads=1)
+    workers = RequestThreads(threads=1)
     hold = threading.Event()
     holder = await _started(workers, hold, "node")
     with _collections() as collected:

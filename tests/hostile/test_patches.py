@@ -18,7 +18,7 @@ from keepclose.apiserver.patch.json_patch import (
 )
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.schema.types import load_types
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.gates import FeatureGates
 
 JsonObject = dict[str, Any]
@@ -33,10 +33,10 @@ def patched(document: JsonObject, *operations: JsonObject) -> JsonObject:
     return apply_json_patch(document, msgspec.json.encode(operations))
 
 
-def refused(call: Callable[[], object]) -> Failure:
+def refused(call: Callable[[], object]) -> StatusError:
     """Return the Failure of a call that must be refused, and within a bound of CPU."""
     begun = time.process_time()
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         call()
     assert time.process_time() - begun < CPU_SECONDS
     return caught.value

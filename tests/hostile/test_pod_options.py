@@ -7,7 +7,12 @@ import math
 import pytest
 
 from keepclose.lab.kubelet.container_modes import ports_of, pre_stop_seconds, seconds_until_ready
-from keepclose.lab.kubelet.pod_specs import Command, ContainerSpec, Hook, Lifecycle
+from keepclose.lab.kubelet.pod_specs import (
+    ContainerCommand,
+    ContainerSpec,
+    Lifecycle,
+    LifecycleHook,
+)
 
 
 @pytest.mark.parametrize("digits", [6, 400, 5000])
@@ -33,6 +38,6 @@ def test_a_start_of_no_number_of_seconds_is_at_once() -> None:
 
 def test_a_hook_that_sleeps_for_ever_has_an_end() -> None:
     """A preStop hook of endless sleep ends at a time that a clock reaches."""
-    hook = Hook(exec=Command(command=("sh", "-c", f"sleep {'9' * 400}")))
+    hook = LifecycleHook(exec=ContainerCommand(command=("sh", "-c", f"sleep {'9' * 400}")))
     container = ContainerSpec(name="c", lifecycle=Lifecycle(pre_stop=hook))
     assert math.isfinite(pre_stop_seconds(container))

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from keepclose.kube.requests import NODES
-from keepclose.lab.cluster.programs import Layout
+from keepclose.lab.cluster.programs import ClusterLayout
 from keepclose.lab.workloads import replicasets
 from keepclose.lab.workloads.daemonsets import BURST_PODS, plan_daemon_set
-from keepclose.lab.workloads.pods import PodStatus, WorkloadPod
+from keepclose.lab.workloads.pods import WorkloadPod, WorkloadPodStatus
 from keepclose.lab.workloads.replicasets import BURST_REPLICAS, plan_replica_set
 from keepclose.lab.workloads.rolling_update import (
     MOST_REPLICAS,
     deployment_bounds,
     resolve_share,
-    share_out,
+    spread_proportionally,
 )
 from keepclose.lab.workloads.types import (
     DEPLOYMENTS,
@@ -29,7 +29,7 @@ from keepclose.lab.workloads.types import (
     ReplicaSet,
     ReplicaSetSpec,
     RollingUpdate,
-    Strategy,
+    RolloutStrategy,
 )
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
@@ -146,7 +146,7 @@ def test_one_sync_of_a_replica_set_creates_and_deletes_a_burst() -> None:
     pods = [
         WorkloadPod(
             metadata=ObjectMeta(name=f"p{number}", uid=f"u{number}"),
-            status=PodStatus(phase="Running"),
+            status=WorkloadPodStatus(phase="Running"),
         )
         for number in range(BURST_REPLICAS + 7)
     ]
@@ -175,7 +175,7 @@ def test_a_surge_of_any_size_keeps_sizes_in_range() -> None:
     deployment = Deployment(
         metadata=ObjectMeta(name="web", uid="u"),
         spec=DeploymentSpec(
-            replicas=MOST, strategy=Strategy(rolling_update=RollingUpdate(0, "999999999%"))
+            replicas=MOST, strategy=RolloutStrategy(rolling_update=RollingUpdate(0, "999999999%"))
         ),
     )
     assert deployment_bounds(deployment).max_surge == MOST_REPLICAS
@@ -183,7 +183,7 @@ def test_a_surge_of_any_size_keeps_sizes_in_range() -> None:
         ReplicaSet(metadata=ObjectMeta(name=name), spec=ReplicaSetSpec(replicas=replicas))
         for name, replicas in (("old", 3), ("new", MOST))
     ]
-    sizes = share_out(deployment, parts, {"old": 4, "new": 4})
+    sizes = spread_proportionally(deployment, parts, {"old": 4, "new": 4})
     assert all(0 <= size.replicas <= MOST_REPLICAS for size in sizes)
 
 
@@ -198,4 +198,4 @@ def test_a_share_of_ten_thousand_digits_is_no_share() -> None:
 )
 def test_clusters_of_absurd_sizes_are_refused_at_once(zones: int, nodes: int) -> None:
     """--zones and --nodes-per-zone are checked before anything is made of them."""
-    assert Layout(zones, nodes).flaws()
+    assert ClusterLayout(zones, nodes).flaws()

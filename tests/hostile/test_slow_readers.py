@@ -24,9 +24,9 @@ from rawclients import (
 
 from keepclose.apiserver.http import connection, connection_table
 from keepclose.apiserver.http.connection_table import Transfers
-from keepclose.apiserver.http.server import Server
+from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.serving import messages
-from keepclose.apiserver.serving.messages import Answer, Request, Stream
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Stream
 from keepclose.testing.processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
@@ -161,11 +161,11 @@ async def test_a_reader_that_stops_is_dropped(monkeypatch: pytest.MonkeyPatch) -
     """Neither an answer nor a stream waits for ever for a client that takes nothing."""
     stream = _Frames()
 
-    def answer(asked: Request) -> Answer | Stream:
-        return stream if asked.path == "/stream" else Answer(200, b"x" * (16 * MEBIBYTE))
+    def answer(asked: HttpRequest) -> HttpAnswer | Stream:
+        return stream if asked.path == "/stream" else HttpAnswer(200, b"x" * (16 * MEBIBYTE))
 
     monkeypatch.setattr(connection, "STALLED_SECONDS", 0.2)
-    server = Server(answer, context=None)
+    server = HttpsServer(answer, context=None)
     port = await server.start("127.0.0.1", 0)
     for path in (b"/answer", b"/stream"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

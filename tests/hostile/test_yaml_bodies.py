@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.apiserver.serving.request_bodies import APPLY, YAML_NODES_MAX, ParsedYaml, parse_body
+from keepclose.apiserver.serving.request_bodies import (
+    APPLY_YAML,
+    YAML_NODES_MAX,
+    ParsedYaml,
+    parse_body,
+)
 from keepclose.cli.manifests.objects import load_manifests
 from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.yaml_nodes import TAG_DIRECTIVES_MAX, Limits, YamlError
+from keepclose.kube.yaml_nodes import TAG_DIRECTIVES_MAX, YamlError, YamlLimits
 from keepclose.kube.yaml_values import read_yaml
 from keepclose.model.json_values import DEPTH_MAX
 from keepclose.testing.api_server import Served, serving
@@ -71,7 +76,7 @@ BOMBS = {
 }
 
 
-def cpu_seconds(text: str, limits: Limits) -> float:
+def cpu_seconds(text: str, limits: YamlLimits) -> float:
     """Return the CPU time in which a text is read or refused."""
     start = time.process_time()
     with contextlib.suppress(YamlError):
@@ -97,7 +102,7 @@ async def test_a_body_that_is_a_bomb_is_refused(api: Served, name: str) -> None:
         "the object provided is unrecognized (must be of type ConfigMap): yaml: "
     )
     assert want in created.message
-    applied = await api.call("PATCH", f"{CONFIGMAPS}/one?fieldManager=me", body, type=APPLY)
+    applied = await api.call("PATCH", f"{CONFIGMAPS}/one?fieldManager=me", body, type=APPLY_YAML)
     assert applied.status == 400
     assert applied.message.startswith("error decoding YAML: error converting YAML to JSON: yaml: ")
     assert want in applied.message
@@ -108,7 +113,7 @@ async def test_a_body_that_is_a_bomb_is_refused(api: Served, name: str) -> None:
 def test_a_bomb_costs_little(name: str) -> None:
     """A hostile text is refused within a second of CPU time."""
     text, _ = BOMBS[name]
-    assert cpu_seconds(text, Limits()) < 1.0
+    assert cpu_seconds(text, YamlLimits()) < 1.0
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -175,7 +180,7 @@ async def test_ordinary_aliases_and_merges_are_read(api: Served) -> None:
     text = BASE + "x: &x {a: b}\ndata:\n  <<: *x\n  c: d\nbinaryData: {}\n"
     reply = await api.call("POST", CONFIGMAPS, text.encode(), type=YAML)
     assert (reply.status, reply.json["data"]) == (201, {"a": "b", "c": "d"})
-    value, _ = read_yaml("a: &a {b: [1]}\nc: *a", Limits())
+    value, _ = read_yaml("a: &a {b: [1]}\nc: *a", YamlLimits())
     assert value == {"a": {"b": [1]}, "c": {"b": [1]}}
     assert value["a"] is not value["c"]
     assert value["a"]["b"] is not value["c"]["b"]
@@ -218,7 +223,8 @@ def test_the_cost_grows_with_the_length_of_the_text() -> None:
     }
     for name, content in contents.items():
         costs = [
-            min(cpu_seconds(content(size), Limits()) for _ in range(3)) for size in (5_000, 20_000)
+            min(cpu_seconds(content(size), YamlLimits()) for _ in range(3))
+            for size in (5_000, 20_000)
         ]
         assert costs[1] < 10 * costs[0] + 0.05, name
 
@@ -246,9 +252,9 @@ async def test_tag_directives_are_bounded(api: Served, encoding: str, line_end: 
     assert reply.status == 400
     assert "exceeded max %TAG directives" in reply.message
     with pytest.raises(YamlError, match="TAG directives"):
-        read_yaml(text, Limits())
+        read_yaml(text, YamlLimits())
     allowed = line_end.join([*lines[1:], "---", "{name: t}"])
-    assert read_yaml(allowed.encode(encoding), Limits())[0] == {"name": "t"}
+    assert read_yaml(allowed.encode(encoding), YamlLimits())[0] == {"name": "t"}
 
 
 async def test_texts_may_speak_of_tags(api: Served) -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from keepclose.kube.auth.credentials import Proof, StoredCredentials
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.connection import ConnectionSettings, User, connect
+from keepclose.kube.connection import ConnectionSettings, ConnectionUser, connect
 from keepclose.kube.errors import (
     BrokenStream,
     ConfigError,
@@ -31,16 +31,16 @@ from keepclose.kube.errors import (
     Unauthorized,
 )
 from keepclose.kube.requests import NODES, PODS
-from keepclose.kube.transport.aiohttp_transport import AioTransport, Server
+from keepclose.kube.transport.aiohttp_transport import AioTransport, ServerAddress
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.testing.builders import node, pod
 from keepclose.testing.certificates import Authority, Pair
 from keepclose.testing.ports import reserved_port
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-ANONYMOUS = User()
+ANONYMOUS = ConnectionUser()
 AUTHORITY = Authority()
 SERVER_PAIR = AUTHORITY.issue("server", hosts=["localhost", "127.0.0.1"])
 
@@ -109,18 +109,18 @@ def count_sockets_to(port: int) -> int:
     return count
 
 
-def plain(port: int, user: User = ANONYMOUS, *, timeout: float = 60.0) -> Client:
+def plain(port: int, user: ConnectionUser = ANONYMOUS, *, timeout: float = 60.0) -> Client:
     """Return a client of a server without TLS, that tries once."""
-    settings = ConnectionSettings(Server(f"http://127.0.0.1:{port}"), user)
+    settings = ConnectionSettings(ServerAddress(f"http://127.0.0.1:{port}"), user)
     return connect(settings, clock=SystemClock(), retries=Retries(max_elapsed=0), timeout=timeout)
 
 
 def secure(
-    port: int, user: User = ANONYMOUS, *, host: str = "127.0.0.1", **server: object
+    port: int, user: ConnectionUser = ANONYMOUS, *, host: str = "127.0.0.1", **server: object
 ) -> Client:
     """Return a client of a server with TLS, that tries once and trusts our authority."""
     found = {"authority": AUTHORITY.certificate, **server}
-    settings = ConnectionSettings(Server(f"https://{host}:{port}", **found), user)  # type: ignore[arg-type]
+    settings = ConnectionSettings(ServerAddress(f"https://{host}:{port}", **found), user)  # type: ignore[arg-type]
     return connect(settings, clock=SystemClock(), retries=Retries(max_elapsed=0))
 
 
@@ -133,7 +133,7 @@ async def test_a_request_arrives_whole() -> None:
         seen.extend(request.headers[h] for h in ("Authorization", "User-Agent", "Content-Type"))
         return web.Response(body=msgspec.json.encode(node()), headers={"X-Odd": "1"})
 
-    async with serving(handle) as port, plain(port, User(token="t")) as client:  # noqa: S106
+    async with serving(handle) as port, plain(port, ConnectionUser(token="t")) as client:  # noqa: S106
         await client.patch(NODES, "n1", {"a": "ü"}, field_manager="a b&c")
     assert seen == [
         "PATCH",
@@ -169,18 +169,18 @@ async def test_an_answer_is_read_as_it_is() -> None:
 
     async with serving(handle) as port:
         transport = AioTransport(
-            Server(f"http://127.0.0.1:{port}/k8s/c/"),
+            ServerAddress(f"http://127.0.0.1:{port}/k8s/c/"),
             credentials=StoredCredentials(),
             clock=SystemClock(),
         )
-        response = await transport.send(Request("GET", "/version"))
+        response = await transport.send(ApiRequest("GET", "/version"))
         assert (response.status, response.headers["retry-AFTER"]) == (418, "5")
         assert await response.read() == b"/k8s/c/version"
         await response.close()
         await transport.close()
         await transport.close()
         with pytest.raises(ConnectionLost, match="the client is closed"):
-            await transport.send(Request("GET", "/version"))
+            await transport.send(ApiRequest("GET", "/version"))
 
 
 async def test_chunks_are_iterated_over() -> None:
@@ -191,11 +191,11 @@ async def test_chunks_are_iterated_over() -> None:
 
     async with serving(handle) as port:
         transport = AioTransport(
-            Server(f"http://127.0.0.1:{port}"),
+            ServerAddress(f"http://127.0.0.1:{port}"),
             credentials=StoredCredentials(),
             clock=SystemClock(),
         )
-        response = await transport.send(Request("GET", "/x", streaming=True))
+        response = await transport.send(ApiRequest("GET", "/x", streaming=True))
         assert b"".join([chunk async for chunk in response.chunks()]) == b"ab" + b"c" * 100_000
         await response.close()
         await transport.close()
@@ -203,7 +203,10 @@ async def test_chunks_are_iterated_over() -> None:
 
 async def test_a_token_that_cannot_be_sent_does_not_show() -> None:
     """A line break in a token is told, the token is not, and nothing is repeated."""
-    async with serving(answer_node) as port, plain(port, User(token="sec\nret")) as client:  # noqa: S106
+    async with (
+        serving(answer_node) as port,
+        plain(port, ConnectionUser(token="sec\nret")) as client,  # noqa: S106
+    ):
         with pytest.raises(BrokenStream) as raised:
             await client.get(NODES, "n1")
     assert "check the token for line breaks" in str(raised.value)
@@ -240,7 +243,7 @@ async def test_a_server_that_comes_back_is_found_again() -> None:
     """With patience a request outlives a server that is not there yet."""
     retries = Retries(first=0.02, cap=0.05, max_elapsed=60, random=Random(1))
     with reserved_port() as port:
-        settings = ConnectionSettings(Server(f"http://127.0.0.1:{port}"))
+        settings = ConnectionSettings(ServerAddress(f"http://127.0.0.1:{port}"))
         client = connect(settings, clock=SystemClock(), retries=retries)
         asked = asyncio.create_task(client.create(NODES, node("n1")))
         await asyncio.sleep(0.05)
@@ -322,7 +325,7 @@ async def test_patience_with_a_busy_server() -> None:
         return web.Response(body=msgspec.json.encode(node()))
 
     async with serving(handle) as port:
-        settings = ConnectionSettings(Server(f"http://127.0.0.1:{port}"))
+        settings = ConnectionSettings(ServerAddress(f"http://127.0.0.1:{port}"))
         async with connect(settings, clock=SystemClock()) as client:
             assert await client.get(NODES, "n1") == node()
         assert asked[1] - asked[0] >= 0.99
@@ -371,7 +374,7 @@ async def test_a_401_is_answered_with_new_credentials_once(
 
     async with serving(handle) as port:
         transport = AioTransport(
-            Server(f"http://127.0.0.1:{port}"),
+            ServerAddress(f"http://127.0.0.1:{port}"),
             credentials=Renewing(tokens=tokens),
             clock=SystemClock(),
         )
@@ -394,7 +397,7 @@ async def test_a_401_that_stays_is_raised_after_one_more_try() -> None:
 
     async with serving(handle) as port:
         transport = AioTransport(
-            Server(f"http://127.0.0.1:{port}"),
+            ServerAddress(f"http://127.0.0.1:{port}"),
             credentials=Renewing(tokens=99),
             clock=SystemClock(),
         )
@@ -591,9 +594,9 @@ async def test_a_client_certificate_opens_the_door(tmp_path: Path) -> None:
     context = server_context(tmp_path, client=clients.certificate)
     (tmp_path / "me.pem").write_bytes(pair.certificate)
     (tmp_path / "me.key").write_bytes(pair.key)
-    files = User(certificate_file=f"{tmp_path}/me.pem", key_file=f"{tmp_path}/me.key")
+    files = ConnectionUser(certificate_file=f"{tmp_path}/me.pem", key_file=f"{tmp_path}/me.key")
     async with serving(handle, tls=context) as port:
-        for user in (User(certificate=pair.certificate, key=pair.key), files):
+        for user in (ConnectionUser(certificate=pair.certificate, key=pair.key), files):
             async with secure(port, user) as client:
                 assert await client.get(NODES, "n1") == node()
     assert names == ["ann", "ann"]
@@ -632,7 +635,7 @@ async def test_a_client_certificate_that_does_not_open_the_door(
     tmp_path: Path, pair: Pair | None, want: str
 ) -> None:
     """Why the server refuses us is told, as it says it in TLS."""
-    user = ANONYMOUS if pair is None else User(certificate=pair.certificate, key=pair.key)
+    user = ANONYMOUS if pair is None else ConnectionUser(certificate=pair.certificate, key=pair.key)
     context = server_context(tmp_path, client=AUTHORITY.certificate)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         refusing = asyncio.create_task(asyncio.to_thread(refuse_one, listener, context))
@@ -659,7 +662,7 @@ async def test_a_replaced_certificate_is_shown_at_once(tmp_path: Path) -> None:
     old, new = AUTHORITY.issue("old"), AUTHORITY.issue("new")
     (tmp_path / "me.pem").write_bytes(old.certificate)
     (tmp_path / "me.key").write_bytes(old.key)
-    user = User(certificate_file=f"{tmp_path}/me.pem", key_file=f"{tmp_path}/me.key")
+    user = ConnectionUser(certificate_file=f"{tmp_path}/me.pem", key_file=f"{tmp_path}/me.key")
     context = server_context(tmp_path, client=AUTHORITY.certificate)
     async with serving(handle, tls=context) as port, secure(port, user) as client:
         assert await client.get(NODES, "n1") == node()
@@ -678,7 +681,7 @@ async def test_tls_to_a_server_without_it(tmp_path: Path) -> None:
 
 async def test_bad_certificates_are_told_at_the_first_request() -> None:
     """What the settings hold is judged when it is needed, with the file that it came from."""
-    server = Server("https://127.0.0.1:1", authority=b"nonsense", source="/kc")
+    server = ServerAddress("https://127.0.0.1:1", authority=b"nonsense", source="/kc")
     async with connect(ConnectionSettings(server), clock=SystemClock()) as client:
         with pytest.raises(ConfigError, match="/kc: certificate-authority: holds no certificate"):
             await client.get(NODES, "n1")
@@ -693,12 +696,12 @@ async def test_a_proxy_is_used() -> None:
         return await answer_node(request)
 
     async with serving(handle) as port:
-        server = Server("http://api.example", proxy=f"http://127.0.0.1:{port}")
+        server = ServerAddress("http://api.example", proxy=f"http://127.0.0.1:{port}")
         async with connect(ConnectionSettings(server), clock=SystemClock()) as client:
             assert await client.get(NODES, "n1") == node()
     assert seen == ["http://api.example/api/v1/nodes/n1"]
     with reserved_port() as port:
-        server = Server("http://api.example", proxy=f"http://ann:hidden@127.0.0.1:{port}")
+        server = ServerAddress("http://api.example", proxy=f"http://ann:hidden@127.0.0.1:{port}")
         assert repr(server) == "Server('http://api.example')"
         settings = ConnectionSettings(server)
         async with connect(settings, clock=SystemClock(), retries=Retries(max_elapsed=0)) as client:
@@ -711,7 +714,7 @@ async def test_a_proxy_is_used() -> None:
 
 async def test_a_name_that_does_not_exist() -> None:
     """A host that nobody knows is told as such."""
-    server = Server("http://nobody.invalid:6443")
+    server = ServerAddress("http://nobody.invalid:6443")
     settings = ConnectionSettings(server)
     async with connect(settings, clock=SystemClock(), retries=Retries(max_elapsed=0)) as client:
         with pytest.raises(ConnectionRefused, match=r"nobody\.invalid:6443: no such host"):

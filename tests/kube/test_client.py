@@ -27,7 +27,7 @@ from keepclose.kube.errors import (
 )
 from keepclose.kube.requests import LEASES, NODES, PODS, SERVICES
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request, Response
+from keepclose.kube.transport.transport import ApiRequest, Response
 from keepclose.model.core_kinds import Lease
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import node, pod, service
@@ -73,11 +73,11 @@ class Script:
     def __init__(self, *answers: Answer | TransportError, clock: Clock) -> None:
         self.answers = list(answers)
         self.clock = clock
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
         self.times: list[float] = []
         self.closed = 0
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: ApiRequest) -> Response:
         """Give the next answer."""
         self.requests.append(request)
         self.times.append(self.clock.monotonic())

@@ -13,10 +13,10 @@ from keepclose.kube.auth.credentials import ClientCertificate, Proof
 from keepclose.kube.auth.exec_plugin import ExecSpec
 from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
-from keepclose.kube.connection import ConnectionSettings, User, connect, make_credentials
+from keepclose.kube.connection import ConnectionSettings, ConnectionUser, connect, make_credentials
 from keepclose.kube.errors import Unauthorized
 from keepclose.kube.requests import NODES
-from keepclose.kube.transport.aiohttp_transport import Server
+from keepclose.kube.transport.aiohttp_transport import ServerAddress
 from keepclose.testing.builders import node
 from keepclose.testing.fake_clock import FakeClock
 
@@ -26,26 +26,30 @@ PROGRAM = ExecSpec("client.authentication.k8s.io/v1", "/does/not/exist")
 @pytest.mark.parametrize(
     ("user", "want"),
     [
-        pytest.param(User(), Proof(), id="anonymous"),
-        pytest.param(User(token="t", exec=PROGRAM), Proof("Bearer t"), id="token before program"),  # noqa: S106
+        pytest.param(ConnectionUser(), Proof(), id="anonymous"),
         pytest.param(
-            User(username="a", password="b", exec=PROGRAM),  # noqa: S106
+            ConnectionUser(token="t", exec=PROGRAM),  # noqa: S106
+            Proof("Bearer t"),
+            id="token before program",
+        ),
+        pytest.param(
+            ConnectionUser(username="a", password="b", exec=PROGRAM),  # noqa: S106
             Proof("Basic YTpi"),
             id="password before program",
         ),
         pytest.param(
-            User(token="t", token_file="{}/token"),  # noqa: S106
+            ConnectionUser(token="t", token_file="{}/token"),  # noqa: S106
             Proof("Bearer from file"),
             id="token file before token",
         ),
         pytest.param(
-            User(certificate=b"C", certificate_file="/none", key_file="{}/token"),
+            ConnectionUser(certificate=b"C", certificate_file="/none", key_file="{}/token"),
             Proof("", ClientCertificate(b"C", b"from file")),
             id="data before files",
         ),
     ],
 )
-async def test_which_credentials_count(tmp_path: Path, user: User, want: Proof) -> None:
+async def test_which_credentials_count(tmp_path: Path, user: ConnectionUser, want: Proof) -> None:
     """Where several are given, the order is client-go's."""
     (tmp_path / "token").write_text("from file")
     user = msgspec.structs.replace(
@@ -53,14 +57,14 @@ async def test_which_credentials_count(tmp_path: Path, user: User, want: Proof) 
         token_file=user.token_file.format(tmp_path),
         key_file=user.key_file.format(tmp_path),
     )
-    settings = ConnectionSettings(Server("http://x"), user)
+    settings = ConnectionSettings(ServerAddress("http://x"), user)
     assert await make_credentials(settings, clock=FakeClock()).proof() == want
 
 
 async def test_a_missing_file_of_a_user_is_told_with_its_field() -> None:
     """The error names the field of the kubeconfig that named the file."""
-    user = User(token_file="/none", field="users[a].user")  # noqa: S106
-    settings = ConnectionSettings(Server("http://x"), user, source="/kc")
+    user = ConnectionUser(token_file="/none", field="users[a].user")  # noqa: S106
+    settings = ConnectionSettings(ServerAddress("http://x"), user, source="/kc")
     with pytest.raises(Exception, match=r"/kc: users\[a\].user.tokenFile: cannot read /none"):
         await make_credentials(settings, clock=FakeClock()).proof()
 

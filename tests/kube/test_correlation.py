@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.kube.event_recorder import Correlator, Recent, Tally
+from keepclose.kube.event_recorder import Correlator, EventTally, Recent
 from keepclose.model.meta import ObjectReference
 from keepclose.testing.fake_clock import FakeClock
 
@@ -10,7 +10,7 @@ WEB = ObjectReference(kind="Service", namespace="default", name="web", uid="u1",
 API = ObjectReference(kind="Service", namespace="default", name="api", uid="u2", api_version="v1")
 
 
-def file(correlator: Correlator, message: str, *, about: ObjectReference = WEB) -> Tally:
+def file(correlator: Correlator, message: str, *, about: ObjectReference = WEB) -> EventTally:
     """File an occurrence that must not be held back."""
     tally = correlator.file(about, "Warning", "Failed", message)
     assert tally is not None

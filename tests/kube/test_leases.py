@@ -15,7 +15,7 @@ from keepclose.kube.errors import ConfigError
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost, format_microtime
 from keepclose.kube.requests import LEASES
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.core_kinds import Lease, LeaseSpec
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.testing.fake_clock import FakeClock
@@ -37,7 +37,7 @@ class Wire:
         self.error: Exception | None = None
         self.sent: list[str] = []
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Pass a request on, unless the wire is down."""
         self.sent.append(request.method)
         if self.error is not None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keepclose.kube.errors import BrokenStream, UnreadableObject
 from keepclose.kube.requests import NODES, PODS, SERVICES, Kind
-from keepclose.kube.watch.list_decoding import decode_object, decode_page, name_of
+from keepclose.kube.watch.list_decoding import decode_object, decode_page, kind_and_name_of
 from keepclose.testing.builders import node, pod, service
 
 RAW_PODS = Kind("", "v1", "pods", "Pod", True, msgspec.Raw)
@@ -144,7 +144,7 @@ def test_what_is_no_object_is_not_the_api(body: bytes) -> None:
 )
 def test_names_of_objects(data: bytes, want: str) -> None:
     """An object is named as far as it can be."""
-    assert name_of(data) == want
+    assert kind_and_name_of(data) == want
 
 
 JSON_VALUES = st.recursive(

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from keepclose.kube.client import Client
-from keepclose.kube.event_recorder import EventRecorder, format_time
+from keepclose.kube.event_recorder import EventRecorder, format_event_time
 from keepclose.kube.requests import EVENTS
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.core_kinds import Event, EventSource
@@ -327,4 +327,4 @@ async def test_an_occurrence_while_its_event_is_sent_is_not_lost() -> None:
 
 def test_times_are_whole_seconds() -> None:
     """Fractions are cut off, as the API's times have none."""
-    assert format_time(1_700_000_000.9) == "2023-11-14T22:13:20Z"
+    assert format_event_time(1_700_000_000.9) == "2023-11-14T22:13:20Z"

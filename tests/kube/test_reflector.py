@@ -16,7 +16,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.requests import PODS
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.workload import Pod
 from keepclose.testing.builders import pod
@@ -73,7 +73,7 @@ class Bench:
             streams_lists=streams,
         )
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Note when a request was made, and pass it on."""
         self.times.append(self.clock.monotonic())
         return await self.transport.send(request)
@@ -609,7 +609,7 @@ async def test_settings_that_cannot_work_end_it() -> None:
     """A ConfigError is the one failure that no patience mends."""
 
     class Misconfigured(ScriptedTransport):
-        async def send(self, request: Request) -> FakeResponse:
+        async def send(self, request: ApiRequest) -> FakeResponse:
             raise ConfigError(f"no credentials for {request.path}")
 
     clock = FakeClock()

@@ -16,7 +16,7 @@ from keepclose.kube.requests import (
     SERVICES,
     PatchType,
 )
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.core_kinds import Namespace
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import node, pod, service
@@ -31,19 +31,19 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
     ("request_", "want"),
     [
         pytest.param(
-            requests.get_request(NODES, "n1"), Request("GET", "/api/v1/nodes/n1"), id="get"
+            requests.get_request(NODES, "n1"), ApiRequest("GET", "/api/v1/nodes/n1"), id="get"
         ),
         pytest.param(
             requests.get_request(PODS, "p", namespace="a", resource_version="0"),
-            Request("GET", "/api/v1/namespaces/a/pods/p", (("resourceVersion", "0"),)),
+            ApiRequest("GET", "/api/v1/namespaces/a/pods/p", (("resourceVersion", "0"),)),
             id="get from the cache",
         ),
         pytest.param(
             requests.get_request(PODS, "a b", namespace="ü"),
-            Request("GET", "/api/v1/namespaces/%C3%BC/pods/a%20b"),
+            ApiRequest("GET", "/api/v1/namespaces/%C3%BC/pods/a%20b"),
             id="get with odd characters",
         ),
-        pytest.param(requests.list_request(PODS), Request("GET", "/api/v1/pods"), id="list"),
+        pytest.param(requests.list_request(PODS), ApiRequest("GET", "/api/v1/pods"), id="list"),
         pytest.param(
             requests.list_request(
                 PODS,
@@ -54,7 +54,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
                 resource_version="7",
                 resource_version_match="Exact",
             ),
-            Request(
+            ApiRequest(
                 "GET",
                 "/api/v1/namespaces/a/pods",
                 (
@@ -75,12 +75,12 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
                 resource_version="7",
                 resource_version_match="Exact",
             ),
-            Request("GET", "/api/v1/pods", (("limit", "5"), ("continue", "t"))),
+            ApiRequest("GET", "/api/v1/pods", (("limit", "5"), ("continue", "t"))),
             id="a continued list names no version",
         ),
         pytest.param(
             requests.watch_request(PODS, resource_version="7", timeout_seconds=300),
-            Request(
+            ApiRequest(
                 "GET",
                 "/api/v1/pods",
                 (
@@ -101,7 +101,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
                 field_selector="y=z",
                 send_initial_events=True,
             ),
-            Request(
+            ApiRequest(
                 "GET",
                 "/apis/discovery.k8s.io/v1/namespaces/a/endpointslices",
                 (
@@ -118,7 +118,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
         ),
         pytest.param(
             requests.create_request(SERVICES, SHOP, field_manager="keepclose", dry_run=True),
-            Request(
+            ApiRequest(
                 "POST",
                 "/api/v1/namespaces/shop/services",
                 (("fieldManager", "keepclose"), ("dryRun", "All")),
@@ -129,7 +129,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
         ),
         pytest.param(
             requests.create_request(SERVICES, b'{"metadata":{"namespace":"x"}}', namespace="shop"),
-            Request(
+            ApiRequest(
                 "POST",
                 "/api/v1/namespaces/shop/services",
                 (),
@@ -140,7 +140,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
         ),
         pytest.param(
             requests.create_request(NAMESPACES, Namespace(metadata=ObjectMeta(name="shop"))),
-            Request(
+            ApiRequest(
                 "POST",
                 "/api/v1/namespaces",
                 (),
@@ -151,7 +151,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
         ),
         pytest.param(
             requests.replace_request(NODES, node("n1"), subresource="status", field_manager="k"),
-            Request(
+            ApiRequest(
                 "PUT",
                 "/api/v1/nodes/n1/status",
                 (("fieldManager", "k"),),
@@ -162,7 +162,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
         ),
         pytest.param(
             requests.patch_request(SERVICES, "web", {"a": None}, namespace="shop"),
-            Request(
+            ApiRequest(
                 "PATCH",
                 WEB,
                 (),
@@ -181,7 +181,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
                 subresource="status",
                 field_manager="k",
             ),
-            Request(
+            ApiRequest(
                 "PATCH",
                 WEB + "/status",
                 (("fieldManager", "k"),),
@@ -200,7 +200,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
                 field_manager="k",
                 force=True,
             ),
-            Request(
+            ApiRequest(
                 "PATCH",
                 WEB,
                 (("fieldManager", "k"), ("force", "true")),
@@ -211,7 +211,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
         ),
         pytest.param(
             requests.delete_request(SERVICES, "web", namespace="shop", preconditions={}),
-            Request("DELETE", WEB, (), JSON, msgspec.json.encode(OPTIONS)),
+            ApiRequest("DELETE", WEB, (), JSON, msgspec.json.encode(OPTIONS)),
             id="delete",
         ),
         pytest.param(
@@ -223,7 +223,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
                 grace_period=0,
                 propagation="Foreground",
             ),
-            Request(
+            ApiRequest(
                 "DELETE",
                 WEB,
                 (),
@@ -241,7 +241,7 @@ OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions"}
         ),
     ],
 )
-def test_requests_are_those_of_the_api(request_: Request, want: Request) -> None:
+def test_requests_are_those_of_the_api(request_: ApiRequest, want: ApiRequest) -> None:
     """Each verb has its path, query, headers and body."""
     assert request_ == want
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import DaemonSet, Deployment, ReplicaSet
 from keepclose.model.well_known import ZONE_LABEL
@@ -18,7 +18,7 @@ LABELS = {"app": "web"}
 
 def stamp(seconds_ago: float = 0.0) -> str:
     """Return a time of the API."""
-    return format_time(NOW - seconds_ago)
+    return format_event_time(NOW - seconds_ago)
 
 
 def template(image: str = "web:1", **spec: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import NODES
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.scheduler import Binder
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import serving
@@ -49,12 +49,12 @@ async def bind_all(cluster: World, *waiting: WorkloadPod) -> None:
 async def make(cluster: World, name: str, node: str = "") -> WorkloadPod:
     """Make a pod, with a node or without."""
     body = {"metadata": {"name": name}, "spec": {**WEB, "nodeName": node}}
-    return await cluster.client.create(PODS, body, namespace="default")
+    return await cluster.client.create(WORKLOAD_PODS, body, namespace="default")
 
 
 async def nodes_of(cluster: World) -> dict[NamespacedName, str]:
     """Return the node of every pod."""
-    page = await cluster.client.list_all(PODS, namespace="default")
+    page = await cluster.client.list_all(WORKLOAD_PODS, namespace="default")
     return {pod.key: pod.spec.node_name for pod in page.items}
 
 
@@ -62,7 +62,7 @@ async def test_a_pod_is_bound_once(cluster: World) -> None:
     """Until the node is seen in the cache the pod is not looked at again, and says why it runs."""
     pod = await make(cluster, "web")
     await bind_all(cluster, pod)
-    found = await cluster.client.get(PODS, "web", namespace="default")
+    found = await cluster.client.get(WORKLOAD_PODS, "web", namespace="default")
     assert (found.uid, found.spec.node_name) == (pod.uid, "n1")
     condition = found.condition("PodScheduled")
     assert condition is not None
@@ -73,7 +73,7 @@ async def test_pods_that_others_took_care_of_are_left_alone(cluster: World) -> N
     """A pod that is gone, made anew or bound meanwhile stops nobody, and keeps what it has."""
     gone, anew, taken = [await make(cluster, name) for name in ("gone", "anew", "taken")]
     for pod in (gone, anew, taken):
-        await cluster.client.delete(PODS, pod.metadata.name, namespace="default")
+        await cluster.client.delete(WORKLOAD_PODS, pod.metadata.name, namespace="default")
     await make(cluster, "anew")
     await make(cluster, "taken", "n2")
     await bind_all(cluster, gone, anew, taken, await make(cluster, "web"))

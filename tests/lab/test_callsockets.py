@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.lab.traffic.connections import MOST_OPEN, find_room, open_sockets
+from keepclose.lab.traffic.connections import MOST_OPEN, find_room, open_client_sockets
 
 
 def test_datagrams_get_ports_in_a_row() -> None:
     """One after the other, and past those that somebody else has."""
-    first = open_sockets(socket.AF_INET, 2, udp=True)
+    first = open_client_sockets(socket.AF_INET, 2, udp=True)
     numbers = [one.getsockname()[1] for one in first]
     # 20000 follows 65535.
     follow = (numbers[1] + 1 - 20000) % (65536 - 20000) + 20000
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("", follow))
-        second = open_sockets(socket.AF_INET, 1, udp=True)
+        second = open_client_sockets(socket.AF_INET, 1, udp=True)
         assert second[0].getsockname()[1] not in {*numbers, follow}
     for one in (*first, *second):
         one.close()
@@ -27,7 +27,7 @@ def test_datagrams_get_ports_in_a_row() -> None:
 
 def test_connections_end_without_a_trace() -> None:
     """A socket that is closed resets its connection, so its port is free at once."""
-    (one,) = open_sockets(socket.AF_INET6, 1, udp=False)
+    (one,) = open_client_sockets(socket.AF_INET6, 1, udp=False)
     with one:
         assert not one.getblocking()
         linger = one.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
@@ -57,7 +57,7 @@ def test_what_was_made_is_closed_when_more_cannot_be() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (before + 5, hard))
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            open_sockets(socket.AF_INET, 20, udp=False)
+            open_client_sockets(socket.AF_INET, 20, udp=False)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before

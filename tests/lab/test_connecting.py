@@ -13,15 +13,20 @@ from typing import TypeVar
 import pytest
 from trafficbeds import PORT, Listeners, http_answer
 
-from keepclose.lab.network.underlay import Place, Underlay
-from keepclose.lab.traffic.answers import Answer, Failure
-from keepclose.lab.traffic.connections import AT_ONCE, BATCH, Caller, connect_all
-from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
+from keepclose.lab.network.underlay import NetworkPlace, Underlay
+from keepclose.lab.traffic.answers import ConnectionFailure, PodAnswer
+from keepclose.lab.traffic.connections import (
+    BATCH,
+    CONNECTIONS_AT_ONCE,
+    ConnectionSource,
+    connect_all,
+)
+from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace
 from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.underlays import underlay_or_skip
 
 T = TypeVar("T")
-A, B = Answer("a", "n1", "zone-a"), Answer("b", "n2", "zone-b")
+A, B = PodAnswer("a", "n1", "zone-a"), PodAnswer("b", "n2", "zone-b")
 NOWHERE = "198.51.100.1"
 """Nobody has this address, and nodes drop what is sent there."""
 
@@ -46,14 +51,14 @@ async def listeners() -> AsyncIterator[Listeners]:
     await made.close()
 
 
-def pod(underlay: Underlay, name: str) -> Place:
+def pod(underlay: Underlay, name: str) -> NetworkPlace:
     """Return where a pod is."""
     place = underlay.pod(name)
     assert place is not None
     return place
 
 
-def client(underlay: Underlay, node: str) -> Namespace:
+def client(underlay: Underlay, node: str) -> NetworkNamespace:
     """Return where the client of a node is."""
     return underlay.nodes[node].client.namespace
 
@@ -82,10 +87,12 @@ async def test_answers_are_counted_by_caller(
         await listeners.serve_udp(inside, f"{name} {node} {zone}")
     before = open_files()
     callers = [
-        Caller(client(underlay, "n1"), pod(underlay, "a").addresses[family], PORT, 3 * BATCH + 1),
-        Caller(client(underlay, "n2"), pod(underlay, "a").addresses[family], PORT, 7),
-        Caller(client(underlay, "n1"), pod(underlay, "b").addresses[family], PORT, BATCH),
-        Caller(client(underlay, "n1"), pod(underlay, "b").addresses[family], PORT, 0),
+        ConnectionSource(
+            client(underlay, "n1"), pod(underlay, "a").addresses[family], PORT, 3 * BATCH + 1
+        ),
+        ConnectionSource(client(underlay, "n2"), pod(underlay, "a").addresses[family], PORT, 7),
+        ConnectionSource(client(underlay, "n1"), pod(underlay, "b").addresses[family], PORT, BATCH),
+        ConnectionSource(client(underlay, "n1"), pod(underlay, "b").addresses[family], PORT, 0),
     ]
     told: list[int] = []
     results = await connect_all(callers, udp=udp, patience=PATIENCE, tell=told.append)
@@ -100,7 +107,7 @@ async def test_each_datagram_comes_from_a_port_of_its_own(
 ) -> None:
     """Also from run to run, since the kernel remembers where a port's flow went."""
     await listeners.serve_udp(pod(underlay, "a").namespace, "a n1 zone-a")
-    caller = Caller(client(underlay, "n1"), pod(underlay, "a").addresses[0], PORT, 200)
+    caller = ConnectionSource(client(underlay, "n1"), pod(underlay, "a").addresses[0], PORT, 200)
     for _ in range(3):
         found = await connect_all([caller], udp=True, patience=PATIENCE)
         assert found == [Counter({A: 200})]
@@ -110,15 +117,15 @@ async def test_each_datagram_comes_from_a_port_of_its_own(
 @pytest.mark.parametrize("udp", [False, True], ids=["TCP", "UDP"])
 async def test_refusals(underlay: Underlay, *, udp: bool) -> None:
     """Where nobody listens every connection is refused at once."""
-    caller = Caller(client(underlay, "n1"), pod(underlay, "b").addresses[0], 9, 300)
+    caller = ConnectionSource(client(underlay, "n1"), pod(underlay, "b").addresses[0], 9, 300)
     found = await connect_all([caller], udp=udp, patience=PATIENCE)
-    assert found == [Counter({Failure.REFUSED: 300})]
+    assert found == [Counter({ConnectionFailure.REFUSED: 300})]
 
 
 class CountedTurns:
     """A namespace, and a count of the turns of the loop and of the batches made in each."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: NetworkNamespace) -> None:
         self._namespace = namespace
         self._loop = asyncio.get_running_loop()
         self.turn = 0
@@ -143,13 +150,13 @@ async def test_refusals_leave_the_loop_to_others(underlay: Underlay) -> None:
     """However quick refusals are, only a few connections begin in one turn of the loop."""
     inside = CountedTurns(client(underlay, "n1"))
     try:
-        caller = Caller(inside, pod(underlay, "a").addresses[0], 9, 10_000)
+        caller = ConnectionSource(inside, pod(underlay, "a").addresses[0], 9, 10_000)
         found = await connect_all([caller], patience=PATIENCE)
     finally:
         inside.close()
-    assert found == [Counter({Failure.REFUSED: 10_000})]
+    assert found == [Counter({ConnectionFailure.REFUSED: 10_000})]
     assert max(inside.batches.values()) <= 2
-    assert inside.turn >= 10_000 // AT_ONCE
+    assert inside.turn >= 10_000 // CONNECTIONS_AT_ONCE
 
 
 async def test_silence_does_not_hold_up_others(underlay: Underlay, listeners: Listeners) -> None:
@@ -157,12 +164,12 @@ async def test_silence_does_not_hold_up_others(underlay: Underlay, listeners: Li
     await listeners.serve(pod(underlay, "a").namespace, http_answer(*A))
     done: list[int] = []
     callers = [
-        Caller(client(underlay, "n1"), NOWHERE, PORT, 150),
-        Caller(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 150),
+        ConnectionSource(client(underlay, "n1"), NOWHERE, PORT, 150),
+        ConnectionSource(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 150),
     ]
     # NB: within this time all others must be answered, on a busy machine too.
     results = await connect_all(callers, patience=5.0, tell=done.append)
-    assert results == [Counter({Failure.TIMED_OUT: 150}), Counter({A: 150})]
+    assert results == [Counter({ConnectionFailure.TIMED_OUT: 150}), Counter({A: 150})]
     # All answers were there while all silent ones still waited.
     assert 150 in done
 
@@ -174,35 +181,38 @@ async def test_no_way_there() -> None:
     except NetworkError as error:
         pytest.skip(str(error))
     try:
-        results = await connect_all([Caller(lonely, NOWHERE, PORT, 5)])
+        results = await connect_all([ConnectionSource(lonely, NOWHERE, PORT, 5)])
     finally:
         lonely.close()
-    assert results == [Counter({Failure.UNREACHABLE: 5})]
+    assert results == [Counter({ConnectionFailure.UNREACHABLE: 5})]
 
 
 @pytest.mark.parametrize(
     ("pieces", "want"),
     [
         pytest.param([http_answer(*A)[:30], http_answer(*A)[30:]], A, id="an answer in pieces"),
-        pytest.param([b""], Failure.BROKEN, id="closed without a word"),
-        pytest.param([http_answer(*A)[:-3]], Failure.BROKEN, id="closed too early"),
-        pytest.param([b"SSH-2.0-x\r\n\r\n"], Failure.BROKEN, id="somebody else"),
-        pytest.param([b"x" * 70_000], Failure.BROKEN, id="somebody who says too much"),
+        pytest.param([b""], ConnectionFailure.BROKEN, id="closed without a word"),
+        pytest.param([http_answer(*A)[:-3]], ConnectionFailure.BROKEN, id="closed too early"),
+        pytest.param([b"SSH-2.0-x\r\n\r\n"], ConnectionFailure.BROKEN, id="somebody else"),
+        pytest.param([b"x" * 70_000], ConnectionFailure.BROKEN, id="somebody who says too much"),
     ],
 )
 async def test_what_counts_as_an_answer(
-    underlay: Underlay, listeners: Listeners, pieces: list[bytes], want: Answer | Failure
+    underlay: Underlay,
+    listeners: Listeners,
+    pieces: list[bytes],
+    want: PodAnswer | ConnectionFailure,
 ) -> None:
     """Only a whole answer of a pod does."""
     await listeners.serve(pod(underlay, "a").namespace, *pieces)
-    caller = Caller(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 3)
+    caller = ConnectionSource(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 3)
     assert await connect_all([caller], patience=PATIENCE) == [Counter({want: 3})]
 
 
 async def test_a_run_that_is_given_up_leaves_nothing_open(underlay: Underlay) -> None:
     """Sockets under way and those made ahead are closed."""
     before = open_files()
-    caller = Caller(client(underlay, "n1"), NOWHERE, PORT, 1000)
+    caller = ConnectionSource(client(underlay, "n1"), NOWHERE, PORT, 1000)
     task = asyncio.create_task(connect_all([caller], patience=60.0))
     await until(lambda: open_files() > before + 32)
     task.cancel()
@@ -232,7 +242,7 @@ async def test_too_few_sockets_end_the_run() -> None:
         port = listening.getsockname()[1]
         before = open_files()
         with pytest.raises(OSError, match="Too many open files"):
-            await connect_all([Caller(Exhausted(), "127.0.0.1", port, 2 * BATCH)])
+            await connect_all([ConnectionSource(Exhausted(), "127.0.0.1", port, 2 * BATCH)])
         assert open_files() <= before
 
 

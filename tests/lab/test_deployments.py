@@ -20,7 +20,7 @@ from keepclose.lab.workloads.rolling_update import (
     REVISION,
     template_hash,
 )
-from keepclose.lab.workloads.types import Deployment, ReplicaSet, Strategy
+from keepclose.lab.workloads.types import Deployment, ReplicaSet, RolloutStrategy
 
 OLD = "web:0"
 
@@ -310,10 +310,10 @@ def test_whatever_people_do_it_comes_to_rest(strategy: str, replicas: int, seed:
                 world.change(paused=not world.deployment.spec.paused)
             case 3:
                 kind = random.choice(["RollingUpdate", "Recreate"])
-                world.change(strategy=Strategy(type=kind))
+                world.change(strategy=RolloutStrategy(type=kind))
             case _:
                 world.do(random.randrange(10_000))
-    world.change(paused=False, replicas=replicas, strategy=Strategy(type=strategy))
+    world.change(paused=False, replicas=replicas, strategy=RolloutStrategy(type=strategy))
     world.settle()
     want_image = world.deployment.spec.template["spec"]["containers"][0]["image"]
     assert world.images() == [want_image] * replicas

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.lab.traffic.answers import Failure
+from keepclose.lab.traffic.answers import ConnectionFailure
 from keepclose.lab.traffic.expected_shares import Goal, PortGoals, expect, find_goals
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
@@ -82,7 +82,7 @@ def test_a_local_policy_drops_where_nobody_is() -> None:
     assert expect(known, node=view("n1"), gates=GATES).shares == {"a1": 0.5, "a2": 0.5}
     found = expect(known, node=view("n3"), gates=GATES)
     assert (found.shares, found.verdict) == ({}, PacketVerdict.DROP)
-    assert found.failure is Failure.TIMED_OUT
+    assert found.failure is ConnectionFailure.TIMED_OUT
     assert [reason.code for reason in found.reasons] == ["NoLocalEndpoint"]
 
 
@@ -90,7 +90,7 @@ def test_no_endpoints_at_all_are_refused() -> None:
     """Connections are refused, and the reason tells how many endpoints there are."""
     piece = endpoint_slice(endpoint("10.0.0.1", ready=False, serving=False, pod_name="a1"))
     found = expect(goals(service(), piece), node=view("n1"), gates=GATES)
-    assert (found.shares, found.failure) == ({}, Failure.REFUSED)
+    assert (found.shares, found.failure) == ({}, ConnectionFailure.REFUSED)
     assert [reason.code for reason in found.reasons] == ["NoEndpoints"]
 
 

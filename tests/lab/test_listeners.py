@@ -16,11 +16,11 @@ from kubeletbed import KubeletBed, is_ready, kubelets_of
 from keepclose.lab.kubelet.container_modes import DEFAULT_PORTS, PodPorts, Port
 from keepclose.lab.kubelet.kubelets import PodPlace
 from keepclose.lab.kubelet.pod_networks import UnderlayNetwork
-from keepclose.lab.kubelet.pod_servers import Answers, Listener, open_listener
+from keepclose.lab.kubelet.pod_servers import Answers, PodListener, open_listener
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.underlay import Underlay
 from keepclose.model.meta import NamespacedName
-from keepclose.system.namespaces import Namespace, make_namespace
+from keepclose.system.namespaces import NetworkNamespace, make_namespace
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.fake_clock import FakeClock
 
@@ -31,7 +31,7 @@ LOCAL = ("127.0.0.1", "::1")
 GET = b"GET / HTTP/1.1\r\n\r\n"
 
 
-async def ask(namespace: Namespace, host: str, port: int, *, udp: bool = False) -> bytes:
+async def ask(namespace: NetworkNamespace, host: str, port: int, *, udp: bool = False) -> bytes:
     """Return the body of the answer that comes to a request from inside a namespace."""
     kind = socket.SOCK_DGRAM if udp else socket.SOCK_STREAM
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -49,7 +49,7 @@ async def ask(namespace: Namespace, host: str, port: int, *, udp: bool = False) 
 
 
 @pytest.fixture
-def namespace() -> Iterator[Namespace]:
+def namespace() -> Iterator[NetworkNamespace]:
     """Make a namespace with nothing but its loopback."""
     made = make_namespace("test")
     yield made
@@ -79,7 +79,7 @@ async def bed(tmp_path: Path, underlay: Underlay) -> AsyncIterator[KubeletBed]:
         yield found
 
 
-async def test_all_ports_answer_over_both_families(namespace: Namespace) -> None:
+async def test_all_ports_answer_over_both_families(namespace: NetworkNamespace) -> None:
     """Each port answers over IPv4 and IPv6, TCP and UDP, and none does once closed."""
     place = PodPlace(LOCAL, namespace, ())
     listener = await open_listener(place, PodPorts(DEFAULT_PORTS, are_guessed=True), WEB)
@@ -96,7 +96,7 @@ async def test_all_ports_answer_over_both_families(namespace: Namespace) -> None
         await ask(namespace, "127.0.0.1", 80)
 
 
-async def test_a_place_without_ipv6_is_listened_to_as_well(namespace: Namespace) -> None:
+async def test_a_place_without_ipv6_is_listened_to_as_well(namespace: NetworkNamespace) -> None:
     """Only the families that the place has are used."""
     place = PodPlace(("127.0.0.1",), namespace, ())
     listener = await open_listener(place, PodPorts((Port(80, "TCP"), Port(81, "SCTP"))), WEB)
@@ -107,7 +107,7 @@ async def test_a_place_without_ipv6_is_listened_to_as_well(namespace: Namespace)
     listener.close()
 
 
-async def test_an_open_connection_ends_with_the_listener(namespace: Namespace) -> None:
+async def test_an_open_connection_ends_with_the_listener(namespace: NetworkNamespace) -> None:
     """Connections are answered until the listener closes, and are then ended."""
     listener = await open_listener(
         PodPlace(LOCAL, namespace, ()), PodPorts((Port(80, "TCP"),)), WEB
@@ -126,7 +126,7 @@ async def test_an_open_connection_ends_with_the_listener(namespace: Namespace) -
     one.close()
 
 
-async def test_a_port_in_use_is_refused_unless_it_was_guessed(namespace: Namespace) -> None:
+async def test_a_port_in_use_is_refused_unless_it_was_guessed(namespace: NetworkNamespace) -> None:
     """Somebody else's port is an error for who named it, and left out for who did not."""
     place = PodPlace(LOCAL, namespace, ())
     named = PodPorts((Port(80, "TCP"),))
@@ -231,7 +231,7 @@ async def test_a_hundred_pods_come_up_together(bed: KubeletBed, underlay: Underl
     assert (await ask(client, place.addresses[0], 80)).startswith(b"web-99 n2")
 
 
-async def test_sockets_of_one_who_gave_up_are_closed(namespace: Namespace) -> None:
+async def test_sockets_of_one_who_gave_up_are_closed(namespace: NetworkNamespace) -> None:
     """Whoever stops waiting for a listener leaves nothing open."""
     place = PodPlace(LOCAL, namespace, ())
     opening = asyncio.create_task(open_listener(place, PodPorts((Port(80, "TCP"),)), WEB))
@@ -246,10 +246,10 @@ async def test_sockets_of_one_who_gave_up_are_closed(namespace: Namespace) -> No
     listener.close()
 
 
-class GatedNamespace(Namespace):
+class GatedNamespace(NetworkNamespace):
     """A namespace in which work ends when it may; notes the sockets that were opened."""
 
-    def __init__(self, inner: Namespace) -> None:
+    def __init__(self, inner: NetworkNamespace) -> None:
         super().__init__(inner.name, inner.fd)
         self.has_begun = threading.Event()
         self.may_end = threading.Event()
@@ -265,7 +265,7 @@ class GatedNamespace(Namespace):
         return result
 
 
-def test_sockets_are_closed_when_the_event_loop_ends_first(namespace: Namespace) -> None:
+def test_sockets_are_closed_when_the_event_loop_ends_first(namespace: NetworkNamespace) -> None:
     """The worker thread closes what it opened for a task that the end of its loop cancelled."""
     gated = GatedNamespace(namespace)
 
@@ -286,7 +286,7 @@ def test_sockets_are_closed_when_the_event_loop_ends_first(namespace: Namespace)
 
 
 async def test_a_listener_whose_maker_is_cancelled_while_it_begins_to_serve(
-    namespace: Namespace,
+    namespace: NetworkNamespace,
 ) -> None:
     """At each step to the first answer a cancelled maker leaves nothing that listens."""
     place = PodPlace(LOCAL, namespace, ())
@@ -310,7 +310,7 @@ async def test_a_listener_whose_maker_is_cancelled_while_it_begins_to_serve(
         listener.close()
 
 
-async def try_to_listen(place: PodPlace) -> Listener | None:
+async def try_to_listen(place: PodPlace) -> PodListener | None:
     """Return what listens, None while somebody else does."""
     try:
         return await open_listener(place, PodPorts((Port(80, "TCP"),)), WEB)

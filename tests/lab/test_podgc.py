@@ -9,7 +9,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.pod_writes import QUARANTINE_S, PodCollector
-from keepclose.lab.workloads.pods import PODS, PodStatus
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPodStatus
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
@@ -25,8 +25,8 @@ async def test_a_node_that_goes_again_gives_its_pods_their_time_again() -> None:
     client = Client(cluster, clock=clock, retries=Retries(max_elapsed=0.0))
     collector = PodCollector(client, caches, clock=clock)
     # One that has ended is deleted without a report.
-    first = replace(a_pod("first", "n0"), status=PodStatus(phase="Failed"))
-    cluster.put(PODS, first)
+    first = replace(a_pod("first", "n0"), status=WorkloadPodStatus(phase="Failed"))
+    cluster.put(WORKLOAD_PODS, first)
     caches.pods.put(first)
     assert await collector.sync(N0) == QUARANTINE_S
     await clock.advance(QUARANTINE_S)

@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.lab.kubelet.container_modes import (
     DEFAULT_PORTS,
-    Mode,
+    ContainerMode,
     PodPorts,
     Port,
     mode_of,
@@ -31,39 +31,49 @@ AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.40"
 @pytest.mark.parametrize(
     ("parts", "want_mode"),
     [
-        pytest.param({}, Mode.PLAIN, id="any image answers"),
-        pytest.param({"image": "crash"}, Mode.CRASH, id="the image is the mode"),
+        pytest.param({}, ContainerMode.PLAIN, id="any image answers"),
+        pytest.param({"image": "crash"}, ContainerMode.CRASH, id="the image is the mode"),
         pytest.param(
             {"image": "localhost:5000/lab/never-ready:2@sha256:ab"},
-            Mode.NEVER_READY,
+            ContainerMode.NEVER_READY,
             id="with registry, tag and digest",
         ),
         pytest.param(
             {"image": AGNHOST, "args": ["serve-hostname", "--port", "8080"]},
-            Mode.SERVE_HOSTNAME,
+            ContainerMode.SERVE_HOSTNAME,
             id="agnhost's first argument is the mode",
         ),
         pytest.param(
-            {"command": ["/agnhost", "serve-hostname"]}, Mode.SERVE_HOSTNAME, id="after the program"
+            {"command": ["/agnhost", "serve-hostname"]},
+            ContainerMode.SERVE_HOSTNAME,
+            id="after the program",
         ),
-        pytest.param({"command": ["/bin/slow-start"]}, Mode.SLOW_START, id="as a program"),
+        pytest.param({"command": ["/bin/slow-start"]}, ContainerMode.SLOW_START, id="as a program"),
         pytest.param(
-            {"command": ["sh", "-c", "crash"]}, Mode.PLAIN, id="words further on do not count"
+            {"command": ["sh", "-c", "crash"]},
+            ContainerMode.PLAIN,
+            id="words further on do not count",
         ),
         pytest.param(
-            {"env": [{"name": "KEEPCLOSE_MODE", "value": "crash"}]}, Mode.CRASH, id="by variable"
+            {"env": [{"name": "KEEPCLOSE_MODE", "value": "crash"}]},
+            ContainerMode.CRASH,
+            id="by variable",
         ),
         pytest.param(
             {"image": "crash", "env": [{"name": "KEEPCLOSE_MODE", "value": "plain"}]},
-            Mode.PLAIN,
+            ContainerMode.PLAIN,
             id="the variable comes first",
         ),
         pytest.param(
-            {"env": [{"name": "KEEPCLOSE_MODE", "value": "dance"}]}, Mode.PLAIN, id="no such mode"
+            {"env": [{"name": "KEEPCLOSE_MODE", "value": "dance"}]},
+            ContainerMode.PLAIN,
+            id="no such mode",
         ),
     ],
 )
-def test_a_mode_is_named_by_image_words_or_variable(parts: dict[str, Any], want_mode: Mode) -> None:
+def test_a_mode_is_named_by_image_words_or_variable(
+    parts: dict[str, Any], want_mode: ContainerMode
+) -> None:
     """The variable decides, then the words, then the image."""
     assert mode_of(container(**parts)) is want_mode
 
@@ -183,4 +193,4 @@ def test_sleeping_before_the_end_is_understood(hook: Any, want_s: float) -> None
 def test_trouble_wins() -> None:
     """A bad image of a rollout shows, although the arguments still name another mode."""
     one = container(image="crash", args=["serve-hostname", "--port", "8080"])
-    assert mode_of(one) is Mode.CRASH
+    assert mode_of(one) is ContainerMode.CRASH

@@ -9,10 +9,10 @@ import pytest
 
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace, UnderlayNetwork
 from keepclose.lab.network.addresses import node_addresses
-from keepclose.lab.network.underlay import NodePlace, Place
-from keepclose.system.namespaces import Namespace, NetworkError
+from keepclose.lab.network.underlay import NetworkPlace, NodePlace
+from keepclose.system.namespaces import NetworkError, NetworkNamespace
 
-NOWHERE = Namespace("nowhere", -1)
+NOWHERE = NetworkNamespace("nowhere", -1)
 
 
 class NotedGround:
@@ -20,19 +20,19 @@ class NotedGround:
 
     def __init__(self, *nodes: str) -> None:
         self.nodes = {
-            name: NodePlace(name, NOWHERE, node_addresses(number), Place("c", NOWHERE, ()))
+            name: NodePlace(name, NOWHERE, node_addresses(number), NetworkPlace("c", NOWHERE, ()))
             for number, name in enumerate(nodes, 1)
         }
         self.notes: list[list[str]] = []
         self.refuses_removal = False
 
-    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[Place]:
+    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
         """Give places, or refuse all."""
         self.notes.append([f"+{pod}" for _, pod in wanted])
         for node, pod in wanted:
             if node == "full" or pod.startswith("odd"):
                 raise NetworkError(f"no place for {pod}")
-        return [Place(pod, NOWHERE, (f"address of {pod}",)) for _, pod in wanted]
+        return [NetworkPlace(pod, NOWHERE, (f"address of {pod}",)) for _, pod in wanted]
 
     def remove_pods(self, pods: Sequence[str]) -> None:
         """Take places away."""

@@ -12,7 +12,7 @@ from labobjects import a_node, a_pod
 
 from keepclose.lab.workloads.node_fit import pod_requests
 from keepclose.lab.workloads.pods import WorkloadPod
-from keepclose.lab.workloads.scheduler import Placement, place_pods
+from keepclose.lab.workloads.scheduler import NodePlacement, place_pods
 from keepclose.model.workload import Node
 
 FOUR = {"cpu": "4", "memory": "16Gi", "pods": "250"}
@@ -33,7 +33,7 @@ def asking(name: str = "p1", node: str = "", **requests: str) -> WorkloadPod:
     return a_pod(name, node, containers=[container(**requests)])
 
 
-def place_one(pod: WorkloadPod, nodes: list[Node], *there: WorkloadPod) -> Placement:
+def place_one(pod: WorkloadPod, nodes: list[Node], *there: WorkloadPod) -> NodePlacement:
     """Return the place of a single pod."""
     (found,) = place_pods([pod], nodes=nodes, pods=there)
     return found

@@ -8,11 +8,11 @@ import pytest
 from labobjects import a_daemon_set, a_deployment, a_replica_set
 
 from keepclose.lab.workloads.rolling_update import (
-    Bounds,
+    RolloutBounds,
     daemon_bounds,
     deployment_bounds,
     resolve_share,
-    share_out,
+    spread_proportionally,
 )
 
 
@@ -38,16 +38,22 @@ def test_shares(share: int | str | None, whole: int, up: bool, want: int) -> Non
 @pytest.mark.parametrize(
     ("replicas", "more", "want"),
     [
-        pytest.param(5, {}, Bounds(1, 2), id="quarters of five"),
-        pytest.param(1, {}, Bounds(0, 1), id="quarters of one"),
-        pytest.param(3, {"surge": 0, "unavailable": "10%"}, Bounds(1, 0), id="nothing becomes one"),
-        pytest.param(2, {"unavailable": 5}, Bounds(2, 1), id="no more missing than wanted"),
-        pytest.param(0, {"surge": 0, "unavailable": 0}, Bounds(0, 0), id="none wanted"),
-        pytest.param(5, {"strategy": {"type": "Recreate"}}, Bounds(0, 0), id="all recreated"),
-        pytest.param(4, {"strategy": {"type": "RollingUpdate"}}, Bounds(1, 1), id="defaults"),
+        pytest.param(5, {}, RolloutBounds(1, 2), id="quarters of five"),
+        pytest.param(1, {}, RolloutBounds(0, 1), id="quarters of one"),
+        pytest.param(
+            3, {"surge": 0, "unavailable": "10%"}, RolloutBounds(1, 0), id="nothing becomes one"
+        ),
+        pytest.param(2, {"unavailable": 5}, RolloutBounds(2, 1), id="no more missing than wanted"),
+        pytest.param(0, {"surge": 0, "unavailable": 0}, RolloutBounds(0, 0), id="none wanted"),
+        pytest.param(
+            5, {"strategy": {"type": "Recreate"}}, RolloutBounds(0, 0), id="all recreated"
+        ),
+        pytest.param(
+            4, {"strategy": {"type": "RollingUpdate"}}, RolloutBounds(1, 1), id="defaults"
+        ),
     ],
 )
-def test_bounds_of_deployments(replicas: int, more: dict[str, Any], want: Bounds) -> None:
+def test_bounds_of_deployments(replicas: int, more: dict[str, Any], want: RolloutBounds) -> None:
     """What may be missing and what may be too many follow from the strategy."""
     assert deployment_bounds(a_deployment(replicas, **more)) == want
 
@@ -55,13 +61,13 @@ def test_bounds_of_deployments(replicas: int, more: dict[str, Any], want: Bounds
 @pytest.mark.parametrize(
     ("more", "want"),
     [
-        pytest.param({}, Bounds(1, 0), id="one missing"),
-        pytest.param({"unavailable": "25%"}, Bounds(2, 0), id="a share is rounded up"),
-        pytest.param({"unavailable": 0, "surge": "50%"}, Bounds(0, 3), id="a surge"),
-        pytest.param({"kind": "OnDelete"}, Bounds(0, 0), id="no update by itself"),
+        pytest.param({}, RolloutBounds(1, 0), id="one missing"),
+        pytest.param({"unavailable": "25%"}, RolloutBounds(2, 0), id="a share is rounded up"),
+        pytest.param({"unavailable": 0, "surge": "50%"}, RolloutBounds(0, 3), id="a surge"),
+        pytest.param({"kind": "OnDelete"}, RolloutBounds(0, 0), id="no update by itself"),
     ],
 )
-def test_bounds_of_daemon_sets(more: dict[str, Any], want: Bounds) -> None:
+def test_bounds_of_daemon_sets(more: dict[str, Any], want: RolloutBounds) -> None:
     """Shares are of the nodes that want a pod."""
     assert daemon_bounds(a_daemon_set(**more).spec.update_strategy, 5) == want
 
@@ -83,5 +89,7 @@ def test_sizes_in_the_middle_of_an_update(
         a_replica_set(name, size, age_s=100 - place)
         for place, (name, size) in enumerate(sizes.items())
     ]
-    found = share_out(a_deployment(replicas), replica_sets, dict.fromkeys(sizes, former_most))
+    found = spread_proportionally(
+        a_deployment(replicas), replica_sets, dict.fromkeys(sizes, former_most)
+    )
     assert {one.replica_set.metadata.name: one.replicas for one in found} == want

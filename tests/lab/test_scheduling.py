@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from labobjects import a_node, a_pod
 
 from keepclose.lab.workloads.pods import WorkloadPod
-from keepclose.lab.workloads.scheduler import Placement, place_pods
+from keepclose.lab.workloads.scheduler import NodePlacement, place_pods
 from keepclose.model.workload import Node
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
@@ -44,7 +44,7 @@ def required(*expressions: dict[str, Any], fields: tuple[dict[str, Any], ...] = 
 
 def place_one(
     pod: WorkloadPod, nodes: list[Node], pods: list[WorkloadPod] | None = None
-) -> Placement:
+) -> NodePlacement:
     """Return the place of a single pod."""
     (found,) = place_pods([pod], nodes=nodes, pods=pods or [])
     return found
@@ -128,7 +128,7 @@ def test_refusals(
 ) -> None:
     """A pod that no node takes learns why, node by node."""
     pod = a_pod("new", **spec)
-    assert place_one(pod, nodes, pods) == Placement(pod, "", want_reason)
+    assert place_one(pod, nodes, pods) == NodePlacement(pod, "", want_reason)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ import pytest
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_status import UNREACHABLE, MarkedNode
 from keepclose.lab.network.underlay import Underlay
-from keepclose.lab.slo.measurement import Moment, SloRequest, choose_nodes, handle_slo, plan_trouble
+from keepclose.lab.slo.measurement import (
+    FaultMoment,
+    SloRequest,
+    choose_nodes,
+    handle_slo,
+    plan_trouble,
+)
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import ZONE_LABEL
 
@@ -50,7 +56,7 @@ def a_node(name: str, zone: str = "zone-a", *, ready: str = "True", **spec: Any)
 
 def test_the_plan() -> None:
     """Endpoints are restarted early and moved after the middle."""
-    assert plan_trouble(10.0) == [Moment(1.0, "restart"), Moment(6.0, "move")]
+    assert plan_trouble(10.0) == [FaultMoment(1.0, "restart"), FaultMoment(6.0, "move")]
 
 
 def test_what_is_measured_by_default() -> None:

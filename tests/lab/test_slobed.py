@@ -13,7 +13,7 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import NAMESPACES, SERVICES
 from keepclose.lab.slo.figures import MARK, list_policies
 from keepclose.lab.slo.setup import SloBed
-from keepclose.lab.workloads.pods import PODS
+from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.gates import FeatureGates, Gate
 
 POLICIES = list_policies(FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY))
@@ -33,7 +33,9 @@ def a_measurement(bed: Bed) -> SloBed:
 
 async def pods_of(bed: Bed, slo: SloBed, app: str) -> dict[str, str]:
     """Return the node of each pod of a workload, by name."""
-    page = await bed.client.list_all(PODS, namespace=slo.namespace, label_selector=f"app={app}")
+    page = await bed.client.list_all(
+        WORKLOAD_PODS, namespace=slo.namespace, label_selector=f"app={app}"
+    )
     return {pod.metadata.name: pod.spec.node_name for pod in page.items}
 
 
@@ -55,7 +57,7 @@ async def test_everything_is_made_and_removed(bed: Bed) -> None:
 
     left = await bed.client.list_all(NAMESPACES, label_selector=MARK)
     assert left.items == []
-    assert (await bed.client.list_all(PODS)).items == []
+    assert (await bed.client.list_all(WORKLOAD_PODS)).items == []
     names = [one.metadata.name for one in (await bed.client.list_all(SERVICES)).items]
     assert names == []
 

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.lab.slo.figures import (
-    Figures,
     Guess,
-    Sample,
-    Sums,
+    SloFigures,
+    SloSample,
+    SloSums,
     judge,
     percentile,
     show_percent,
-    sum_up,
+    sum_up_slo,
 )
-from keepclose.lab.traffic.answers import Answer, Failure
+from keepclose.lab.traffic.answers import ConnectionFailure, PodAnswer
 
 ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b"}
 
@@ -25,23 +25,23 @@ ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b"}
 def test_sums() -> None:
     """Hops and crossings are by answered connection, availability by all."""
     samples = [
-        Sample("internal", "n1", Answer("p1", "n1", "zone-a"), 0.001),
-        Sample("internal", "n1", Answer("p2", "n2", "zone-a"), 0.002),
-        Sample("internal", "n1", Answer("p3", "n3", "zone-b"), 0.003),
-        Sample("internal", "n3", Answer("p3", "n3", "zone-b"), 0.004),
-        Sample("internal", "n3", Failure.TIMED_OUT, 2.0),
+        SloSample("internal", "n1", PodAnswer("p1", "n1", "zone-a"), 0.001),
+        SloSample("internal", "n1", PodAnswer("p2", "n2", "zone-a"), 0.002),
+        SloSample("internal", "n1", PodAnswer("p3", "n3", "zone-b"), 0.003),
+        SloSample("internal", "n3", PodAnswer("p3", "n3", "zone-b"), 0.004),
+        SloSample("internal", "n3", ConnectionFailure.TIMED_OUT, 2.0),
     ]
-    sums = sum_up(samples, ZONES)
-    assert sums == Sums(5, {"timed out": 1}, 0.5, 0.25, 2.0, 4.0)
+    sums = sum_up_slo(samples, ZONES)
+    assert sums == SloSums(5, {"timed out": 1}, 0.5, 0.25, 2.0, 4.0)
     assert (sums.failed, sums.availability) == (1, 80.0)
 
 
 def test_nothing_answered() -> None:
     """Without an answer there are no hops and no latency; without a connection nothing is lost."""
-    sums = sum_up([Sample("internal", "n1", Failure.REFUSED, 0.1)], ZONES)
-    assert sums == Sums(1, {"refused": 1}, None, None, None, None)
+    sums = sum_up_slo([SloSample("internal", "n1", ConnectionFailure.REFUSED, 0.1)], ZONES)
+    assert sums == SloSums(1, {"refused": 1}, None, None, None, None)
     assert sums.availability == 0.0
-    assert sum_up([], ZONES).availability == 100.0
+    assert sum_up_slo([], ZONES).availability == 100.0
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_percentages_round_down(share: float, want: str) -> None:
 
 def a_row(
     policy: str, availability: Guess, speed: Guess, *, role: str = "", failed: int, hops: float
-) -> Figures:
+) -> SloFigures:
     """Return the figures of a thousand connections."""
-    return Figures(
+    return SloFigures(
         policy=policy,
         role=role,
         traffic="internal",
@@ -146,7 +146,7 @@ LOCAL = a_row("Local", Guess.NOT_ALL, Guess.FAST, failed=20, hops=0.0)
         ),
     ],
 )
-def test_guesses(row: Figures, want: tuple[bool, bool]) -> None:
+def test_guesses(row: SloFigures, want: tuple[bool, bool]) -> None:
     """Availability is judged by itself, speed by hops beside those of Cluster and Local."""
     judged = judge([CLUSTER, LOCAL, row])[-1]
     assert (judged.availability_as_guessed, judged.speed_as_guessed) == want

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from keepclose.lab.slo.figures import Sample
+from keepclose.lab.slo.figures import SloSample
 from keepclose.lab.slo.measurement import Way, keep_connecting, probe, until_steady
-from keepclose.lab.traffic.answers import Answer, Failure
-from keepclose.lab.traffic.connections import Caller
+from keepclose.lab.traffic.answers import ConnectionFailure, PodAnswer
+from keepclose.lab.traffic.connections import ConnectionSource
 from keepclose.system.namespaces import NetworkError
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ async def a_pod(name: str, node: str) -> AsyncIterator[int]:
 
 def way(node: str, port: int) -> Way:
     """Return a way to a local port."""
-    return Way("internal", node, Caller(Here(), "127.0.0.1", port, 1))
+    return Way("internal", node, ConnectionSource(Here(), "127.0.0.1", port, 1))
 
 
 async def closed_port() -> int:
@@ -64,10 +64,10 @@ async def closed_port() -> int:
 
 async def test_all_ways_have_their_turn() -> None:
     """Connections go on by turns until the event, failed ones as well."""
-    samples: list[Sample] = []
+    samples: list[SloSample] = []
     over = asyncio.Event()
 
-    def record(sample: Sample) -> None:
+    def record(sample: SloSample) -> None:
         samples.append(sample)
         if len(samples) == 20:
             over.set()
@@ -76,8 +76,8 @@ async def test_all_ways_have_their_turn() -> None:
         ways = [way("n1", port), way("n2", await closed_port())]
         await keep_connecting(ways, over, record=record, per_second=500)
     counts = Counter((one.node, one.result) for one in samples)
-    answered = counts["n1", Answer("p1", "n1", "zone-a")]
-    refused = counts["n2", Failure.REFUSED]
+    answered = counts["n1", PodAnswer("p1", "n1", "zone-a")]
+    refused = counts["n2", ConnectionFailure.REFUSED]
     assert answered + refused == len(samples) >= 20
     assert abs(answered - refused) <= 2
     assert all(0 < one.seconds < 5 for one in samples)
@@ -85,7 +85,7 @@ async def test_all_ways_have_their_turn() -> None:
 
 async def test_the_pace() -> None:
     """No more connections come than the pace allows."""
-    samples: list[Sample] = []
+    samples: list[SloSample] = []
     over = asyncio.Event()
     async with a_pod("p1", "n1") as port:
         load = keep_connecting([way("n1", port)], over, record=samples.append, per_second=50)
@@ -96,23 +96,23 @@ async def test_the_pace() -> None:
 
 async def test_places_that_are_gone() -> None:
     """A connection that cannot even be tried counts as one without an answer."""
-    samples: list[Sample] = []
+    samples: list[SloSample] = []
     over = asyncio.Event()
 
-    def record(sample: Sample) -> None:
+    def record(sample: SloSample) -> None:
         samples.append(sample)
         over.set()
 
-    gone = Way("internal", "n1", Caller(Gone(), "127.0.0.1", 1, 1))
+    gone = Way("internal", "n1", ConnectionSource(Gone(), "127.0.0.1", 1, 1))
     await keep_connecting([gone], over, record=record)
-    assert {one.result for one in samples} == {Failure.BROKEN}
+    assert {one.result for one in samples} == {ConnectionFailure.BROKEN}
 
 
 async def test_probing() -> None:
     """Each way is asked once."""
     async with a_pod("p1", "n1") as port:
         found = await probe([way("n1", await closed_port()), way("n1", port)])
-    assert found == [Failure.REFUSED, Answer("p1", "n1", "zone-a")]
+    assert found == [ConnectionFailure.REFUSED, PodAnswer("p1", "n1", "zone-a")]
 
 
 async def test_steady() -> None:

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from keepclose.lab.traffic.answers import Answer, Failure, Result
+from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
 from keepclose.lab.traffic.expected_shares import Expectation, Goal
 from keepclose.lab.traffic.report import (
     Busiest,
     Observation,
-    Row,
     SourceRow,
     ToldReason,
+    TrafficRow,
     make_row,
     make_source_row,
-    sum_up,
+    sum_up_traffic,
 )
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.selection import PacketVerdict
@@ -28,7 +28,11 @@ GOALS = {
     "b1": Goal("b1", "n3", "zone-b"),
 }
 # The answer names the zone that the node had when the pod was started.
-A1, A2, B1 = Answer("a1", "n1", "old"), Answer("a2", "n2", "zone-a"), Answer("b1", "n3", "zone-b")
+A1, A2, B1 = (
+    PodAnswer("a1", "n1", "old"),
+    PodAnswer("a2", "n2", "zone-a"),
+    PodAnswer("b1", "n3", "zone-b"),
+)
 
 
 def no_hint(node: str) -> Reason:
@@ -36,7 +40,9 @@ def no_hint(node: str) -> Reason:
     return Reason(ReasonCode.ZONE_NOT_HINTED, f"none for node {node}", f"Node {node}", "mend it")
 
 
-def seen(node: str, results: dict[Result, int], expected: Expectation, fault: str) -> Observation:
+def seen(
+    node: str, results: dict[ConnectionResult, int], expected: Expectation, fault: str
+) -> Observation:
     """Return what the client of a node saw."""
     zone = ZONES[node]
     return Observation(zone, node, node, zone, results, expected, GOALS, fault)
@@ -48,13 +54,15 @@ def spread(node: str, **shares: float) -> Expectation:
 
 
 FIRST = seen("n1", {A1: 30, B1: 70}, spread("n1", a1=0.25, b1=0.75), "")
-SECOND = seen("n2", {A2: 20, Failure.TIMED_OUT: 180}, spread("n2", a2=1.0), "180 timed out")
-DROPPED = seen("n3", {Failure.TIMED_OUT: 50}, Expectation({}, PacketVerdict.DROP, ()), "")
+SECOND = seen(
+    "n2", {A2: 20, ConnectionFailure.TIMED_OUT: 180}, spread("n2", a2=1.0), "180 timed out"
+)
+DROPPED = seen("n3", {ConnectionFailure.TIMED_OUT: 50}, Expectation({}, PacketVerdict.DROP, ()), "")
 
 
 def test_a_row_by_zones() -> None:
     """Nodes count by their connections, labels of nodes tell zones, and reasons are told once."""
-    assert make_row("zone-a", [FIRST, SECOND], ZONES) == Row(
+    assert make_row("zone-a", [FIRST, SECOND], ZONES) == TrafficRow(
         source="zone-a",
         connections=300,
         answered={"zone-a": 50, "zone-b": 70},
@@ -93,7 +101,7 @@ def test_expected_failures() -> None:
 
 def test_sums() -> None:
     """Parts are those of the answered connections; the busiest is measured by an equal share."""
-    sums = sum_up([FIRST, SECOND, DROPPED], zones=ZONES, ready=list(GOALS.values()))
+    sums = sum_up_traffic([FIRST, SECOND, DROPPED], zones=ZONES, ready=list(GOALS.values()))
     assert sums.connections == 350
     assert sums.failures == {"timed out": 230}
     assert sums.in_zone == pytest.approx(50 / 120)
@@ -102,7 +110,7 @@ def test_sums() -> None:
     assert sums.busiest is not None
     assert sums.busiest.expected == pytest.approx(75 / 40)
     assert replace(sums.busiest, expected=None) == Busiest("b1", "n3", "zone-b", 1.75)
-    uncompared = sum_up(
+    uncompared = sum_up_traffic(
         [FIRST, SECOND, DROPPED], zones=ZONES, ready=list(GOALS.values()), compares_shares=False
     )
     assert uncompared.busiest == Busiest("b1", "n3", "zone-b", 1.75)
@@ -110,7 +118,7 @@ def test_sums() -> None:
 
 def test_sums_of_nothing() -> None:
     """Where nobody answered there is no share and no busiest."""
-    sums = sum_up([DROPPED], zones=ZONES, ready=[])
+    sums = sum_up_traffic([DROPPED], zones=ZONES, ready=[])
     assert (sums.in_zone, sums.on_node, sums.busiest) == (None, None, None)
 
 
@@ -128,4 +136,4 @@ def test_rows_as_json() -> None:
         "fault",
         "reasons",
     }
-    assert msgspec.json.decode(text, type=Row) == row
+    assert msgspec.json.decode(text, type=TrafficRow) == row

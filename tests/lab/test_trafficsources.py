@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.network.addresses import node_addresses
-from keepclose.lab.network.underlay import NodePlace, Place, Underlay
+from keepclose.lab.network.underlay import NetworkPlace, NodePlace, Underlay
 from keepclose.lab.traffic.targets import (
-    Source,
+    TrafficSource,
     choose_target,
+    divide_connections,
     find_sources,
-    read_request,
-    share_out,
+    read_traffic_request,
 )
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import (
@@ -26,7 +26,7 @@ from keepclose.model.service.types import (
     ServicePort,
     ServiceStatus,
 )
-from keepclose.system.namespaces import Namespace
+from keepclose.system.namespaces import NetworkNamespace
 from keepclose.testing.builders import service
 
 ZONES = {"n1": "zone-b", "n2": "zone-a", "n3": "zone-a", "n4": ""}
@@ -36,10 +36,12 @@ PORTS = (ServicePort(name="http", protocol="TCP", port=80, node_port=30080),)
 def make_underlay(*names: str) -> Underlay:
     """Return a network that holds names and addresses only."""
     underlay = Underlay()
-    underlay.outside = Place("outside", Namespace("outside", -1), ())
+    underlay.outside = NetworkPlace("outside", NetworkNamespace("outside", -1), ())
     for number, name in enumerate(names, 1):
-        client = Place(f"{name}-client", Namespace(f"{name}-client", -1), ())
-        underlay.nodes[name] = NodePlace(name, Namespace(name, -1), node_addresses(number), client)
+        client = NetworkPlace(f"{name}-client", NetworkNamespace(f"{name}-client", -1), ())
+        underlay.nodes[name] = NodePlace(
+            name, NetworkNamespace(name, -1), node_addresses(number), client
+        )
     return underlay
 
 
@@ -50,9 +52,9 @@ async def find(
     spared: tuple[str, ...] = (),
     nodes: tuple[str, ...] = (*ZONES,),
     **asked: Any,
-) -> list[Source]:
+) -> list[TrafficSource]:
     """Return the sources for what is asked; no pods exist."""
-    request = read_request({"service": "web", "from": source, **asked})
+    request = read_traffic_request({"service": "web", "from": source, **asked})
     target = choose_target(one, request, gates=FeatureGates())
     nobody: Any = None
     return await find_sources(
@@ -60,7 +62,7 @@ async def find(
     )
 
 
-def shown(sources: list[Source]) -> list[tuple[str, str, str, int, int]]:
+def shown(sources: list[TrafficSource]) -> list[tuple[str, str, str, int, int]]:
     """Return group, name, host, port and times of each."""
     return [
         (one.group, one.name, one.caller.host, one.caller.port, one.caller.times) for one in sources
@@ -84,7 +86,7 @@ async def test_one_zone_and_one_node() -> None:
     assert [(one.group, one.name) for one in sources] == [("zone-a", "n2")]
     sources = await find(service(), source="n3", connections=7)
     assert [(one.group, one.name, one.zone) for one in sources] == [("n3", "n3", "zone-a")]
-    assert isinstance(sources[0].caller.namespace, Namespace)
+    assert isinstance(sources[0].caller.namespace, NetworkNamespace)
     assert sources[0].caller.namespace.name == "n3-client"
 
 
@@ -145,7 +147,7 @@ async def test_no_nodes() -> None:
 @given(whole=st.integers(0, 10_000), parts=st.integers(0, 50))
 def test_shares_are_even_and_whole(whole: int, parts: int) -> None:
     """Nothing is lost, and no two parts differ by more than one."""
-    shares = share_out(whole, parts)
+    shares = divide_connections(whole, parts)
     assert len(shares) == parts
     if parts:
         assert sum(shares) == whole

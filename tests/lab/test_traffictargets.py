@@ -14,7 +14,7 @@ from keepclose.lab.traffic.targets import (
     Via,
     choose_target,
     find_service,
-    read_request,
+    read_traffic_request,
 )
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import (
@@ -103,7 +103,7 @@ def balanced() -> Service:
 )
 def test_targets(one: Service, asked: dict[str, Any], want: tuple[int, str, Via]) -> None:
     """Port, address and way follow from the Service and what was asked for."""
-    request = read_request({"service": "web", **asked})
+    request = read_traffic_request({"service": "web", **asked})
     target = choose_target(one, request, gates=GATES)
     assert (target.port.port, target.port.cluster_ip, target.via) == want
 
@@ -196,7 +196,7 @@ def test_targets(one: Service, asked: dict[str, Any], want: tuple[int, str, Via]
 )
 def test_refusals(one: Service, asked: dict[str, Any], want: str, code: int) -> None:
     """What cannot be called is refused in words that say what would do."""
-    request = read_request({"service": "web", **asked})
+    request = read_traffic_request({"service": "web", **asked})
     with pytest.raises(LabRefusal) as refusal:
         choose_target(one, request, gates=GATES)
     assert (str(refusal.value), refusal.value.code) == (want, code)
@@ -235,13 +235,13 @@ def test_refusals(one: Service, asked: dict[str, Any], want: str, code: int) -> 
 def test_bad_requests(params: dict[str, Any], want: str) -> None:
     """What makes no sense is refused with the name of the option."""
     with pytest.raises(LabRefusal) as refusal:
-        read_request(params)
+        read_traffic_request(params)
     assert (str(refusal.value), refusal.value.code) == (want, 2)
 
 
 def test_a_request_has_defaults() -> None:
     """Only the Service must be named."""
-    assert read_request({"service": "web"}) == TrafficRequest("web", connections=1000)
+    assert read_traffic_request({"service": "web"}) == TrafficRequest("web", connections=1000)
 
 
 async def test_services_by_name(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.lab.traffic.answers import Answer, Failure, Result
+from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
 from keepclose.lab.traffic.expected_shares import Expectation, find_fault, is_unlikely
 from keepclose.routing.selection import PacketVerdict
 
@@ -18,7 +18,7 @@ HALVES = Expectation({"a": 0.5, "b": 0.5}, PacketVerdict.NONE, ())
 ONLY_C = Expectation({"c": 1.0}, PacketVerdict.NONE, ())
 DROPS = Expectation({}, PacketVerdict.DROP, ())
 REJECTS = Expectation({}, PacketVerdict.REJECT, ())
-A, B, C = Answer("a"), Answer("b"), Answer("c")
+A, B, C = PodAnswer("a"), PodAnswer("b"), PodAnswer("c")
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,21 @@ A, B, C = Answer("a"), Answer("b"), Answer("c")
             "7 answered by b and 1 more, which should get none",
             id="several astray",
         ),
-        pytest.param({A: 500, B: 480, Failure.REFUSED: 20}, [HALVES], "20 refused", id="some fail"),
-        pytest.param({C: 5}, [ONLY_C], "", id="a single endpoint gets everything"),
-        pytest.param({Failure.TIMED_OUT: 1000}, [DROPS], "", id="silence where rules drop"),
-        pytest.param({Failure.REFUSED: 1000}, [REJECTS], "", id="refusals where rules reject"),
         pytest.param(
-            {Failure.REFUSED: 9}, [DROPS], "9 refused, expected timed out", id="the wrong failure"
+            {A: 500, B: 480, ConnectionFailure.REFUSED: 20}, [HALVES], "20 refused", id="some fail"
+        ),
+        pytest.param({C: 5}, [ONLY_C], "", id="a single endpoint gets everything"),
+        pytest.param(
+            {ConnectionFailure.TIMED_OUT: 1000}, [DROPS], "", id="silence where rules drop"
+        ),
+        pytest.param(
+            {ConnectionFailure.REFUSED: 1000}, [REJECTS], "", id="refusals where rules reject"
+        ),
+        pytest.param(
+            {ConnectionFailure.REFUSED: 9},
+            [DROPS],
+            "9 refused, expected timed out",
+            id="the wrong failure",
         ),
         pytest.param(
             {A: 9}, [REJECTS], "9 answered by a, expected refused", id="an answer out of nothing"
@@ -56,15 +65,23 @@ A, B, C = Answer("a"), Answer("b"), Answer("c")
             {A: 900, C: 100}, [HALVES, ONLY_C], "", id="shares of before and after are not compared"
         ),
         pytest.param(
-            {Failure.REFUSED: 100, A: 3}, [REJECTS, HALVES], "", id="endpoints came during the run"
+            {ConnectionFailure.REFUSED: 100, A: 3},
+            [REJECTS, HALVES],
+            "",
+            id="endpoints came during the run",
         ),
         pytest.param(
-            {Failure.TIMED_OUT: 1, A: 3}, [REJECTS, HALVES], "1 timed out", id="but nothing drops"
+            {ConnectionFailure.TIMED_OUT: 1, A: 3},
+            [REJECTS, HALVES],
+            "1 timed out",
+            id="but nothing drops",
         ),
         pytest.param({}, [HALVES], "", id="no connections"),
     ],
 )
-def test_faults(results: dict[Result, int], expected: list[Expectation], want: str) -> None:
+def test_faults(
+    results: dict[ConnectionResult, int], expected: list[Expectation], want: str
+) -> None:
     """The first thing that is not as expected is named, with numbers."""
     assert find_fault(results, expected) == want
 
@@ -77,7 +94,7 @@ def test_a_sticky_service_is_judged_by_the_set_alone() -> None:
 
 def test_many_counts_are_each_judged_more_mildly() -> None:
     """What is a fault alone may be chance among a million counts."""
-    results: dict[Result, int] = {A: 580, B: 420}
+    results: dict[ConnectionResult, int] = {A: 580, B: 420}
     assert find_fault(results, [HALVES], judged=2) == "a got 58.0 %, expected 50.0 %"
     assert find_fault(results, [HALVES], judged=1_000_000) == ""
 
@@ -115,5 +132,7 @@ def test_chance_alone_raises_no_alarm() -> None:
     expected = Expectation(dict.fromkeys(names, 1 / 12), PacketVerdict.NONE, ())
     for _ in range(1000):
         picked = Counter(dice.choices(names, k=dice.choice([1, 10, 100, 400])))
-        results: dict[Result, int] = {Answer(name): count for name, count in picked.items()}
+        results: dict[ConnectionResult, int] = {
+            PodAnswer(name): count for name, count in picked.items()
+        }
         assert find_fault(results, [expected], judged=12) == ""

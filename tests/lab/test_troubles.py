@@ -11,10 +11,10 @@ from troublebed import Bed, troubled
 
 from keepclose.kube.requests import NODES
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.faults.injector import Drain, Failure, Healing
+from keepclose.lab.faults.injector import Drain, FaultError, Healing
 from keepclose.lab.faults.node_states import NodeState
 from keepclose.lab.faults.node_status import CORDON_ANNOTATION, UNREACHABLE, ZONE_ANNOTATION
-from keepclose.lab.workloads.pods import PODS
+from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import PATIENCE
@@ -74,7 +74,7 @@ async def test_failing_twice_and_healing_twice(bed: Bed) -> None:
     await bed.deploy(4)
     await bed.troubles.fail("n1")
     before = await bed.node("n1")
-    assert await bed.troubles.fail("n1") == Failure(["n1"], [], [])
+    assert await bed.troubles.fail("n1") == FaultError(["n1"], [], [])
     assert await bed.node("n1") == before
     assert (await bed.troubles.fail("zone-a")).changed == ["n2"]
 
@@ -131,7 +131,7 @@ async def test_partition(bed: Bed) -> None:
     await bed.deploy(4)
     before = await bed.node("n1")
 
-    assert await bed.troubles.partition("n1") == Failure(["n1"], ["n1"], [], is_noticed=False)
+    assert await bed.troubles.partition("n1") == FaultError(["n1"], ["n1"], [], is_noticed=False)
 
     assert await bed.node("n1") == before
     assert bed.links.cut_off == {"n1"}
@@ -141,7 +141,7 @@ async def test_partition(bed: Bed) -> None:
     noticed = await bed.troubles.partition("n1", notice=True)
     assert (noticed.changed, len(noticed.unready), noticed.is_noticed) == ([], 1, True)
     assert (await states(bed))["n1"] == "cut off, noticed"
-    assert await bed.troubles.partition("n1") == Failure(["n1"], [], [])
+    assert await bed.troubles.partition("n1") == FaultError(["n1"], [], [])
     assert (await bed.troubles.heal("n1")).healed == {"n1": ["partition"]}
     await bed.lab.until(lambda: len(bed.ready()) == 4)
 
@@ -311,7 +311,7 @@ async def test_draining_pods_of_nobody(bed: Bed) -> None:
     )
     assert (await states(bed))["n1"] == "cordoned"
     assert (await bed.troubles.drain("n1", force=True)).evicted == ["default/alone"]
-    assert (await bed.client.list_all(PODS)).items == []
+    assert (await bed.client.list_all(WORKLOAD_PODS)).items == []
 
 
 async def test_draining_a_dead_node(bed: Bed) -> None:

@@ -16,7 +16,7 @@ from keepclose.kube.requests import EVENTS, NODES
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pod_writes import PodWriter
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
 from keepclose.lab.workloads.rolling_update import REVISION, template_hash
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, Deployment
@@ -220,7 +220,7 @@ async def test_lost_requests_make_no_doubles(lab: Lab) -> None:
     await asyncio.sleep(0.2)
     lab.wire.failing = 0.0
     await lab.until(lambda: is_done(lab, 4, generation=2))
-    page = await lab.client.list_all(PODS, namespace="default")
+    page = await lab.client.list_all(WORKLOAD_PODS, namespace="default")
     assert len(page.items) == 4
 
 
@@ -262,7 +262,7 @@ async def test_a_stale_cache_makes_no_doubles(api: Served) -> None:
         caches.replica_sets.put(stored)
         await sync.sync(WEB)
         await sync.sync(WEB)
-        page = await cluster.client.list_all(PODS)
+        page = await cluster.client.list_all(WORKLOAD_PODS)
         assert [pod.spec.node_name for pod in page.items] == ["n0"] * 3
         for pod in page.items:
             caches.pods.put(pod)
@@ -270,7 +270,7 @@ async def test_a_stale_cache_makes_no_doubles(api: Served) -> None:
         caches.replica_sets.put(await cluster.client.get(REPLICA_SETS, "web", namespace="default"))
         await sync.sync(WEB)
         await sync.sync(WEB)
-        page = await cluster.client.list_all(PODS)
+        page = await cluster.client.list_all(WORKLOAD_PODS)
         assert sum(pod.is_terminating for pod in page.items) == 1
         counted = await cluster.client.get(REPLICA_SETS, "web", namespace="default")
         assert (counted.status.replicas, counted.status.terminating_replicas) == (2, 1)
@@ -282,7 +282,7 @@ async def test_pods_are_adopted_and_let_go(lab: Lab) -> None:
     await lab.client.create(REPLICA_SETS, manifest(3), namespace="default")
     await lab.until(lambda: len(lab.pods) == 3 and all(pod.is_ready for pod in lab.pods))
     await lab.until(lambda: all(pod.controller for pod in lab.pods))
-    await lab.cluster.change(PODS, "orphan", {"metadata": {"labels": {"app": "other"}}})
+    await lab.cluster.change(WORKLOAD_PODS, "orphan", {"metadata": {"labels": {"app": "other"}}})
     await lab.until(lambda: len(lab.pods) == 4)
     await lab.until(
         lambda: [pod.metadata.name for pod in lab.pods if not pod.controller] == ["orphan"]
@@ -352,7 +352,7 @@ async def test_pods_of_a_node_that_comes_back_stay(lab: Lab) -> None:
     await lab.cluster.add_node("n0", ZONES["n0"])
     # One whose node was never there marks the time at which the others would have gone.
     stray = {"metadata": {"name": "stray"}, "spec": {**template()["spec"], "nodeName": "none"}}
-    await lab.client.create(PODS, stray, namespace="default")
+    await lab.client.create(WORKLOAD_PODS, stray, namespace="default")
     await lab.until(lambda: any(pod.metadata.name == "stray" for pod in lab.pods))
     await lab.until(lambda: all(pod.metadata.name != "stray" for pod in lab.pods))
     assert {pod.uid for pod in lab.pods} == before
@@ -366,7 +366,7 @@ async def test_pods_wait_for_a_node_and_say_why(lab: Lab) -> None:
     await lab.until(lambda: all(node.spec.unschedulable for node in caches.nodes.all()))
     await lab.client.create(DEPLOYMENTS, manifest(2), namespace="default")
     single = {"metadata": {"name": "single"}, "spec": template()["spec"]}
-    await lab.client.create(PODS, single, namespace="default")
+    await lab.client.create(WORKLOAD_PODS, single, namespace="default")
     want = "0/6 nodes are available: 6 node(s) were unschedulable."
 
     def reasons() -> list[str]:

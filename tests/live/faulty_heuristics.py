@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keepclose.routing.heuristic_answers import Failure, FailureCause, Matrix, ZoneDemand
+from keepclose.routing.heuristic_answers import FailureCause, HeuristicFailure, Matrix, ZoneDemand
 
 HOLD_VARIABLE = "KEEPCLOSE_TEST_HOLD"
 """Names the file that `waits` waits for to be removed."""
@@ -119,7 +119,7 @@ def _hoard(demand: ZoneDemand) -> Matrix:
 
 
 def _ramble(_demand: ZoneDemand) -> object:
-    return Failure(FailureCause.RAISED, "\x1b[2Jno\nidea " * 50_000)
+    return HeuristicFailure(FailureCause.RAISED, "\x1b[2Jno\nidea " * 50_000)
 
 
 def _mumble(_demand: ZoneDemand) -> object:

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from sights import conditions, hints, quick
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.metrics import Metrics
-from keepclose.heuristics.process import IsolatedHeuristic, Limits
+from keepclose.controller.metrics import ControllerMetrics
+from keepclose.heuristics.process import HeuristicLimits, IsolatedHeuristic
 from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
@@ -86,10 +86,10 @@ async def test_a_failing_heuristic_leaves_the_endpoints_right(
     """A rollout reaches the slices without hints, and the failure is announced once."""
     cluster = five_pods
     # NB: only the heuristic that hangs has to reach its limit, however busy the machine is.
-    limits = Limits(allocate_s=0.5 if cause == "TimedOut" else 60.0, first_pause_s=3600.0)
+    limits = HeuristicLimits(allocate_s=0.5 if cause == "TimedOut" else 60.0, first_pause_s=3600.0)
     heuristic = IsolatedHeuristic(NAME, value, limits=limits)
     settings = replace(quick(GATES, heuristics={NAME: heuristic}), most_retries=2)
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     await cluster.add_service(annotations=asking())
     await cluster.add_service("other", annotations=asking("PreferSameZone"))
     async with cluster.controlled(settings, observer=metrics) as controller:
@@ -122,7 +122,9 @@ async def test_a_failing_heuristic_leaves_the_endpoints_right(
 async def test_a_sound_heuristic_in_a_process_governs(five_pods: World) -> None:
     """Its hints are written, kept through a rollout, and gone with the wish; no Event is left."""
     cluster = five_pods
-    heuristic = IsolatedHeuristic(NAME, "faulty_heuristics:stay", limits=Limits(allocate_s=60.0))
+    heuristic = IsolatedHeuristic(
+        NAME, "faulty_heuristics:stay", limits=HeuristicLimits(allocate_s=60.0)
+    )
     await cluster.add_service(annotations=asking())
     async with cluster.controlled(quick(GATES, heuristics={NAME: heuristic})) as controller:
         await cluster.settle(controller)
@@ -144,7 +146,7 @@ async def test_a_sound_heuristic_in_a_process_governs(five_pods: World) -> None:
 async def test_a_hung_heuristic_does_not_stop_the_controller(five_pods: World) -> None:
     """While a heuristic hangs other Services are synced; its own has right endpoints in the end."""
     cluster = five_pods
-    limits = Limits(allocate_s=3 * PATIENCE, first_pause_s=3600.0)
+    limits = HeuristicLimits(allocate_s=3 * PATIENCE, first_pause_s=3600.0)
     heuristic = IsolatedHeuristic(NAME, "faulty_heuristics:spins", limits=limits)
     settings = replace(quick(GATES, heuristics={NAME: heuristic}), workers=2, grace_s=0.1)
     await cluster.add_service(annotations=asking())
@@ -167,7 +169,9 @@ async def test_a_controller_that_stops_keeps_the_hints_of_a_heuristic(
     cluster = five_pods
     hold = tmp_path / "hold"
     monkeypatch.setenv(HOLD_VARIABLE, str(hold))
-    heuristic = IsolatedHeuristic(NAME, "faulty_heuristics:waits", limits=Limits(allocate_s=600.0))
+    heuristic = IsolatedHeuristic(
+        NAME, "faulty_heuristics:waits", limits=HeuristicLimits(allocate_s=600.0)
+    )
     settings = replace(quick(GATES, heuristics={NAME: heuristic}), grace_s=3 * PATIENCE)
     await cluster.add_service(annotations=asking())
 

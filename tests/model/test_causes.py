@@ -6,10 +6,10 @@ import pytest
 
 from keepclose.model.endpointslice.types import ForZone
 from keepclose.model.field_errors import (
-    Cause,
     CauseType,
+    FieldError,
     duplicate,
-    forbidden,
+    forbidden_field,
     internal,
     invalid,
     not_supported,
@@ -55,7 +55,7 @@ from keepclose.model.field_errors import (
             id="duplicate has no detail",
         ),
         pytest.param(
-            forbidden("metadata.namespace", "not allowed on this type"),
+            forbidden_field("metadata.namespace", "not allowed on this type"),
             "FieldValueForbidden",
             "metadata.namespace: Forbidden: not allowed on this type",
             id="forbidden hides its value",
@@ -86,7 +86,7 @@ from keepclose.model.field_errors import (
         ),
     ],
 )
-def test_a_cause_renders(cause: Cause, want_type: str, want_text: str) -> None:
+def test_a_cause_renders(cause: FieldError, want_type: str, want_text: str) -> None:
     """Each kind of cause has its machine type and its text."""
     assert cause.type == want_type
     assert str(cause) == want_text

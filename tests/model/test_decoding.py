@@ -20,7 +20,7 @@ from keepclose.model.decoding import (
     path_steps,
     shown,
 )
-from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.testing import builders
@@ -116,7 +116,7 @@ def test_item_of_a_list_needs_no_kind() -> None:
         ),
     ],
 )
-def test_bad_bytes_are_rejected(kind: str, data: bytes, want_cause: Cause) -> None:
+def test_bad_bytes_are_rejected(kind: str, data: bytes, want_cause: FieldError) -> None:
     """Bytes that do not hold the object give the cause."""
     assert decode(kind, data) == Rejected(want_cause)
 
@@ -200,7 +200,7 @@ def test_unknown_kind_is_told_apart() -> None:
         ),
     ],
 )
-def test_bad_values_are_rejected(raw: dict[str, Any], want_cause: Cause) -> None:
+def test_bad_values_are_rejected(raw: dict[str, Any], want_cause: FieldError) -> None:
     """Values of a wrong type are rejected with the path of the field and the value."""
     assert convert(raw) == Rejected(want_cause)
 

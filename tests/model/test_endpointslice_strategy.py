@@ -12,9 +12,9 @@ from keepclose.model.endpointslice.strategy import (
     ALLOWS_UNCONDITIONAL_UPDATE,
     deprecated_node_names,
     drop_deprecated_topology,
-    drop_disabled_fields,
-    prepare_for_create,
-    prepare_for_update,
+    drop_disabled_slice_fields,
+    prepare_slice_for_create,
+    prepare_slice_for_update,
     warnings_on_create,
     warnings_on_update,
 )
@@ -63,7 +63,7 @@ def on_node(name: str, *, node_name: str | None = None, address: str = "10.0.0.1
 def test_fields_dropped_on_create(gates: FeatureGates, want: tuple[Endpoint, ...]) -> None:
     """A new slice loses hints whose gate is off."""
     new = endpoint_slice(PLAIN, ZONED, NODED, BOTH)
-    assert prepare_for_create(new, gates=gates).endpoints == want
+    assert prepare_slice_for_create(new, gates=gates).endpoints == want
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,15 @@ def test_fields_dropped_on_update(
 ) -> None:
     """An update loses hints whose gate is off, unless the old slice had such hints."""
     new = endpoint_slice(ZONED, BOTH)
-    assert drop_disabled_fields(new, endpoint_slice(*old), gates=gates).endpoints == want
-    assert prepare_for_update(new, endpoint_slice(*old), gates=gates).endpoints == want
+    assert drop_disabled_slice_fields(new, endpoint_slice(*old), gates=gates).endpoints == want
+    assert prepare_slice_for_update(new, endpoint_slice(*old), gates=gates).endpoints == want
 
 
 def test_creation_starts_at_generation_one() -> None:
     """A new slice has generation 1, whatever the client said, and no deprecated topology."""
     sent = endpoint_slice(on_node("n1"))
     sent = replace(sent, metadata=replace(sent.metadata, generation=7))
-    stored = prepare_for_create(sent, gates=GATES)
+    stored = prepare_slice_for_create(sent, gates=GATES)
     assert stored.metadata == replace(sent.metadata, generation=1)
     assert stored.endpoints == (replace(PLAIN, deprecated_topology=None),)
 
@@ -120,13 +120,13 @@ STORED = replace(STORED, metadata=replace(STORED.metadata, generation=4))
 )
 def test_generation_on_update(new: EndpointSlice, want: int) -> None:
     """The generation counts changes of labels and content, not of other metadata."""
-    prepared = prepare_for_update(new, STORED, gates=GATES)
+    prepared = prepare_slice_for_update(new, STORED, gates=GATES)
     assert prepared.metadata == replace(new.metadata, generation=want)
 
 
 def test_generation_counts_what_was_sent() -> None:
     """A change bumps the generation even when the dropping of fields undoes it."""
-    prepared = prepare_for_update(endpoint_slice(ZONED), STORED, gates=NEITHER)
+    prepared = prepare_slice_for_update(endpoint_slice(ZONED), STORED, gates=NEITHER)
     assert prepared.endpoints == STORED.endpoints
     assert prepared.metadata.generation == 5
 
@@ -326,10 +326,10 @@ GATE_SETS = st.sampled_from([GATES, NO_NODE_HINTS, NODE_TOPOLOGY_ONLY, NO_HINTS,
 @given(new=SLICES, old=SLICES, gates=GATE_SETS)
 def test_preparing_settles(new: EndpointSlice, old: EndpointSlice, gates: FeatureGates) -> None:
     """What was prepared is prepared: doing it again changes nothing, and no endpoint is lost."""
-    created = prepare_for_create(new, gates=gates)
-    assert prepare_for_create(created, gates=gates) == created
+    created = prepare_slice_for_create(new, gates=gates)
+    assert prepare_slice_for_create(created, gates=gates) == created
     assert len(created.endpoints) == len(new.endpoints)
-    updated = prepare_for_update(new, old, gates=gates)
+    updated = prepare_slice_for_update(new, old, gates=gates)
     assert [e.addresses for e in updated.endpoints] == [e.addresses for e in new.endpoints]
-    stored = prepare_for_update(updated, updated, gates=gates)
+    stored = prepare_slice_for_update(updated, updated, gates=gates)
     assert stored.metadata == updated.metadata

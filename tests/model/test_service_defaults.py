@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.service.defaults import default_families, default_service, hide_on_read
 from keepclose.model.service.types import (
@@ -641,5 +641,5 @@ def test_families_need_only_be_defaulted_once() -> None:
     """A Service with families keeps them when it is written again."""
     answer = default_families(headful(ip_family_policy="PreferDualStack"), cluster_families=DUAL)
     assert not isinstance(answer, list)
-    again: Service | list[Cause] = default_families(answer, cluster_families=DUAL)
+    again: Service | list[FieldError] = default_families(answer, cluster_families=DUAL)
     assert again == answer

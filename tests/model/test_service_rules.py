@@ -21,7 +21,7 @@ from keepclose.model.service.defaults import default_families, default_service, 
 from keepclose.model.service.strategy import (
     normalize_cluster_ips,
     patch_allocated_values,
-    prepare_for_update,
+    prepare_service_for_update,
     warnings_for,
 )
 from keepclose.model.service.types import (
@@ -683,7 +683,7 @@ def test_no_service_makes_the_rules_fail(new: Service, old: Service, gates: Feat
     causes += families if isinstance(families, list) else []
     assert all(str(cause).startswith(f"{cause.field}: ") for cause in causes)
     written = patch_allocated_values(normalize_cluster_ips(default_service(new), old), old)
-    stored = prepare_for_update(written, old, gates=gates)
+    stored = prepare_service_for_update(written, old, gates=gates)
     assert hide_on_read(stored).metadata == new.metadata
     assert warnings_for(stored) == warnings_for(replace(stored, status=ServiceStatus()))
 

@@ -11,12 +11,12 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.service import strategy as service_strategy
 from keepclose.model.service.strategy import (
-    drop_disabled_fields,
+    drop_disabled_service_fields,
     drop_type_dependent_fields,
     normalize_cluster_ips,
     patch_allocated_values,
-    prepare_for_create,
-    prepare_for_update,
+    prepare_service_for_create,
+    prepare_service_for_update,
     prepare_status_update,
     warnings_for,
 )
@@ -479,21 +479,21 @@ def test_fields_of_disabled_gates_are_dropped(
     new: Service, old: Service | None, gates: FeatureGates, want: Service
 ) -> None:
     """A field whose gate is off is not stored anew, but what is stored stays usable."""
-    assert drop_disabled_fields(new, old, gates=gates) == want
+    assert drop_disabled_service_fields(new, old, gates=gates) == want
 
 
 def test_a_create_has_no_status() -> None:
     """The status of a create is wiped and disabled fields are dropped."""
     written = replace(CLOSE, status=STATUS)
-    assert prepare_for_create(written, gates=NO_DISTRIBUTION) == service()
-    assert prepare_for_create(written, gates=GATES) == CLOSE
+    assert prepare_service_for_create(written, gates=NO_DISTRIBUTION) == service()
+    assert prepare_service_for_create(written, gates=GATES) == CLOSE
 
 
 def test_an_update_keeps_the_stored_status() -> None:
     """Whatever status an update carries, the stored one is taken."""
     old = replace(balancer(), status=STATUS)
     new = balancer(traffic_distribution="PreferSameZone")
-    assert prepare_for_update(new, old, gates=GATES) == replace(new, status=STATUS)
+    assert prepare_service_for_update(new, old, gates=GATES) == replace(new, status=STATUS)
 
 
 def test_an_update_drops_what_no_longer_applies() -> None:
@@ -510,7 +510,7 @@ def test_an_update_drops_what_no_longer_applies() -> None:
         external_traffic_policy="",
         ports=(port("http", 80),),
     )
-    got = prepare_for_update(new, old, gates=NO_DISTRIBUTION)
+    got = prepare_service_for_update(new, old, gates=NO_DISTRIBUTION)
     assert got == replace(old, spec=want_spec, status=NO_BALANCER)
 
 
@@ -529,7 +529,7 @@ def test_unchanged_services_are_not_copied() -> None:
     assert normalize_cluster_ips(same, service()) is same
     assert patch_allocated_values(same, service()) is same
     assert drop_type_dependent_fields(same, service()) is same
-    assert drop_disabled_fields(same, None, gates=GATES) is same
+    assert drop_disabled_service_fields(same, None, gates=GATES) is same
 
 
 def test_warnings_belong_to_the_steps_of_a_write() -> None:

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.model.field_errors import (
-    Cause,
+    FieldError,
     duplicate,
-    forbidden,
+    forbidden_field,
     invalid,
     not_supported,
     required,
@@ -66,7 +66,7 @@ def test_bad_node_has_all_causes() -> None:
 
     assert validate_node(node) == [
         invalid("metadata.name", "N1", SUBDOMAIN_SENTENCE),
-        forbidden("metadata.namespace", "not allowed on this type"),
+        forbidden_field("metadata.namespace", "not allowed on this type"),
         invalid("metadata.labels", "zone a", LABEL_VALUE_SENTENCE),
         invalid(
             "status.allocatable.cpu",
@@ -195,7 +195,7 @@ def test_good_pod_has_no_causes(pod: Pod) -> None:
         ),
     ],
 )
-def test_bad_pod_has_causes(pod: Pod, want_causes: list[Cause]) -> None:
+def test_bad_pod_has_causes(pod: Pod, want_causes: list[FieldError]) -> None:
     """Each rule that a pod breaks gives its cause."""
     assert validate_pod(pod) == want_causes
 

@@ -16,11 +16,11 @@ from keepclose.lab.network.links import (
     try_batches,
 )
 from keepclose.lab.network.privilege import why_no_packets
-from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
+from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace
 
 
 @pytest.fixture
-def inside() -> Iterator[Namespace]:
+def inside() -> Iterator[NetworkNamespace]:
     """Make a namespace, or skip the test with the reason."""
     reason = why_no_packets()
     if reason:
@@ -30,12 +30,12 @@ def inside() -> Iterator[Namespace]:
     namespace.close()
 
 
-def _links(namespace: Namespace) -> set[str]:
+def _links(namespace: NetworkNamespace) -> set[str]:
     lines = namespace.run("ip", "-brief", "link").splitlines()
     return {line.split()[0].partition("@")[0] for line in lines}
 
 
-def test_the_line_that_failed_is_told(inside: Namespace) -> None:
+def test_the_line_that_failed_is_told(inside: NetworkNamespace) -> None:
     """An error names the place, the line and the kernel's word."""
     with pytest.raises(
         NetworkError,
@@ -45,7 +45,7 @@ def test_the_line_that_failed_is_told(inside: Namespace) -> None:
     assert _links(inside) == {"lo", "br0"}
 
 
-def test_one_failure_does_not_hide_others_work(inside: Namespace) -> None:
+def test_one_failure_does_not_hide_others_work(inside: NetworkNamespace) -> None:
     """All batches are run to their ends before the failure is told."""
     other = make_namespace("there")
     try:
@@ -56,7 +56,7 @@ def test_one_failure_does_not_hide_others_work(inside: Namespace) -> None:
         other.close()
 
 
-def test_what_is_gone_already_keeps_nothing(inside: Namespace) -> None:
+def test_what_is_gone_already_keeps_nothing(inside: NetworkNamespace) -> None:
     """Links are taken away also when one of them is not there, and only they."""
     run_batch(inside, [f"link add pod{number} type bridge" for number in (1, 2, 3)])
     try_batches([(inside, detach_lines(["pod1", "nobody", "pod3"]))])

@@ -12,8 +12,8 @@ import pytest
 
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.system.namespaces import (
-    Namespace,
     NetworkError,
+    NetworkNamespace,
     enter_network,
     make_namespace,
     search_path,
@@ -21,7 +21,7 @@ from keepclose.system.namespaces import (
 
 
 @pytest.fixture
-def inside() -> Iterator[Namespace]:
+def inside() -> Iterator[NetworkNamespace]:
     """Make a namespace, or skip the test with the reason."""
     reason = why_no_packets()
     if reason:
@@ -35,7 +35,7 @@ def _number() -> int:
     return Path("/proc/thread-self/ns/net").stat().st_ino
 
 
-def test_work_is_done_inside_and_nowhere_else(inside: Namespace) -> None:
+def test_work_is_done_inside_and_nowhere_else(inside: NetworkNamespace) -> None:
     """The caller stays where it is."""
     own = _number()
     assert inside.do(_number) == os.fstat(inside.fd).st_ino
@@ -43,7 +43,7 @@ def test_work_is_done_inside_and_nowhere_else(inside: Namespace) -> None:
     assert os.fstat(inside.fd).st_ino != own
 
 
-def test_what_the_work_raises_is_raised(inside: Namespace) -> None:
+def test_what_the_work_raises_is_raised(inside: NetworkNamespace) -> None:
     """Errors come out of the thread."""
 
     def fail() -> None:
@@ -53,7 +53,7 @@ def test_what_the_work_raises_is_raised(inside: Namespace) -> None:
         inside.do(fail)
 
 
-def test_loopback_is_up(inside: Namespace) -> None:
+def test_loopback_is_up(inside: NetworkNamespace) -> None:
     """Both families can be used inside at once."""
     for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with inside.open_socket(family) as listener, inside.open_socket(family) as caller:
@@ -64,13 +64,13 @@ def test_loopback_is_up(inside: Namespace) -> None:
             assert caller.getpeername() == listener.getsockname()
 
 
-def test_sockets_are_of_the_wanted_kind(inside: Namespace) -> None:
+def test_sockets_are_of_the_wanted_kind(inside: NetworkNamespace) -> None:
     """Datagrams as well as streams."""
     with inside.open_socket(socket.AF_INET6, socket.SOCK_DGRAM) as one:
         assert (one.family, one.type) == (socket.AF_INET6, socket.SOCK_DGRAM)
 
 
-def test_settings_are_those_of_the_namespace(inside: Namespace) -> None:
+def test_settings_are_those_of_the_namespace(inside: NetworkNamespace) -> None:
     """A setting is written there only."""
     setting = Path("/proc/sys/net/ipv4/ip_default_ttl")
     own = setting.read_text()
@@ -98,7 +98,7 @@ def test_settings_at_birth() -> None:
     ],
 )
 def test_settings_that_cannot_be_written(
-    inside: Namespace, name: str, value: int | str, want: str
+    inside: NetworkNamespace, name: str, value: int | str, want: str
 ) -> None:
     """The setting and the kernel's word are told."""
     dotted = name.replace("/", r"\.")
@@ -106,7 +106,7 @@ def test_settings_that_cannot_be_written(
         inside.set_values({name: value})
 
 
-def test_commands_run_inside(inside: Namespace) -> None:
+def test_commands_run_inside(inside: NetworkNamespace) -> None:
     """What a command prints is returned, and it is given the text."""
     want = str(os.fstat(inside.fd).st_ino)
     script = "import os; print(os.stat('/proc/self/ns/net').st_ino, input())"
@@ -125,14 +125,14 @@ def test_commands_run_inside(inside: Namespace) -> None:
         ),
     ],
 )
-def test_commands_that_fail(inside: Namespace, command: tuple[str, ...], want: str) -> None:
+def test_commands_that_fail(inside: NetworkNamespace, command: tuple[str, ...], want: str) -> None:
     """What a command complains about is told in one line."""
     with pytest.raises(NetworkError) as caught:
         inside.run(*command)
     assert str(caught.value) == want
 
 
-def test_closed_namespaces_say_so(inside: Namespace) -> None:
+def test_closed_namespaces_say_so(inside: NetworkNamespace) -> None:
     """Nothing can be done in a closed one, and closing twice is fine."""
     inside.close()
     inside.close()
@@ -140,7 +140,7 @@ def test_closed_namespaces_say_so(inside: Namespace) -> None:
         inside.do(_number)
 
 
-def test_threads_enter_by_path(inside: Namespace) -> None:
+def test_threads_enter_by_path(inside: NetworkNamespace) -> None:
     """A thread can enter by the file that stands for a namespace."""
 
     def enter() -> int:

@@ -14,7 +14,7 @@ from keepclose.lab.network.addresses import (
     NODE_PREFIX_LENGTHS,
     OUTSIDE_ADDRESSES,
     SERVICE_NETWORKS,
-    NodeAddresses,
+    NodeNumbering,
     PodNumbers,
     mac_address,
     node_addresses,
@@ -27,24 +27,24 @@ from keepclose.system.namespaces import NetworkError
     [
         pytest.param(
             1,
-            NodeAddresses(1, "172.18.0.1", "fd00:172::1", "10.244.1.0/24", "fd00:244:1::/64"),
+            NodeNumbering(1, "172.18.0.1", "fd00:172::1", "10.244.1.0/24", "fd00:244:1::/64"),
             id="the first",
         ),
         pytest.param(
             255,
-            NodeAddresses(
+            NodeNumbering(
                 255, "172.18.0.255", "fd00:172::255", "10.244.255.0/24", "fd00:244:255::/64"
             ),
             id="the last of the first range",
         ),
         pytest.param(
             256,
-            NodeAddresses(256, "172.18.1.0", "fd00:172::256", "10.245.0.0/24", "fd00:244:256::/64"),
+            NodeNumbering(256, "172.18.1.0", "fd00:172::256", "10.245.0.0/24", "fd00:244:256::/64"),
             id="the first of the next range",
         ),
     ],
 )
-def test_addresses_of_a_node(number: int, want: NodeAddresses) -> None:
+def test_addresses_of_a_node(number: int, want: NodeNumbering) -> None:
     """The number of a node can be read from all its addresses."""
     assert node_addresses(number) == want
 

@@ -11,11 +11,11 @@ import pytest
 
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.relays import MOST_HELD, Relay
-from keepclose.system.namespaces import Namespace, make_namespace
+from keepclose.system.namespaces import NetworkNamespace, make_namespace
 from keepclose.testing.ports import reserved_port
 
 T = TypeVar("T")
-Echo = tuple[Namespace, int]
+Echo = tuple[NetworkNamespace, int]
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ async def test_a_cut_while_the_server_is_sought(echo: Echo) -> None:
 class Narrow:
     """A namespace in which those who listen send through small buffers."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: NetworkNamespace) -> None:
         self._namespace = namespace
 
     def do(self, work: Callable[[], T]) -> T:

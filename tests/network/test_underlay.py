@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.lab.network.underlay import Place, Underlay
-from keepclose.system.namespaces import Namespace, NetworkError
+from keepclose.lab.network.underlay import NetworkPlace, Underlay
+from keepclose.system.namespaces import NetworkError, NetworkNamespace
 from keepclose.testing.underlays import call, underlay_or_skip
 
 
@@ -25,19 +25,19 @@ def underlay() -> Iterator[Underlay]:
         yield made
 
 
-def _calls(source: Place, target: Place, *, seconds: float = 20.0) -> tuple[str, ...]:
+def _calls(source: NetworkPlace, target: NetworkPlace, *, seconds: float = 20.0) -> tuple[str, ...]:
     """Return under which addresses the source is seen by both families."""
     return tuple(
         call(source.namespace, target.namespace, one, seconds=seconds) for one in target.addresses
     )
 
 
-def _node(underlay: Underlay, name: str) -> Place:
+def _node(underlay: Underlay, name: str) -> NetworkPlace:
     node = underlay.nodes[name]
-    return Place(name, node.namespace, (node.addresses.address, node.addresses.address6))
+    return NetworkPlace(name, node.namespace, (node.addresses.address, node.addresses.address6))
 
 
-def _links(namespace: Namespace) -> set[str]:
+def _links(namespace: NetworkNamespace) -> set[str]:
     lines = namespace.run("ip", "-brief", "link").splitlines()
     return {line.split()[0].partition("@")[0] for line in lines}
 
@@ -87,7 +87,9 @@ def test_load_balancers_are_reached_through_the_first_node(underlay: Underlay) -
         # NB: else nobody can use an address of IPv6 before the kernel has found the time.
         at_once = ("nodad",) if ":" in address else ()
         node.run("ip", "address", "add", address, "dev", "lo", *at_once)
-    assert _calls(underlay.outside, Place("n1", node, addresses)) == underlay.outside.addresses
+    assert (
+        _calls(underlay.outside, NetworkPlace("n1", node, addresses)) == underlay.outside.addresses
+    )
 
 
 def test_nodes_have_a_way_for_service_addresses(underlay: Underlay) -> None:
@@ -235,7 +237,7 @@ def test_a_full_node(underlay: Underlay) -> None:
 
 def test_calls_from_several_threads(underlay: Underlay) -> None:
     """Pods made at the same time have addresses of their own."""
-    made: list[Place] = []
+    made: list[NetworkPlace] = []
 
     def add(pod: str) -> None:
         made.extend(underlay.add_pods([("n1", pod)]))
@@ -311,7 +313,7 @@ def test_nothing_is_left_of_a_process_that_was_killed() -> None:
         assert process.stdout is not None
         paths = process.stdout.readline().split()
         # What is held here stays; what the kernel does to its links tells about all others.
-        wire, node = (Namespace(path, os.open(path, os.O_RDONLY)) for path in paths)
+        wire, node = (NetworkNamespace(path, os.open(path, os.O_RDONLY)) for path in paths)
         try:
             assert _links(wire) == {"lo", "br0", "outside", "node1", "node2", "node3"}
             assert _links(node) == {"lo", "eth0", "client", "pod3", "pod4"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import keepclose
-from keepclose.system.threads import finish, finish_in_thread, open_in_thread
+from keepclose.system.threads import finish_in_thread, finish_task, open_in_thread
 from keepclose.testing.api_server import PATIENCE
 
 SOURCE = Path(keepclose.__file__).parent
@@ -142,7 +142,7 @@ async def test_a_call_returns_or_raises_what_the_thread_does() -> None:
 async def test_a_failure_of_a_call_whose_waiter_was_cancelled_is_not_reported() -> None:
     """The waiter gets its cancellation, and the failure is dropped."""
     failing = asyncio.get_running_loop().create_future()
-    waiter = asyncio.create_task(finish(failing))
+    waiter = asyncio.create_task(finish_task(failing))
     await asyncio.sleep(0)
     waiter.cancel()
     await asyncio.sleep(0)

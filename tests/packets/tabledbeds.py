@@ -21,7 +21,7 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import (
     Service,
 )
-from keepclose.proxy.nft.libnftables import Context
+from keepclose.proxy.nft.libnftables import LibnftablesContext
 from keepclose.proxy.nft.writer import NftError
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
@@ -29,11 +29,11 @@ from keepclose.routing.service_ports import routed_ports
 from keepclose.ruleset import (
     CountBy,
     DetectLocal,
-    Listing,
     LocalTraffic,
     Ruleset,
     RulesetSettings,
     ServicePortKey,
+    TableListing,
     Update,
 )
 from keepclose.testing.builders import endpoint, endpoint_slice
@@ -81,7 +81,7 @@ class TabledBed:
             one: set() for one in self._rulesets
         }
         for (node, _), ruleset in self._rulesets.items():
-            self._apply(node, ruleset, ruleset.reconcile(Listing()))
+            self._apply(node, ruleset, ruleset.reconcile(TableListing()))
 
     def close(self) -> None:
         """Let go of the kernel; the tables go with the bed."""
@@ -237,8 +237,8 @@ def _rest(one: Backend) -> dict[str, Any]:
     return given
 
 
-def _open_context(namespace: Namespace) -> Context:
+def _open_context(namespace: Namespace) -> LibnftablesContext:
     try:
-        return namespace.do(Context)
+        return namespace.do(LibnftablesContext)
     except NftError as error:
         pytest.skip(str(error))

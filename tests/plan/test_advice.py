@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from keepclose.advise.advice import RoutedTraffic, find_changes, measure_traffic
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.resolution import ResolvedService, resolve
+from keepclose.advise.resolution import ResolvedService, resolve_services
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
@@ -43,7 +43,7 @@ def inventory_of(made: Service, *counts: int, nodes: tuple[int, ...] = (2, 2, 2)
 
 def answer(inventory: Inventory, settings: Settings = Settings()) -> ResolvedService:  # noqa: B008
     """Return the answer for the only Service of a cluster."""
-    (resolved,) = resolve(inventory, settings=settings)
+    (resolved,) = resolve_services(inventory, settings=settings)
     return resolved
 
 
@@ -62,7 +62,7 @@ def commands(resolved: ResolvedService) -> list[str]:
 
 def traffic(inventory: Inventory, made: Service, settings: Settings) -> RoutedTraffic:
     """Return where the traffic of the Service goes in this cluster."""
-    (resolved,) = resolve(replace(inventory, services=(made,)), settings=settings)
+    (resolved,) = resolve_services(replace(inventory, services=(made,)), settings=settings)
     views = {one.name: NodeView.of(one) for one in inventory.nodes if one.is_ready}
     return measure_traffic(
         (views[name], port.title, port.selection)
@@ -165,7 +165,7 @@ def test_an_unknown_value_in_the_annotation_is_replaced_there() -> None:
 def test_the_advice_is_the_same_when_one_node_is_asked_about() -> None:
     """The whole cluster is tried, whichever nodes the answer is about."""
     inventory = inventory_of(service(), 9, 1, 0)
-    (resolved,) = resolve(inventory, settings=Settings(), node="zone-a-0")
+    (resolved,) = resolve_services(inventory, settings=Settings(), node="zone-a-0")
     assert commands(resolved) == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.resolution import ResolvedService, resolve
+from keepclose.advise.resolution import ResolvedService, resolve_services
 from keepclose.cli.render.resolve import resolved_document
 from keepclose.model.endpointslice.types import (
     EndpointAddress,
@@ -23,7 +23,7 @@ from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, serv
 def test_every_service_is_answered_on_every_node() -> None:
     """Without filters the answer is complete and in the order given."""
     inventory = Inventory.of([node("n1"), node("n2"), service("b"), service("a"), pod()])
-    answer = resolve(inventory, settings=Settings())
+    answer = resolve_services(inventory, settings=Settings())
     assert [one.service.metadata.name for one in answer] == ["b", "a"]
     assert [sorted(one.nodes) for one in answer] == [["n1", "n2"], ["n1", "n2"]]
 
@@ -32,10 +32,10 @@ def test_filters_pick_one_service_and_one_node() -> None:
     """What was not asked for is not worked out, and what is not there gives nothing."""
     inventory = Inventory.of([node("n1"), node("n2"), service("b"), service("a")])
     key = NamespacedName("default", "a")
-    (one,) = resolve(inventory, settings=Settings(), service=key, node="n2")
+    (one,) = resolve_services(inventory, settings=Settings(), service=key, node="n2")
     assert (one.service.key, list(one.nodes)) == (key, ["n2"])
     missing = NamespacedName("default", "c")
-    assert resolve(inventory, settings=Settings(), service=missing) == ()
+    assert resolve_services(inventory, settings=Settings(), service=missing) == ()
 
 
 def test_slices_of_others_are_used_but_not_planned() -> None:
@@ -44,7 +44,7 @@ def test_slices_of_others_are_used_but_not_planned() -> None:
     labels = {**foreign.metadata.labels, "endpointslice.kubernetes.io/managed-by": "me"}
     foreign = replace(foreign, metadata=replace(foreign.metadata, labels=labels))
     inventory = Inventory.of([node(), service(), pod(), foreign])
-    (one,) = resolve(inventory, settings=Settings())
+    (one,) = resolve_services(inventory, settings=Settings())
     assert one.slices[-1] == foreign
     shown = [e.shown for e in one.nodes["n1"][0].selection.internal.endpoints]
     assert shown == ["10.0.0.1/8080", "10.9.9.9/8080"]
@@ -55,15 +55,15 @@ def test_names_of_new_slices_never_clash() -> None:
     pods = [pod(f"p{n}", ip=f"10.0.0.{n}") for n in range(1, 4)]
     inventory = Inventory.of([node(), service(), *pods])
     settings = Settings(max_endpoints=1)
-    first = [one.metadata.name for one in resolve(inventory, settings=settings)[0].slices]
-    again = [one.metadata.name for one in resolve(inventory, settings=settings)[0].slices]
+    first = [one.metadata.name for one in resolve_services(inventory, settings=settings)[0].slices]
+    again = [one.metadata.name for one in resolve_services(inventory, settings=settings)[0].slices]
     assert first == again
     assert len(set(first)) == 3
     taken = endpoint_slice(name=first[0])
     foreign = {**taken.metadata.labels, "endpointslice.kubernetes.io/managed-by": "me"}
     taken = replace(taken, metadata=replace(taken.metadata, labels=foreign))
     inventory = Inventory.of([node(), service(), *pods, taken])
-    names = [one.metadata.name for one in resolve(inventory, settings=settings)[0].slices]
+    names = [one.metadata.name for one in resolve_services(inventory, settings=settings)[0].slices]
     assert len(set(names)) == 4
     assert names[-1] == first[0]
 
@@ -80,7 +80,7 @@ def test_mirrored_endpoints_that_are_skipped_are_told() -> None:
             ),
         ),
     )
-    (one,) = resolve(Inventory.of([node(), made, endpoints]), settings=Settings())
+    (one,) = resolve_services(Inventory.of([node(), made, endpoints]), settings=Settings())
     assert [event.reason for event in one.events] == ["InvalidIPAddress"]
     assert [reason.code for reason in one.reasons] == [ReasonCode.NO_SELECTOR]
 
@@ -93,7 +93,9 @@ def test_weights_are_shown_where_they_differ() -> None:
         endpoint("10.0.0.2"),
         annotations={"keepclose.dev/endpoint-weights": "[3, 1]"},
     )
-    answer = resolved_document(resolve(Inventory.of([node(), made, piece]), settings=Settings()))
+    answer = resolved_document(
+        resolve_services(Inventory.of([node(), made, piece]), settings=Settings())
+    )
     assert answer["services"][0]["nodes"]["n1"]["IPv4 tcp/http"]["internal"] == {
         "endpoints": ["10.0.0.1/8080", "10.0.0.2/8080"],
         "weights": {"10.0.0.1/8080": 3, "10.0.0.2/8080": 1},
@@ -102,7 +104,7 @@ def test_weights_are_shown_where_they_differ() -> None:
 
 def test_pods_on_unknown_nodes_are_errors() -> None:
     """What the controller would report as an error is carried along."""
-    (one,) = resolve(Inventory.of([service(), pod()]), settings=Settings())
+    (one,) = resolve_services(Inventory.of([service(), pod()]), settings=Settings())
     assert one.errors == ("skipping Pod p1 for Service default/web: Node n1 Not Found",)
 
 
@@ -126,8 +128,8 @@ def test_a_dump_without_pods_is_answered_from_its_slices() -> None:
         pod("p3", "n2", ips=("10.0.0.3", "fd00::3"), terminating=True),
     ]
     inventory = Inventory.of([node("n1"), node("n2", "zone-b"), made, *pods])
-    (want,) = resolve(inventory, settings=Settings())
-    (got,) = resolve(without_pods(inventory, want), settings=Settings())
+    (want,) = resolve_services(inventory, settings=Settings())
+    (got,) = resolve_services(without_pods(inventory, want), settings=Settings())
     assert got.slices == want.slices
     assert got.nodes == want.nodes
     (reason,) = [one for one in got.reasons if one.code is ReasonCode.PODS_MISSING]
@@ -140,11 +142,11 @@ def test_a_dump_without_pods_is_answered_from_its_slices() -> None:
 def test_a_wish_is_carried_out_without_pods_too() -> None:
     """Hints follow the Service, also where the slices were written before it asked."""
     inventory = Inventory.of([node("n1"), node("n2", "zone-b"), service(), pod()])
-    (before,) = resolve(inventory, settings=Settings())
+    (before,) = resolve_services(inventory, settings=Settings())
     asked = replace(
         without_pods(inventory, before), services=(service(traffic_distribution="PreferSameZone"),)
     )
-    (after,) = resolve(asked, settings=Settings())
+    (after,) = resolve_services(asked, settings=Settings())
     ((hinted,),) = [one.endpoints for one in after.slices]
     assert hinted.hints is not None
     assert [hint.name for hint in hinted.hints.for_zones] == ["zone-a"]
@@ -153,10 +155,10 @@ def test_a_wish_is_carried_out_without_pods_too() -> None:
 def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
     """Among other Pods the missing ones are taken for gone, in so many words."""
     inventory = Inventory.of([node("n1"), service(), pod()])
-    (before,) = resolve(inventory, settings=Settings())
+    (before,) = resolve_services(inventory, settings=Settings())
     other = pod("other", namespace="elsewhere")
     gone = replace(without_pods(inventory, before), pods={"elsewhere": (other,)})
-    (after,) = resolve(gone, settings=Settings())
+    (after,) = resolve_services(gone, settings=Settings())
     assert [one.endpoints for one in after.slices] == [()]
     (reason,) = [one for one in after.reasons if one.code is ReasonCode.PODS_MISSING]
     assert reason.message == (
@@ -174,6 +176,6 @@ def test_named_ports_without_a_number_are_left_out() -> None:
         )
     )
     inventory = Inventory.of([node("n1"), made, pod()])
-    (want,) = resolve(inventory, settings=Settings())
-    (got,) = resolve(without_pods(inventory, want), settings=Settings())
+    (want,) = resolve_services(inventory, settings=Settings())
+    (got,) = resolve_services(without_pods(inventory, want), settings=Settings())
     assert got.slices == want.slices

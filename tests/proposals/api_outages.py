@@ -12,7 +12,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
@@ -50,7 +50,7 @@ class _Link:
         for watch in self._server.watches:
             watch.cut()
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Pass a request on, unless the link is cut."""
         if self._is_cut:
             raise ConnectionRefused("fake", "connection refused")

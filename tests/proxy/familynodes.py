@@ -20,10 +20,10 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.proxy.caches import ProxyCaches
-from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.family import FamilyProxy
 from keepclose.proxy.health import HealthState
-from keepclose.proxy.nft.writer import ElementsOf, Family, NftWriter
+from keepclose.proxy.nft.writer import ElementsOf, NftFamily, NftWriter
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import Flaws
@@ -39,7 +39,7 @@ class FamilyNode:
         self.clock = FakeClock()
         self.writer = writer
         self.caches = ProxyCaches()
-        self.metrics = Metrics()
+        self.metrics = ProxyMetrics()
         self.health = HealthState(clock=self.clock)
         self.failed_checks: list[tuple[NamespacedName, str]] = []
         wanted = replace(ProxySettings(node_name="n1", counts_connections=False), **settings)
@@ -123,12 +123,12 @@ class CheckingWriter:
         """Check only."""
         await self._inner.check(text)
 
-    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
         """Return what is there."""
         return await self._inner.list_table(family, table, terse=terse)
 
     async def list_elements(
-        self, kind: ElementsOf, family: Family, table: str, *, name: str
+        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return what is there."""
         return await self._inner.list_elements(kind, family, table, name=name)

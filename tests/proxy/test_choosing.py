@@ -20,7 +20,7 @@ from keepclose.proxy.nft.requirements import (
     transaction_of,
 )
 from keepclose.proxy.nft.select_writer import CannotProgramError, WriterSettings, choose_writer
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.process import fit_settings
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.netns import namespaces_or_skip
@@ -136,7 +136,7 @@ async def test_missing_rights_are_no_missing_feature() -> None:
     class Forbidden(RecordingWriter):
         async def check(self, text: str) -> None:
             del text
-            raise NftError("Operation not permitted", failure=Failure.FORBIDDEN)
+            raise NftError("Operation not permitted", failure=NftFailure.FORBIDDEN)
 
     with pytest.raises(NftError, match="not permitted"):
         await find_missing(Forbidden(), ("ip",))

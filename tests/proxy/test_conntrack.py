@@ -22,7 +22,7 @@ from keepclose.proxy.conntrack.stale_flows import (
     Frontends,
     select_stale,
 )
-from keepclose.proxy.nft.writer import Family
+from keepclose.proxy.nft.writer import NftFamily
 from keepclose.testing.netanswers import Caller, answering, calling
 from keepclose.testing.nettopology import Bed, NodePlan, topology_or_skip
 
@@ -59,7 +59,7 @@ def test_which_flows_are_stale(one: Flow, want_stale: bool) -> None:
     assert select_stale([one], frontends) == ([one] if want_stale else [])
 
 
-def rules(bed: Bed, family: Family, pod: int) -> str:
+def rules(bed: Bed, family: NftFamily, pod: int) -> str:
     """Return a table that sends the Service and the node port to one pod."""
     place = bed.nodes[1].pods[pod]
     address = place.address6 if family == "ip6" else place.address
@@ -85,7 +85,7 @@ def rules(bed: Bed, family: Family, pod: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def endpoint(bed: Bed, family: Family, pod: int) -> tuple[str, int]:
+def endpoint(bed: Bed, family: NftFamily, pod: int) -> tuple[str, int]:
     """Return where a pod of the second node answers."""
     place = bed.nodes[1].pods[pod]
     return (place.address6 if family == "ip6" else place.address, 8080)
@@ -101,7 +101,7 @@ def bed() -> Iterator[Bed]:
 
 @contextlib.contextmanager
 def client(
-    bed: Bed, family: Family, port: int = 53, *, udp: bool = True
+    bed: Bed, family: NftFamily, port: int = 53, *, udp: bool = True
 ) -> Iterator[tuple[Caller, str]]:
     """Call the Service, or the node port of the first node, from its pod."""
     node, pod = bed.nodes[0], bed.nodes[0].pods[0]
@@ -113,7 +113,7 @@ def client(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_a_stuck_client_moves_on(bed: Bed, family: Family) -> None:
+async def test_a_stuck_client_moves_on(bed: Bed, family: NftFamily) -> None:
     """A UDP client stays with a gone endpoint until its flow is forgotten; TCP is left alone."""
     node = bed.nodes[0].namespace
     gone, new = (frozenset({endpoint(bed, family, pod)}) for pod in (0, 1))
@@ -143,7 +143,7 @@ async def test_a_stuck_client_moves_on(bed: Bed, family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_what_the_kernel_tells_of_a_flow(bed: Bed, family: Family) -> None:
+async def test_what_the_kernel_tells_of_a_flow(bed: Bed, family: NftFamily) -> None:
     """Original destination, who answers and who asked, all as written."""
     node, pod = bed.nodes[0].namespace, bed.nodes[0].pods[0]
     node.run("nft", "-f", "-", text=rules(bed, family, 0))

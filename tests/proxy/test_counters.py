@@ -18,7 +18,7 @@ from keepclose.proxy.counters.kernel_counters import (
 from keepclose.proxy.counters.metrics import ConnectionCount
 from keepclose.proxy.nft.element_messages import decode_key, encode_key
 from keepclose.proxy.nft.rules import Rules
-from keepclose.proxy.nft.writer import Family
+from keepclose.proxy.nft.writer import NftFamily
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
@@ -182,7 +182,7 @@ async def test_looks_that_take_long_are_rare() -> None:
     clock = FakeClock()
 
     class Slow(FakeCounters):
-        async def read(self, family: Family, table: str) -> dict[str, int]:
+        async def read(self, family: NftFamily, table: str) -> dict[str, int]:
             await clock.sleep(1.0)
             return await super().read(family, table)
 

@@ -14,11 +14,11 @@ from keepclose.model.meta import NamespacedName
 from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
 from keepclose.proxy.nft.libnftables import ElementSocket, LibnftablesWriter
 from keepclose.proxy.nft.rules import Rules
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import RoutedPort
-from keepclose.ruleset import Listing, Ruleset, RulesetSettings, ServicePortKey, Transaction
+from keepclose.ruleset import Ruleset, RulesetSettings, ServicePortKey, TableListing, Transaction
 from keepclose.ruleset.commands import AddChain, AddElement, AddMap, AddTable, DeleteElement
 from keepclose.ruleset.layout import NO_ENDPOINT_SERVICES, SERVICE_IPS
 from keepclose.ruleset.statements import Drop, Goto
@@ -135,7 +135,7 @@ def test_messages_and_text_make_the_same_table(settings: RulesetSettings) -> Non
         for inside, is_direct in ((by_text, False), (by_message, True)):
             ruleset = Ruleset(settings)
             tell(ruleset, *range(1, 41))
-            updates = [ruleset.reconcile(Listing())]
+            updates = [ruleset.reconcile(TableListing())]
             transactions = list(updates[0].transactions)
             tell(ruleset, *range(3, 50))
             changed = ruleset.commit()
@@ -246,6 +246,6 @@ async def test_a_refused_element_is_named(inside: Namespace) -> None:
     rules.set_port(port, select(port, others, node=node, gates=gates))
     with pytest.raises(NftError) as caught:
         await rules.write_changes()
-    assert caught.value.failure is Failure.NOT_FOUND
+    assert caught.value.failure is NftFailure.NOT_FOUND
     assert caught.value.line.startswith("delete element ip kube-proxy tcp-endpoints {")
     await writer.close()

@@ -26,7 +26,7 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.proxy.nft.nft_command import NftCommandWriter
-from keepclose.proxy.settings import FAMILIES
+from keepclose.proxy.settings import PROXY_FAMILIES
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.netns import Namespace, namespaces_or_skip
 from keepclose.testing.recording_writer import RecordingWriter
@@ -166,7 +166,7 @@ endpoints = {
         ready=usually(st.sampled_from([True, None]), st.just(False)),
         terminating=usually(st.sampled_from([False, None]), st.just(True)),
     )
-    for family in FAMILIES
+    for family in PROXY_FAMILIES
 }
 
 
@@ -207,7 +207,7 @@ def worlds(draw: st.DrawFn, family: str) -> Objects:
     return made
 
 
-histories = st.sampled_from(FAMILIES).flatmap(
+histories = st.sampled_from(PROXY_FAMILIES).flatmap(
     lambda family: st.tuples(st.just(family), worlds(family), worlds(family))
 )
 FUZZ = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])

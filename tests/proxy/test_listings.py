@@ -14,7 +14,7 @@ from keepclose.proxy.nft.listings import (
     read_elements,
     read_table,
 )
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.testing.netns import namespaces_or_skip
 from keepclose.testing.recording_writer import RecordingWriter
 
@@ -94,10 +94,10 @@ async def test_other_failures_are_raised() -> None:
 
     class Failing(RecordingWriter):
         async def list_table(self, *_args: object, **_kwargs: object) -> bytes:
-            raise NftError("late", failure=Failure.TIMEOUT)
+            raise NftError("late", failure=NftFailure.TIMEOUT)
 
         async def list_elements(self, *_args: object, **_kwargs: object) -> bytes:
-            raise NftError("late", failure=Failure.TIMEOUT)
+            raise NftError("late", failure=NftFailure.TIMEOUT)
 
     with pytest.raises(NftError, match="late"):
         await read_table(Failing(), "ip", "t")
@@ -137,7 +137,7 @@ def test_what_is_no_listing(raw: bytes) -> None:
     """Plain text, as a build without JSON prints it, is refused."""
     with pytest.raises(NftError, match="no JSON of nftables") as caught:
         parse_listing(raw)
-    assert caught.value.failure is Failure.UNUSABLE
+    assert caught.value.failure is NftFailure.UNUSABLE
 
 
 def test_kinds_that_are_not_known_are_left_out() -> None:

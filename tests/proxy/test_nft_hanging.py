@@ -11,7 +11,7 @@ import pytest
 
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
 from keepclose.proxy.nft.nft_command import NftCommandWriter
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.testing.netns import namespaces_or_skip
 
 
@@ -32,7 +32,7 @@ async def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) 
     with pytest.raises(NftError, match="did not end within 2 s and was killed") as caught:
         await writer.apply("add table ip t")
     assert time.monotonic() - started < 30
-    assert caught.value.failure is Failure.TIMEOUT
+    assert caught.value.failure is NftFailure.TIMEOUT
     parent, child = pids.read_text().split()
     for _ in range(1000):
         if not _is_running(parent) and not _is_running(child):
@@ -73,7 +73,7 @@ async def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     writer = NftCommandWriter(program=str(tmp_path / "none"))
     with pytest.raises(NftError, match="none") as caught:
         await writer.apply("add table ip t")
-    assert caught.value.failure is Failure.UNUSABLE
+    assert caught.value.failure is NftFailure.UNUSABLE
     await writer.close()
 
 
@@ -93,10 +93,10 @@ async def test_a_library_call_that_hangs_is_told_and_the_next_is_refused(tmp_pat
         writer = LibnftablesWriter(namespace=inside.path, limit=0.2)
         with pytest.raises(NftError, match=r"did not come back within 0\.2 s") as caught:
             await writer.apply(f'include "{pipe}"\nadd table ip old\n')
-        assert caught.value.failure is Failure.TIMEOUT
+        assert caught.value.failure is NftFailure.TIMEOUT
         with pytest.raises(NftError, match="has not come back yet") as caught:
             await writer.apply("add table ip late")
-        assert caught.value.failure is Failure.TIMEOUT
+        assert caught.value.failure is NftFailure.TIMEOUT
         await asyncio.to_thread(pipe.write_text, "add table ip piped\n")
         for _ in range(3000):
             await asyncio.sleep(0.01)
@@ -129,7 +129,7 @@ async def test_a_library_that_is_not_there() -> None:
     writer = LibnftablesWriter(library="libnone.so.9")
     with pytest.raises(NftError, match=r"libnone\.so\.9 cannot be used") as caught:
         await writer.apply("add table ip t")
-    assert caught.value.failure is Failure.UNUSABLE
+    assert caught.value.failure is NftFailure.UNUSABLE
     await writer.close()
 
 

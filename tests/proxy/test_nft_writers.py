@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from keepclose.proxy.nft.libnftables import Context, LibnftablesWriter
+from keepclose.proxy.nft.libnftables import LibnftablesContext, LibnftablesWriter
 from keepclose.proxy.nft.listings import read_table
 from keepclose.proxy.nft.nft_command import NftCommandWriter
-from keepclose.proxy.nft.writer import Failure, Family, NftError, NftWriter, error_from
+from keepclose.proxy.nft.writer import NftError, NftFailure, NftFamily, NftWriter, nft_error
 from keepclose.testing.netns import Namespace, namespaces_or_skip
 
 TABLE = """add table ip t
@@ -53,7 +53,7 @@ async def test_one_bad_line_undoes_all(writer: NftWriter) -> None:
     with pytest.raises(NftError) as caught:
         await writer.apply(text)
     error = caught.value
-    assert error.failure is Failure.NOT_FOUND
+    assert error.failure is NftFailure.NOT_FOUND
     assert error.message == "Could not process rule: No such file or directory"
     assert (error.number, error.line) == (3, "add rule ip t nope counter")
     assert str(error) == f"{error.message} (line 3: add rule ip t nope counter)"
@@ -64,24 +64,35 @@ async def test_one_bad_line_undoes_all(writer: NftWriter) -> None:
     ("text", "want_failure", "want_number"),
     [
         pytest.param(
-            "add element ip t m { 10.0.0.1 . tcp . 80 : drop }", Failure.EXISTS, 1, id="other value"
+            "add element ip t m { 10.0.0.1 . tcp . 80 : drop }",
+            NftFailure.EXISTS,
+            1,
+            id="other value",
         ),
         pytest.param(
-            "add table ip t\ndelete chain ip t gone", Failure.NOT_FOUND, 2, id="nothing to delete"
+            "add table ip t\ndelete chain ip t gone",
+            NftFailure.NOT_FOUND,
+            2,
+            id="nothing to delete",
         ),
-        pytest.param("delete chain ip t c", Failure.BUSY, 1, id="chain in use"),
-        pytest.param("add table ip t\n\nrubbish", Failure.OTHER, 3, id="syntax"),
+        pytest.param("delete chain ip t c", NftFailure.BUSY, 1, id="chain in use"),
+        pytest.param("add table ip t\n\nrubbish", NftFailure.OTHER, 3, id="syntax"),
         pytest.param(
-            f"add chain ip t {'x' * 256}", Failure.OTHER, 1, id="name longer than the kernel takes"
+            f"add chain ip t {'x' * 256}",
+            NftFailure.OTHER,
+            1,
+            id="name longer than the kernel takes",
         ),
-        pytest.param('add rule ip t c comment "a', Failure.OTHER, 1, id="open quote"),
-        pytest.param("add table ip t\n" + "{" * 5000, Failure.OTHER, 2, id="many open braces"),
-        pytest.param("add chain ip t ü", Failure.OTHER, 1, id="letters outside ASCII"),
-        pytest.param("add table ip x\nflush chain ip t y", Failure.NOT_FOUND, 2, id="flush absent"),
+        pytest.param('add rule ip t c comment "a', NftFailure.OTHER, 1, id="open quote"),
+        pytest.param("add table ip t\n" + "{" * 5000, NftFailure.OTHER, 2, id="many open braces"),
+        pytest.param("add chain ip t ü", NftFailure.OTHER, 1, id="letters outside ASCII"),
+        pytest.param(
+            "add table ip x\nflush chain ip t y", NftFailure.NOT_FOUND, 2, id="flush absent"
+        ),
     ],
 )
 async def test_refused_texts(
-    writer: NftWriter, text: str, want_failure: Failure, want_number: int
+    writer: NftWriter, text: str, want_failure: NftFailure, want_number: int
 ) -> None:
     """Each refusal has its kind and its line; the writer goes on working afterwards."""
     await writer.apply(TABLE)
@@ -106,7 +117,7 @@ async def test_unusable_texts(writer: NftWriter, text: str, want_message: str) -
     """What C code would cut short is not even tried."""
     with pytest.raises(NftError, match=want_message) as caught:
         await writer.apply(text)
-    assert caught.value.failure is Failure.UNUSABLE
+    assert caught.value.failure is NftFailure.UNUSABLE
     assert not (await read_table(writer, "ip", "t")).exists
 
 
@@ -130,11 +141,11 @@ async def test_listing_what_is_not_there(writer: NftWriter) -> None:
     """A missing table is told apart from other troubles."""
     with pytest.raises(NftError) as caught:
         await writer.list_table("ip", "none")
-    assert caught.value.failure is Failure.NOT_FOUND
+    assert caught.value.failure is NftFailure.NOT_FOUND
     await writer.apply(TABLE)
     with pytest.raises(NftError) as caught:
         await writer.list_elements("map", "ip", "t", name="none")
-    assert caught.value.failure is Failure.NOT_FOUND
+    assert caught.value.failure is NftFailure.NOT_FOUND
 
 
 @pytest.mark.parametrize("name", ["t; flush ruleset", "", "t\nflush ruleset", 'x"', "y" * 256])
@@ -169,19 +180,19 @@ async def test_many_at_once(writer: NftWriter) -> None:
 
 async def test_nothing_works_after_closing(inside: Namespace) -> None:
     """A closed context says so instead of crashing."""
-    context = inside.do(Context)
+    context = inside.do(LibnftablesContext)
     context.apply("add table ip t")
     context.close()
     context.close()
     with pytest.raises(NftError, match="closed") as caught:
         context.apply("add table ip t")
-    assert caught.value.failure is Failure.UNUSABLE
+    assert caught.value.failure is NftFailure.UNUSABLE
 
 
 async def test_a_context_stays_in_the_namespace_where_it_was_made() -> None:
     """Its socket is opened when it is made; the thread that uses it later does not matter."""
     with namespaces_or_skip("a", "b") as [first, second]:
-        context = first.do(Context)
+        context = first.do(LibnftablesContext)
         second.do(lambda: context.apply("add table ip t"))
         assert first.run("nft", "list", "tables") == "table ip t\n"
         assert second.run("nft", "list", "tables") == ""
@@ -189,10 +200,10 @@ async def test_a_context_stays_in_the_namespace_where_it_was_made() -> None:
 
 
 @pytest.mark.parametrize("family", ["ip", "ip6"])
-async def test_two_families_have_their_own_tables(writer: NftWriter, family: Family) -> None:
+async def test_two_families_have_their_own_tables(writer: NftWriter, family: NftFamily) -> None:
     """A table of one family is none of the other."""
     await writer.apply(f"add table {family} t\n")
-    other: Family = "ip" if family == "ip6" else "ip6"
+    other: NftFamily = "ip" if family == "ip6" else "ip6"
     assert (await read_table(writer, family, "t")).exists
     assert not (await read_table(writer, other, "t")).exists
 
@@ -205,33 +216,35 @@ async def test_a_namespace_that_is_gone(inside: Namespace) -> None:
     ):
         with pytest.raises(NftError, match="No such file") as caught:
             await writer.apply("add table ip t")
-        assert caught.value.failure is Failure.UNUSABLE
+        assert caught.value.failure is NftFailure.UNUSABLE
         await writer.close()
 
 
 @pytest.mark.parametrize(
     ("output", "want"),
     [
-        pytest.param("", ("nft said no", Failure.OTHER, 0, ""), id="silence"),
-        pytest.param("Killed\n", ("nft said no", Failure.OTHER, 0, ""), id="no complaint of nft"),
+        pytest.param("", ("nft said no", NftFailure.OTHER, 0, ""), id="silence"),
+        pytest.param(
+            "Killed\n", ("nft said no", NftFailure.OTHER, 0, ""), id="no complaint of nft"
+        ),
         pytest.param(
             "netlink: Error: cache initialization failed: Operation not permitted\n",
-            ("nft said no", Failure.FORBIDDEN, 0, ""),
+            ("nft said no", NftFailure.FORBIDDEN, 0, ""),
             id="rights",
         ),
         pytest.param(
             "warning: x\n/dev/stdin:2:1-3: Error: File exists\nb\n^^^\n",
-            ("File exists", Failure.EXISTS, 2, "b"),
+            ("File exists", NftFailure.EXISTS, 2, "b"),
             id="after a warning",
         ),
         pytest.param(
-            "/x:9:1-1: Error: odd\n", ("odd", Failure.OTHER, 9, ""), id="a line beyond the text"
+            "/x:9:1-1: Error: odd\n", ("odd", NftFailure.OTHER, 9, ""), id="a line beyond the text"
         ),
-        pytest.param("Error: odd\n", ("odd", Failure.OTHER, 1, "a"), id="no place"),
+        pytest.param("Error: odd\n", ("odd", NftFailure.OTHER, 1, "a"), id="no place"),
     ],
 )
-def test_what_nft_says(output: str, want: tuple[str, Failure, int, str]) -> None:
+def test_what_nft_says(output: str, want: tuple[str, NftFailure, int, str]) -> None:
     """The first complaint counts."""
-    error = error_from(output, "a\nb", fallback="nft said no")
+    error = nft_error(output, "a\nb", fallback="nft said no")
     assert (error.message, error.failure, error.number, error.line) == want
     assert error.output == output

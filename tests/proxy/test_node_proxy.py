@@ -26,7 +26,7 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
 )
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted, plain
 from keepclose.testing.recording_writer import RecordingWriter
@@ -199,7 +199,7 @@ async def test_a_failing_writer_is_tried_again_and_told(tmp_path: Path) -> None:
         await cluster.add_service()
         async with watched(cluster, families=("IPv4",)) as one:
             await one.news()
-            busy = NftError("Device or resource busy", failure=Failure.BUSY)
+            busy = NftError("Device or resource busy", failure=NftFailure.BUSY)
             one.writer.fail_next(busy, busy)
             await cluster.set_endpoints(plain("10.0.0.1"))
             commands = await one.news()

@@ -19,12 +19,12 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES
 from keepclose.kube.transport.retries import Retries
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.workload import Node, NodeAddress, NodeStatus
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.health import HealthServer, format_time
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
@@ -43,7 +43,7 @@ from keepclose.testing.scripted_streams import FakeResponse
 
 START = "2023-11-14T22:13:20Z"
 WATCHED = ("services", "endpointslices.discovery.k8s.io", "nodes")
-REFUSED = NftError("Operation not permitted", failure=Failure.FORBIDDEN)
+REFUSED = NftError("Operation not permitted", failure=NftFailure.FORBIDDEN)
 
 
 class Wire:
@@ -59,7 +59,7 @@ class Wire:
         for watch in self.server.watches:
             watch.cut()
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Pass a request on, if it gets through."""
         if self.is_cut:
             raise ConnectionRefused("fake", "connection refused")

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.testing.api_server import serving
 from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared
 from keepclose.testing.nettopology import NodePlan, topology_or_skip
@@ -82,7 +82,7 @@ async def test_the_commands_of_the_page(tmp_path: Path) -> None:
 
 def test_the_metrics_of_the_page() -> None:
     """Every metric of ours that there is stands on the page, with its labels, and no other."""
-    metrics = Metrics()
+    metrics = ProxyMetrics()
     metrics.count_connections(tuple)
     metrics.count_unserved(tuple)
     rows = dict(re.findall(r"^\| `(keepclose_\w+)` \| (.*) \|$", PAGE, re.MULTILINE))

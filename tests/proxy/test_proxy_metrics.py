@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.proxy.counters.metrics import DOUBLING, PROGRAMMING, ConnectionCount, Metrics
+from keepclose.proxy.counters.metrics import DOUBLING, PROGRAMMING, ConnectionCount, ProxyMetrics
 
 FAMILY = {"ip_family": "IPv4"}
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: ProxyMetrics, name: str, **labels: str) -> float | None:
     """Return the value of a series."""
     return metrics.registry.get_sample_value(name, labels)
 
@@ -46,12 +46,12 @@ def test_buckets() -> None:
 )
 def test_names_and_types(name: str, kind: str) -> None:
     """Every metric of kube-proxy's nftables mode has its name and type."""
-    assert f"# TYPE kubeproxy_{name} {kind}\n" in Metrics().page().decode()
+    assert f"# TYPE kubeproxy_{name} {kind}\n" in ProxyMetrics().page().decode()
 
 
 def test_a_sync_that_was_written() -> None:
     """Times count for all syncs; the state counts once it is written."""
-    metrics = Metrics()
+    metrics = ProxyMetrics()
     metrics.synced("IPv4", 0.003, is_full=True)
     metrics.synced("IPv4", 0.001, is_full=False)
     prefix = "kubeproxy_sync"
@@ -81,7 +81,7 @@ def test_a_sync_that_was_written() -> None:
 
 def test_counts_of_other_things() -> None:
     """Changes, health answers, flows and connections each have their series."""
-    metrics = Metrics()
+    metrics = ProxyMetrics()
     metrics.service_changed()
     metrics.endpoints_changed()
     metrics.show_pending(services=4, endpoints=5)

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.status import EndpointStatus, Pages, ProxyStatus
+from keepclose.proxy.status import EndpointStatus, ProxyPages, ProxyStatus
 from keepclose.testing.api_server import serving
 from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
 from keepclose.testing.recording_writer import RecordingWriter
@@ -29,7 +29,7 @@ async def test_the_pages(tmp_path: Path) -> None:
         async with cluster.proxied("n1", writer=RecordingWriter(), counts=counts) as proxy:
             await cluster.settle(proxy)
             counts.lead(web.spec.cluster_ip, 80, [42])
-            pages = Pages(
+            pages = ProxyPages(
                 ProxySettings("n1"),
                 metrics=proxy.metrics.page,
                 refresh=proxy.counters.refresh,

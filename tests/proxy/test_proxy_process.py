@@ -19,8 +19,14 @@ from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.conntrack.stale_flows import ConntrackSettings
 from keepclose.proxy.health import listen_here
 from keepclose.proxy.nft.select_writer import DryRunWriter
-from keepclose.proxy.nft.writer import Failure, NftError
-from keepclose.proxy.process import Address, Surroundings, find_families, serve, tune_conntrack
+from keepclose.proxy.nft.writer import NftError, NftFailure
+from keepclose.proxy.process import (
+    Address,
+    Surroundings,
+    find_families,
+    serve_proxy,
+    tune_conntrack,
+)
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.ports import reserved_port
@@ -47,7 +53,7 @@ async def served(
     connection = load_settings(api.server.settings.data_dir / "node-n1.kubeconfig", env={})
     said: asyncio.Queue[str] = asyncio.Queue()
     task = asyncio.create_task(
-        serve(
+        serve_proxy(
             SETTINGS,
             connection,
             surroundings=surroundings,
@@ -149,7 +155,7 @@ async def test_a_dry_run_shows_and_writes_nothing(tmp_path: Path) -> None:
         assert "10.0.0.1" in text
         with pytest.raises(NftError) as caught:
             await writer.list_elements("map", "ip", "kube-proxy", name="service-ips")
-        assert caught.value.failure is Failure.NOT_FOUND
+        assert caught.value.failure is NftFailure.NOT_FOUND
         reader = RecordingWriter()
         reader.hold("ip", "kube-proxy")
         reading = DryRunWriter(shown.append, reader=reader)
@@ -164,7 +170,7 @@ async def test_one_sync_of_a_writer_that_fails(tmp_path: Path) -> None:
     async with world(tmp_path) as (api, _):
         connection = load_settings(api.server.settings.data_dir / "kubeconfig", env={})
         writer = RecordingWriter()
-        writer.fail_next(NftError("no", failure=Failure.FORBIDDEN))
+        writer.fail_next(NftError("no", failure=NftFailure.FORBIDDEN))
         with pytest.raises(NftError, match="no"):
             await process._sync_once(SETTINGS, connection, writer, SystemClock())
 

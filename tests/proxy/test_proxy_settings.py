@@ -19,7 +19,7 @@ from keepclose.proxy.own_node import NodeAddresses
 from keepclose.proxy.settings import (
     DetectLocalMode,
     ProxySettings,
-    settings_flaws,
+    proxy_settings_errors,
     settings_warnings,
 )
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic
@@ -82,7 +82,7 @@ HERE = NodeAddresses({"IPv4": "192.168.0.1"}, {"IPv4": "10.244.1.0/24", "IPv6": 
 )
 def test_flaws(changes: dict[str, Any], want: list[str]) -> None:
     """Each flaw names the option that sets it."""
-    assert settings_flaws(ProxySettings(**{"node_name": "n1", **changes})) == want
+    assert proxy_settings_errors(ProxySettings(**{"node_name": "n1", **changes})) == want
 
 
 def test_a_mode_without_its_range_is_warned_of() -> None:

@@ -14,10 +14,10 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.proxy.caches import ProxyCaches
-from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.family import FamilyProxy
 from keepclose.proxy.health import HealthState
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import Flaws
@@ -26,8 +26,8 @@ from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.proxies import FakeFlows
 from keepclose.testing.recording_writer import RecordingWriter
 
-BUSY = NftError("Device or resource busy", failure=Failure.BUSY)
-GONE = NftError("No such file or directory", failure=Failure.NOT_FOUND)
+BUSY = NftError("Device or resource busy", failure=NftFailure.BUSY)
+GONE = NftError("No such file or directory", failure=NftFailure.NOT_FOUND)
 
 
 class Writer(RecordingWriter):
@@ -67,7 +67,7 @@ class Node:
         self.writer = Writer()
         self.writer.clock = self.clock
         self.caches = ProxyCaches()
-        self.metrics = Metrics()
+        self.metrics = ProxyMetrics()
         self.health = HealthState(clock=self.clock)
         wanted = replace(ProxySettings(node_name="n1", counts_connections=False), **settings)
         own = OwnNode("n1", gates=wanted.gates, on_topology=_nothing, on_addresses=_nothing)

@@ -9,7 +9,7 @@ from typing import Any
 from apis import pod
 
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.resolution import resolve
+from keepclose.advise.resolution import resolve_services
 from keepclose.kube.client import Client
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -97,7 +97,7 @@ async def expected_places(client: Client, namespace: str, service: str) -> dict[
     pods = await client.list_all(PODS, namespace=namespace)
     one = await client.get(SERVICES, service, namespace=namespace)
     inventory = Inventory.of([*nodes.items, *pods.items, one])
-    (resolved,) = resolve(inventory, settings=Settings())
+    (resolved,) = resolve_services(inventory, settings=Settings())
     return places(list(resolved.slices))
 
 

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.apiserver.auth.authorization import Rule, list_rules
+from keepclose.apiserver.auth.authorization import RoleRule, list_rules
 from keepclose.apiserver.auth.users import (
     ANONYMOUS,
-    Role,
-    User,
+    RequestUser,
+    UserRole,
     known_user,
     node_user,
     role_user,
@@ -25,8 +25,8 @@ from keepclose.apiserver.resources import RESOURCES, SUBRESOURCE_VERBS, Resource
 from keepclose.testing.api_server import Api, Reply
 
 JsonObject = dict[str, Any]
-IDENTITIES: Final[dict[str, User]] = {
-    **{str(role): role_user(role) for role in Role},
+IDENTITIES: Final[dict[str, RequestUser]] = {
+    **{str(role): role_user(role) for role in UserRole},
     "node-n1": node_user("n1"),
     "stranger": known_user("joe", "ops"),
     "anonymous": ANONYMOUS,
@@ -228,13 +228,13 @@ def _dry_apply(path: str) -> str:
     return f"{path}?dryRun=All&fieldManager=tester&force=true"
 
 
-def wants_refusal(user: User, ask: Ask) -> bool:
+def wants_refusal(user: RequestUser, ask: Ask) -> bool:
     """Return whether the rules of the user allow less than the request takes."""
     rules = list_rules(user, ask.namespace or "default")
     return not all(any(_matches(rule, verb, ask) for rule in rules) for verb in ask.verbs)
 
 
-def _matches(rule: Rule, verb: str, ask: Ask) -> bool:
+def _matches(rule: RoleRule, verb: str, ask: Ask) -> bool:
     full = f"{ask.resource.plural}/{ask.subresource}" if ask.subresource else ask.resource.plural
     return (
         bool(rule.resource)
@@ -245,7 +245,7 @@ def _matches(rule: Rule, verb: str, ask: Ask) -> bool:
     )
 
 
-def impersonating(user: User) -> dict[str, str]:
+def impersonating(user: RequestUser) -> dict[str, str]:
     """Return headers by which an administrator acts as a user of at most one group of its own."""
     headers = {"Impersonate-User": user.name}
     groups = [group for group in user.groups if not group.startswith("system:authenticated")]
@@ -264,7 +264,7 @@ async def send(api: Api, ask: Ask, *, token: str | None, headers: dict[str, str]
         return Reply(response.status, response.headers, [], b"")
 
 
-def roles_for(users: Sequence[User], namespaces: Sequence[str]) -> Iterator[JsonObject]:
+def roles_for(users: Sequence[RequestUser], namespaces: Sequence[str]) -> Iterator[JsonObject]:
     """Yield the ClusterRoles, Roles and bindings that give users the same rights in Kubernetes.
 
     RBAC knows no name of what is created, so that a create of one name becomes one of any; the
@@ -280,7 +280,9 @@ def roles_for(users: Sequence[User], namespaces: Sequence[str]) -> Iterator[Json
                 yield from _role(f"tested-{number}", namespace, user, inside)
 
 
-def _role(name: str, namespace: str, user: User, rules: Sequence[Rule]) -> Iterator[JsonObject]:
+def _role(
+    name: str, namespace: str, user: RequestUser, rules: Sequence[RoleRule]
+) -> Iterator[JsonObject]:
     prefix = "" if namespace else "Cluster"
     group = "rbac.authorization.k8s.io"
     metadata: JsonObject = {"name": name} | ({"namespace": namespace} if namespace else {})

@@ -12,7 +12,7 @@ from keepclose.model.workload import Node
 from keepclose.routing.auto import (
     Bounds,
     Infeasible,
-    allocate,
+    allocate_proportionally,
     disabled_event,
     lend,
     zone_bounds,
@@ -64,7 +64,7 @@ def _reconcile_hints(case: Case) -> Answers:
 
 def _add_hints(case: Case) -> Answers:
     info = case.given["si"]
-    result = allocate(
+    result = allocate_proportionally(
         _given_slices(info),
         ratios=case.given.get("ratios"),
         address_type=info["AddressType"],

@@ -32,7 +32,7 @@ from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.ruleset import Ruleset
 from keepclose.ruleset.settings import DetectLocal, LocalTraffic, RulesetSettings
 from keepclose.ruleset.tables import Table
-from keepclose.ruleset.tracer import Fate, Node, Packet, trace_outcomes
+from keepclose.ruleset.tracer import Fate, Packet, TracedNode, trace_outcomes
 
 pytestmark = pytest.mark.real
 
@@ -360,7 +360,7 @@ class _Proxies:
                 port=int(given["port"]),
                 protocol=given["protocol"],
             ),
-            Node(addresses=frozenset(given["nodeIPs"])),
+            TracedNode(addresses=frozenset(given["nodeIPs"])),
         )
         ours = ", ".join(dict.fromkeys(_shown(each.trace) for each in outcomes))
         return Answers(

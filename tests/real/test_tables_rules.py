@@ -16,7 +16,7 @@ from unit_tables import (
 )
 
 from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
-from keepclose.apiserver.registry.strategy import Context
+from keepclose.apiserver.registry.strategy import WriteContext
 from keepclose.apiserver.resources import RESOURCES
 from keepclose.model.addresses import (
     cidr_causes,
@@ -32,7 +32,7 @@ from keepclose.model.endpointslice.validation import (
     validate_endpoint_slice,
     validate_endpoint_slice_update,
 )
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.metadata_validation import (
@@ -68,7 +68,7 @@ def _gates(case: Case) -> FeatureGates:
     return parse_gates(",".join(parts))
 
 
-def _judged(ours: Iterable[Cause], case: Case) -> Answers:
+def _judged(ours: Iterable[FieldError], case: Case) -> Answers:
     """Compare causes as the API tells them; their order means nothing."""
     theirs = sorted(error["text"] for error in case.answered.get("result0", ()))
     return Answers(sorted(str(cause) for cause in ours), theirs)
@@ -194,7 +194,7 @@ def _load_balancer(case: Case) -> Answers:
 
 
 def _endpoints(case: Case) -> Answers:
-    context = Context(gates=_gates(case), now="2026-01-01T00:00:00Z")
+    context = WriteContext(gates=_gates(case), now="2026-01-01T00:00:00Z")
     new, old = case.given["new"], case.given.get("old")
     meta = read(ObjectMeta, new["metadata"])
     ours = validate_metadata(meta, namespaced=True, name_check=dns1123_subdomain)
@@ -255,7 +255,7 @@ def _slice_fields(case: Case) -> Answers:
     is_create = "endpointslice" in case.given
     new = read(EndpointSlice, case.given["endpointslice" if is_create else "neweps"])
     old = None if is_create else read(EndpointSlice, case.given["oldeps"])
-    ours = endpointslice_strategy.drop_disabled_fields(new, old, gates=_gates(case))
+    ours = endpointslice_strategy.drop_disabled_slice_fields(new, old, gates=_gates(case))
     theirs = case.answered["endpointslice" if is_create else "neweps"]
     return Answers(ours, read(EndpointSlice, theirs))
 
@@ -269,7 +269,7 @@ def _slice_topology(case: Case) -> Answers:
 
 
 def _slice_prepared(case: Case) -> Answers:
-    ours = endpointslice_strategy.prepare_for_update(
+    ours = endpointslice_strategy.prepare_slice_for_update(
         read(EndpointSlice, case.given["obj"]),
         read(EndpointSlice, case.given["old"]),
         gates=DEFAULT_GATES,

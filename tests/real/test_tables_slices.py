@@ -51,7 +51,7 @@ from keepclose.slices.endpoints import (
 )
 from keepclose.slices.mirroring import repack
 from keepclose.slices.packing import with_trigger_time
-from keepclose.slices.service_planner import ServiceState
+from keepclose.slices.service_planner import ServicePlanner
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.slices.slice_metadata import address_types, is_owned_by, new_slice, slice_labels
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker, format_instant, instant
@@ -332,7 +332,7 @@ def _reconcile(case: Case) -> Answers:
     existing = read_list(EndpointSlice, given.get("existing"))
     # The slices of the tests come in any order, ours by name: names that keep the order given.
     names = {each.metadata.name: f"{index:03}" for index, each in enumerate(existing)}
-    state = ServiceState(read(Service, given["service"]), cluster=cluster, settings=settings)
+    state = ServicePlanner(read(Service, given["service"]), cluster=cluster, settings=settings)
     for each in existing:
         metadata = replace(each.metadata, name=names[each.metadata.name])
         state.observe(replace(each, metadata=metadata))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from keepclose.routing.heuristic_answers import (
     LONGEST_MESSAGE,
     Allotment,
-    Failure,
     FailureCause,
+    HeuristicFailure,
     Refusal,
     ZoneDemand,
     ask_heuristic,
@@ -107,7 +107,7 @@ def test_an_allocation_of_all_endpoints_is_taken(answer: object) -> None:
 def test_what_is_no_allocation_is_a_failure_that_names_the_flaw(answer: object, want: str) -> None:
     """Nothing that a third party returns is taken for granted."""
     checked = check_answer(answer, DEMAND)
-    assert isinstance(checked, Failure)
+    assert isinstance(checked, HeuristicFailure)
     assert checked.cause is FailureCause.INVALID_ANSWER
     assert want in checked.message
     assert len(checked.message) <= LONGEST_MESSAGE
@@ -129,7 +129,7 @@ def test_an_exception_is_a_failure(error: Exception, want: str) -> None:
     def allocate(_demand: ZoneDemand) -> object:
         raise error
 
-    assert ask_heuristic(allocate, DEMAND) == Failure(FailureCause.RAISED, want)
+    assert ask_heuristic(allocate, DEMAND) == HeuristicFailure(FailureCause.RAISED, want)
 
 
 def test_a_heuristic_cannot_change_what_others_see() -> None:
@@ -143,7 +143,7 @@ def test_a_heuristic_cannot_change_what_others_see() -> None:
 
     shares = {"a": 1.0}
     demand = ZoneDemand(shares, {"a": 1}, {"a": {"a": 1}})
-    assert isinstance(ask_heuristic(allocate, demand), Failure)
+    assert isinstance(ask_heuristic(allocate, demand), HeuristicFailure)
     assert demand == ZoneDemand({"a": 1.0}, {"a": 1}, {"a": {"a": 1}})
 
 

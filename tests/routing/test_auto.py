@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.routing.auto import (
     Infeasible,
-    allocate,
+    allocate_proportionally,
     disabled_event,
     is_overloaded,
     lend,
@@ -165,7 +165,7 @@ def test_lending_goes_from_the_largest_surplus_to_the_largest_need(
 
 def test_six_pods_on_three_zones_end_up_two_each() -> None:
     """Placed 1/3/2, one endpoint of the middle zone serves the first."""
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(create=(spread(a=1, b=3, c=2),)),
         ratios=THIRDS,
         address_type="IPv4",
@@ -190,7 +190,7 @@ def test_six_pods_on_three_zones_end_up_two_each() -> None:
 
 def test_a_zone_may_receive_several_endpoints() -> None:
     """Zones without endpoints of their own receive until they have enough, and no more."""
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(create=(spread(a=6),)), ratios=THIRDS, address_type="IPv4", populated=True
     )
     assert hinted(result.slices) == {
@@ -202,7 +202,7 @@ def test_a_zone_may_receive_several_endpoints() -> None:
 
 def test_the_event_comes_once() -> None:
     """A Service that had hints before gets no event for having them still."""
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(create=(spread(a=1, b=1, c=1),)),
         ratios=THIRDS,
         address_type="IPv6",
@@ -214,7 +214,7 @@ def test_the_event_comes_once() -> None:
 def test_infeasible_removes_all_hints() -> None:
     """When the bound cannot be kept, also slices that were fine lose their hints."""
     fine = endpoint_slice(endpoint("10.0.0.1", zone="zone-a", for_zones=("zone-a",)))
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(create=(spread(b=2, c=1),), unchanged=(fine,)),
         ratios=THIRDS,
         address_type="IPv4",
@@ -236,7 +236,7 @@ def test_an_endpoint_without_a_zone_ends_it() -> None:
     lost = endpoint_slice(
         endpoint("10.0.0.9", node_name="n9"), *spread(a=1, b=1, c=1).endpoints, name="lost"
     )
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(create=(lost,)),
         ratios={"zone-a": 0.5, "zone-b": 0.5},
         address_type="IPv4",
@@ -256,7 +256,7 @@ def test_ready_endpoints_alone_count() -> None:
         endpoint("10.0.0.3", zone="zone-a", ready=False, for_zones=("zone-a",)),
         endpoint("10.0.0.4", zone="zone-b", ready=None),
     )
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(update=(mixed,)),
         ratios={"zone-a": 0.5, "zone-b": 0.5},
         address_type="IPv4",
@@ -268,13 +268,13 @@ def test_ready_endpoints_alone_count() -> None:
 
 def test_slices_that_fit_stay_unchanged() -> None:
     """A slice whose hints still fit under the maximums is not written again."""
-    first = allocate(
+    first = allocate_proportionally(
         SliceSet(create=(spread(a=2, b=2, c=2),)),
         ratios=THIRDS,
         address_type="IPv4",
         populated=False,
     )
-    again = allocate(
+    again = allocate_proportionally(
         SliceSet(unchanged=first.slices.create),
         ratios=THIRDS,
         address_type="IPv4",
@@ -315,7 +315,7 @@ def hints_as(*pairs: tuple[str, tuple[str, ...]]) -> EndpointSlice:
 )
 def test_slices_that_do_not_fit_are_allocated_again(stale: EndpointSlice) -> None:
     """An unchanged slice with unusable hints becomes an update with the right ones."""
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(unchanged=(stale,)),
         ratios={"zone-a": 0.5, "zone-b": 0.5},
         address_type="IPv4",
@@ -328,7 +328,7 @@ def test_slices_that_do_not_fit_are_allocated_again(stale: EndpointSlice) -> Non
 
 def test_node_hints_can_be_laid_over() -> None:
     """With node-level topology on top, each endpoint also names its own node."""
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(create=(spread(a=1, b=1),)),
         ratios={"zone-a": 0.5, "zone-b": 0.5},
         address_type="IPv4",
@@ -337,7 +337,7 @@ def test_node_hints_can_be_laid_over() -> None:
     )
     nodes = [e.hints.for_nodes[0].name for e in result.slices.create[0].endpoints if e.hints]
     assert nodes == ["n-a", "n-b"]
-    again = allocate(
+    again = allocate_proportionally(
         SliceSet(unchanged=result.slices.create),
         ratios={"zone-a": 0.5, "zone-b": 0.5},
         address_type="IPv4",
@@ -349,7 +349,7 @@ def test_node_hints_can_be_laid_over() -> None:
 
 def test_zones_without_nodes_never_give() -> None:
     """Endpoints in a zone that has no ready node keep their own zone."""
-    result = allocate(
+    result = allocate_proportionally(
         SliceSet(create=(spread(a=1, b=1, x=2),)),
         ratios={"zone-a": 0.5, "zone-b": 0.5},
         address_type="IPv4",
@@ -419,7 +419,9 @@ def test_allocation_keeps_its_bound(groups: list[list[str]], weights: tuple[int,
     )
     total = sum(weights)
     ratios = {f"zone-{z}": w / total for z, w in zip("abc", weights, strict=True)}
-    result = allocate(SliceSet(create=slices), ratios=ratios, address_type="IPv4", populated=False)
+    result = allocate_proportionally(
+        SliceSet(create=slices), ratios=ratios, address_type="IPv4", populated=False
+    )
     counts = Counter(served for (_, served), n in hinted(result.slices).items() for _ in range(n))
     if result.totals is None:
         assert set(counts) <= {""}
@@ -435,7 +437,7 @@ def test_allocation_keeps_its_bound(groups: list[list[str]], weights: tuple[int,
         assert not is_overloaded(result.totals, ratios)
     endpoints: list[Endpoint] = [e for one in result.slices.all for e in one.endpoints]
     assert len(endpoints) == sum(len(group) for group in groups)
-    again = allocate(
+    again = allocate_proportionally(
         SliceSet(unchanged=result.slices.all), ratios=ratios, address_type="IPv4", populated=True
     )
     assert again.totals == result.totals

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.routing.allocation.kube_auto import (
-    ALLOCATED,
     INFEASIBLE,
+    KUBE_AUTO_ALLOCATED,
     allocate_kube_auto,
     least_endpoints,
     lend_endpoints,
     set_targets,
 )
-from keepclose.routing.auto import allocate
+from keepclose.routing.auto import allocate_proportionally
 from keepclose.routing.hints import SliceSet
 from keepclose.testing.builders import endpoint, endpoint_slice
 
@@ -57,7 +57,7 @@ def allocated(
 )
 def test_matrices(nodes: Sequence[int], endpoints: Sequence[int], want: list[list[int]]) -> None:
     """Surplus goes where the need is largest; zones without traffic keep what they have."""
-    assert allocated(nodes, endpoints) == (ALLOCATED, want)
+    assert allocated(nodes, endpoints) == (KUBE_AUTO_ALLOCATED, want)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_infeasible_has_no_matrix(nodes: Sequence[int], endpoints: Sequence[int]
 
 def test_a_larger_threshold_makes_more_feasible() -> None:
     """Four endpoints on three equal zones overload one by a third."""
-    assert allocated((1, 1, 1), (2, 1, 1), threshold=0.34)[0] == ALLOCATED
+    assert allocated((1, 1, 1), (2, 1, 1), threshold=0.34)[0] == KUBE_AUTO_ALLOCATED
 
 
 def test_minimums_are_rounded_as_the_original_rounds() -> None:
@@ -127,7 +127,7 @@ def test_the_controller_writes_what_the_allocator_says(
     endpoints = data.draw(st.lists(st.integers(0, 12), min_size=zones, max_size=zones))
     names = [f"zone-{number}" for number in range(zones)]
     placed = [name for name, count in zip(names, endpoints, strict=True) for _ in range(count)]
-    written = allocate(
+    written = allocate_proportionally(
         SliceSet(
             create=(
                 endpoint_slice(
@@ -140,7 +140,7 @@ def test_the_controller_writes_what_the_allocator_says(
         populated=True,
     )
     code, matrix = allocated(nodes, endpoints)
-    assert (code == ALLOCATED) == (written.totals is not None)
+    assert (code == KUBE_AUTO_ALLOCATED) == (written.totals is not None)
     hints = Counter(
         (names.index(e.zone or ""), names.index(e.hints.for_zones[0].name))
         for e in written.slices.create[0].endpoints
@@ -170,4 +170,4 @@ def test_compiled_is_the_same_as_plain() -> None:
         assert compiled(zones, shares, counts, 0.2, 0.0, matrix, ints, floats) == code
         assert matrix.reshape(zones, zones).tolist() == rows
         codes[code] += 1
-    assert set(codes) == {ALLOCATED, INFEASIBLE}
+    assert set(codes) == {KUBE_AUTO_ALLOCATED, INFEASIBLE}

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.routing.allocation.local import (
-    ALLOCATED,
     BELOW_START,
     DOWNGRADED,
+    LOCAL_ALLOCATED,
     Allocation,
-    Outcome,
+    LocalOutcome,
     allocate_local,
     find_least_size,
     local,
@@ -65,7 +65,7 @@ def score(shares: Sequence[float], endpoints: Sequence[int], result: Allocation)
     """Return the seven figures of the reference for an allocation; none when it is invalid."""
     zones = range(len(shares))
     total = sum(endpoints)
-    if result.outcome is Outcome.ALLOCATED:
+    if result.outcome is LocalOutcome.ALLOCATED:
         compositions = [[result.matrix[i][j] for i in zones] for j in zones]
         routes = [[j] for j in zones]
     else:
@@ -120,7 +120,7 @@ def test_downgrade_is_told_where_the_reference_logged_one(case: Case) -> None:
     """With a low start the outcome says whether the overload bound could be kept."""
     zones = sorted(case.zones)
     shares = divide([nodes for _, nodes, _ in zones])
-    want = Outcome.DOWNGRADED if case.note.startswith("downgraded") else Outcome.ALLOCATED
+    want = LocalOutcome.DOWNGRADED if case.note.startswith("downgraded") else LocalOutcome.ALLOCATED
 
     assert local(shares, [n for _, _, n in zones], start_per_zone=1).outcome is want
 
@@ -194,7 +194,7 @@ def test_endpoints_are_allocated(
     """Without a starting threshold the groups come out as published."""
     got = local(divide(nodes), endpoints, start_per_zone=0)
 
-    assert got == Allocation(Outcome.ALLOCATED, want_matrix)
+    assert got == Allocation(LocalOutcome.ALLOCATED, want_matrix)
 
 
 @pytest.mark.parametrize(
@@ -208,18 +208,20 @@ def test_unreachable_bound_downgrades(nodes: tuple[int, ...], endpoints: tuple[i
     """A zone that stays at or above the threshold leaves the Service undivided, matrix zero."""
     got = local(divide(nodes), endpoints, start_per_zone=0)
 
-    assert got == Allocation(Outcome.DOWNGRADED, ((0, 0, 0), (0, 0, 0), (0, 0, 0)))
+    assert got == Allocation(LocalOutcome.DOWNGRADED, ((0, 0, 0), (0, 0, 0), (0, 0, 0)))
 
 
 @pytest.mark.parametrize(
     ("endpoints", "want_outcome"),
     [
-        pytest.param((4, 2, 2), Outcome.BELOW_START, id="eight of nine"),
-        pytest.param((5, 2, 2), Outcome.ALLOCATED, id="exactly nine"),
-        pytest.param((0, 0, 0), Outcome.BELOW_START, id="none"),
+        pytest.param((4, 2, 2), LocalOutcome.BELOW_START, id="eight of nine"),
+        pytest.param((5, 2, 2), LocalOutcome.ALLOCATED, id="exactly nine"),
+        pytest.param((0, 0, 0), LocalOutcome.BELOW_START, id="none"),
     ],
 )
-def test_start_is_three_endpoints_a_zone(endpoints: tuple[int, ...], want_outcome: Outcome) -> None:
+def test_start_is_three_endpoints_a_zone(
+    endpoints: tuple[int, ...], want_outcome: LocalOutcome
+) -> None:
     """Fewer than three endpoints for each zone are not allocated."""
     assert local(divide((1, 1, 1)), endpoints).outcome is want_outcome
 
@@ -238,30 +240,30 @@ def test_exactly_half_more_is_over() -> None:
 @pytest.mark.parametrize(
     ("shares", "endpoints", "want"),
     [
-        pytest.param([], [], Allocation(Outcome.BELOW_START, ()), id="no zones"),
-        pytest.param([1.0], [4], Allocation(Outcome.ALLOCATED, ((4,),)), id="one zone"),
+        pytest.param([], [], Allocation(LocalOutcome.BELOW_START, ()), id="no zones"),
+        pytest.param([1.0], [4], Allocation(LocalOutcome.ALLOCATED, ((4,),)), id="one zone"),
         pytest.param(
             [0.0, 0.0],
             [3, 4],
-            Allocation(Outcome.ALLOCATED, ((3, 0), (0, 4))),
+            Allocation(LocalOutcome.ALLOCATED, ((3, 0), (0, 4))),
             id="no traffic at all",
         ),
         pytest.param(
             [0.5, 0.5, 0.0],
             [4, 4, 0],
-            Allocation(Outcome.ALLOCATED, ((4, 0, 0), (0, 4, 0), (0, 0, 0))),
+            Allocation(LocalOutcome.ALLOCATED, ((4, 0, 0), (0, 4, 0), (0, 0, 0))),
             id="a zone with neither traffic nor endpoints",
         ),
         pytest.param(
             [0.5, 0.5],
             [-1, 4],
-            Allocation(Outcome.ALLOCATED, ((0, 0), (2, 2))),
+            Allocation(LocalOutcome.ALLOCATED, ((0, 0), (2, 2))),
             id="a negative count is none",
         ),
         pytest.param(
             [0.5, 0.5],
             [3],
-            Allocation(Outcome.ALLOCATED, ((3,),)),
+            Allocation(LocalOutcome.ALLOCATED, ((3,),)),
             id="a zone without count is left out",
         ),
     ],
@@ -318,7 +320,7 @@ def read_plainly(
     total = sum(endpoints)
     nothing = tuple(tuple(0 for _ in zones) for _ in zones)
     if total < start * len(shares):
-        return Allocation(Outcome.BELOW_START, nothing)
+        return Allocation(LocalOutcome.BELOW_START, nothing)
     expected = [total * share for share in shares]
     matrix = [[endpoints[i] if i == j else 0 for j in zones] for i in zones]
     sizes = list(endpoints)
@@ -355,7 +357,7 @@ def read_plainly(
             if may_give(giver):
                 givers.push(giver)
         if over(taker, sizes[taker]):
-            return Allocation(Outcome.DOWNGRADED, nothing)
+            return Allocation(LocalOutcome.DOWNGRADED, nothing)
     everyone = PlainHeap(takes_before, list(zones))
     done = False
     while givers.items and not done:
@@ -374,7 +376,7 @@ def read_plainly(
                 surplus -= 1
                 deficit += 1
             everyone.push(taker)
-    return Allocation(Outcome.ALLOCATED, tuple(tuple(row) for row in matrix))
+    return Allocation(LocalOutcome.ALLOCATED, tuple(tuple(row) for row in matrix))
 
 
 regions = st.lists(
@@ -424,8 +426,8 @@ def test_lists_and_arrays_give_the_same(zones: list[tuple[int, int]], start: int
 
     assert typed_code == code
     assert typed.tolist() == listed
-    assert code in (ALLOCATED, BELOW_START, DOWNGRADED)
-    assert sum(listed) == (sum(endpoints) if code == ALLOCATED else 0)
+    assert code in (LOCAL_ALLOCATED, BELOW_START, DOWNGRADED)
+    assert sum(listed) == (sum(endpoints) if code == LOCAL_ALLOCATED else 0)
 
 
 @settings(deadline=None, max_examples=200)

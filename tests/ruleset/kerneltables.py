@@ -24,7 +24,7 @@ from keepclose.ruleset.commands import (
     FlushChain,
     Transaction,
 )
-from keepclose.ruleset.listing import Listing
+from keepclose.ruleset.listing import TableListing
 from keepclose.ruleset.names import is_service_chain
 from keepclose.ruleset.statements import Choose, Count, Goto, InSet, Jump, Lookup, Remember
 from keepclose.ruleset.tables import Chain, Counter, Element, ElementKey, Map, Rule, Set, Table
@@ -70,9 +70,9 @@ class KernelTable:
             dict(self.counters),
         )
 
-    def listing(self) -> Listing:
+    def listing(self) -> TableListing:
         """Return what a proxy that starts anew would read."""
-        return Listing(
+        return TableListing(
             frozenset(self.chains),
             frozenset(self.sets),
             frozenset(self.counters),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.routing.port_endpoints import PortEndpoint
-from keepclose.ruleset.endpoint_chains import MOST_NUMBERS, share_out, usable_endpoints
+from keepclose.ruleset.endpoint_chains import MOST_NUMBERS, distinct_endpoints, split_by_weight
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ from keepclose.ruleset.endpoint_chains import MOST_NUMBERS, share_out, usable_en
 )
 def test_weights_become_shares(weights: list[int], want: list[int]) -> None:
     """As few numbers as can be, at least one for each."""
-    assert share_out(weights) == want
+    assert split_by_weight(weights) == want
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=20))
 def test_shares_are_nearly_the_weights(weights: list[int]) -> None:
     """Within what a millionth of the total can make."""
-    shares = share_out(weights)
+    shares = split_by_weight(weights)
     assert min(shares) >= 1
     assert sum(shares) <= MOST_NUMBERS + len(weights)
     for share, weight in zip(shares, weights, strict=True):
@@ -48,4 +48,4 @@ def test_only_plain_endpoints_are_usable() -> None:
         PortEndpoint("10.0.0.1", 0),
         PortEndpoint("10.0.0.1", 65536),
     ]
-    assert usable_endpoints([*others, good], "IPv4") == [good]
+    assert distinct_endpoints([*others, good], "IPv4") == [good]

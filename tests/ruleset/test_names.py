@@ -13,7 +13,7 @@ from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.names import (
     AFFINITY,
     ENDPOINT,
-    EXTERNAL,
+    EXTERNAL_CHAIN,
     ServicePortKey,
     counter_base,
     endpoint_base,
@@ -106,7 +106,7 @@ def test_no_name_can_hold_anything_but_plain_letters(texts: list[str]) -> None:
     namespace, name, port, protocol, label = texts
     odd = key(namespace, name, port, protocol)
     for base in (port_base(odd), endpoint_base(odd, label, 80), counter_base(odd, label, label)):
-        assert PLAIN.fullmatch(whole_name(EXTERNAL, base, print_of="rules"))
+        assert PLAIN.fullmatch(whole_name(EXTERNAL_CHAIN, base, print_of="rules"))
     assert set(safe_name(name)) <= set(
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/_.-"
     )

@@ -12,10 +12,10 @@ from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import (
     CountBy,
     Counted,
-    Listing,
     LocalTraffic,
     Ruleset,
     ServicePortKey,
+    TableListing,
     Update,
     cleanup_text,
 )
@@ -300,7 +300,7 @@ def test_takeover_of_kube_proxys_table() -> None:
     ruleset = Ruleset(SETTINGS)
     tell_port(ruleset, PORT, [ONE])
     theirs = "service-ULMVA6XW-ns1/svc1/tcp/p80"
-    existing = Listing(
+    existing = TableListing(
         chains=frozenset({"nat-prerouting", "services", theirs}),
         sets=frozenset({"cluster-ips"}),
         elements={

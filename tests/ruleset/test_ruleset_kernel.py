@@ -17,11 +17,11 @@ from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset import (
     CountBy,
     DetectLocal,
-    Listing,
     LocalTraffic,
     Ruleset,
     RulesetSettings,
     ServicePortKey,
+    TableListing,
     cleanup_text,
     listing_of,
 )
@@ -42,7 +42,7 @@ class Kernel:
         for text in texts:
             self.run("nft", "-f", "-", text=text)
 
-    def listing(self, table: str = "ip kube-proxy") -> Listing:
+    def listing(self, table: str = "ip kube-proxy") -> TableListing:
         """Return what is there."""
         shown = self.run("nft", "--json", "list", "table", *table.split())
         return listing_of([json.loads(shown)])
@@ -148,7 +148,7 @@ def test_kernel_takes_every_kind_of_object(kernel: Kernel, settings: RulesetSett
     ruleset = Ruleset(settings)
     for count, port in enumerate(ports(family)):
         tell_port(ruleset, port, endpoints(*range(1, count + 1), family=family))
-    update = ruleset.reconcile(Listing())
+    update = ruleset.reconcile(TableListing())
     kernel.write(*update.phases)
 
     for count, port in enumerate(ports(family)):
@@ -251,7 +251,7 @@ sys.stdin.read()
     ruleset = Ruleset(replace(SETTINGS, count_by=CountBy.ZONE))
     heavy, light = endpoints(1, 2)
     tell_port(ruleset, ports("IPv4")[0], [replace(heavy, weight=9), replace(light, weight=1)])
-    kernel.write(*ruleset.reconcile(Listing()).phases)
+    kernel.write(*ruleset.reconcile(TableListing()).phases)
     with subprocess.Popen(
         kernel.inside.command(sys.executable, "-c", server),
         stdin=subprocess.PIPE,

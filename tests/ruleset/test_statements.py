@@ -13,7 +13,6 @@ from keepclose.ruleset.statements import (
     Count,
     Draw,
     Drop,
-    Field,
     Goto,
     HasMark,
     InSet,
@@ -24,29 +23,34 @@ from keepclose.ruleset.statements import (
     Lookup,
     Masquerade,
     Match,
+    PacketField,
     Reject,
     Remember,
     Return,
+    RuleTarget,
     SetMark,
     Statement,
-    Target,
     Translate,
 )
 
-BOTH = (Field.SOURCE, Field.DESTINATION, Field.PROTOCOL, Field.PORT)
+BOTH = (PacketField.SOURCE, PacketField.DESTINATION, PacketField.PROTOCOL, PacketField.PORT)
 ROWS: list[tuple[Statement, str, str]] = [
-    (Match(Field.SOURCE, ("10.0.0.0/8",)), "ip", "ip saddr 10.0.0.0/8"),
-    (Match(Field.SOURCE, ("fd00::/8",), negated=True), "ip6", "ip6 saddr != fd00::/8"),
-    (Match(Field.SOURCE, ("1.2.3.4", "10.0.0.0/8")), "ip", "ip saddr { 1.2.3.4, 10.0.0.0/8 }"),
-    (Match(Field.PROTOCOL, ("tcp",)), "ip", "meta l4proto tcp"),
-    (Match(Field.INTERFACE, ('"veth*"',), negated=True), "ip", 'iifname != "veth*"'),
-    (InSet((Field.DESTINATION,), "cluster-ips"), "ip6", "ip6 daddr @cluster-ips"),
+    (Match(PacketField.SOURCE, ("10.0.0.0/8",)), "ip", "ip saddr 10.0.0.0/8"),
+    (Match(PacketField.SOURCE, ("fd00::/8",), negated=True), "ip6", "ip6 saddr != fd00::/8"),
+    (
+        Match(PacketField.SOURCE, ("1.2.3.4", "10.0.0.0/8")),
+        "ip",
+        "ip saddr { 1.2.3.4, 10.0.0.0/8 }",
+    ),
+    (Match(PacketField.PROTOCOL, ("tcp",)), "ip", "meta l4proto tcp"),
+    (Match(PacketField.INTERFACE, ('"veth*"',), negated=True), "ip", 'iifname != "veth*"'),
+    (InSet((PacketField.DESTINATION,), "cluster-ips"), "ip6", "ip6 daddr @cluster-ips"),
     (
         InSet(BOTH, "hairpin-connections"),
         "ip",
         "ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections",
     ),
-    (IsLocal(Field.SOURCE), "ip", "fib saddr type local"),
+    (IsLocal(PacketField.SOURCE), "ip", "fib saddr type local"),
     (IsNew(), "ip", "ct state new"),
     (IsTranslated(), "ip", "ct status dnat"),
     (HasMark(0x4000), "ip", "mark and 0x4000 != 0"),
@@ -59,7 +63,7 @@ ROWS: list[tuple[Statement, str, str]] = [
     (Drop(), "ip", "drop"),
     (Reject(), "ip", "reject"),
     (
-        Lookup((Field.PROTOCOL, Field.PORT), "service-nodeports"),
+        Lookup((PacketField.PROTOCOL, PacketField.PORT), "service-nodeports"),
         "ip",
         "meta l4proto . th dport vmap @service-nodeports",
     ),
@@ -73,15 +77,15 @@ ROWS: list[tuple[Statement, str, str]] = [
         "ip",
         "numgen random mod 6 vmap { 0-2 : goto a , 3 : goto b , 4-5 : goto c }",
     ),
-    (Translate((Target(1, "10.0.0.1", 80),)), "ip", "dnat to 10.0.0.1:80"),
-    (Translate((Target(1, "fd00::1", 80),)), "ip6", "dnat to [fd00::1]:80"),
+    (Translate((RuleTarget(1, "10.0.0.1", 80),)), "ip", "dnat to 10.0.0.1:80"),
+    (Translate((RuleTarget(1, "fd00::1", 80),)), "ip6", "dnat to [fd00::1]:80"),
     (
-        Translate((Target(1, "fd00::1", 80), Target(1, "fd00::2", 81))),
+        Translate((RuleTarget(1, "fd00::1", 80), RuleTarget(1, "fd00::2", 81))),
         "ip6",
         "dnat ip6 addr . port to numgen random mod 2 map { 0 : fd00::1 . 80 , 1 : fd00::2 . 81 }",
     ),
     (
-        Translate((Target(2, "10.0.0.1", 80), Target(1, "10.0.0.2", 81))),
+        Translate((RuleTarget(2, "10.0.0.1", 80), RuleTarget(1, "10.0.0.2", 81))),
         "ip",
         (
             "dnat ip addr . port to numgen random mod 3 map "
@@ -89,7 +93,7 @@ ROWS: list[tuple[Statement, str, str]] = [
         ),
     ),
     (
-        Draw((Field.DESTINATION, Field.PROTOCOL, Field.PORT), 3, "endpoints"),
+        Draw((PacketField.DESTINATION, PacketField.PROTOCOL, PacketField.PORT), 3, "endpoints"),
         "ip",
         (
             "dnat ip addr . port to ip daddr . meta l4proto . th dport . numgen random mod 3 "

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 from msgspec.structs import replace
 
-from keepclose.ruleset import DetectLocal, Listing, LocalTraffic, RulesetSettings
+from keepclose.ruleset import DetectLocal, LocalTraffic, RulesetSettings, TableListing
 from keepclose.ruleset.commands import Transaction
 from keepclose.ruleset.layout import Layout, lay_out, place_layout
 
@@ -104,7 +104,7 @@ def chain_texts(layout: Layout, name: str) -> list[str]:
 def test_layout_of_a_new_table() -> None:
     """Everything is added in an order that nft accepts, and the marker comes last."""
     layout = lay_out(SETTINGS)
-    commands = place_layout(layout, Listing(), trust=True)
+    commands = place_layout(layout, TableListing(), trust=True)
     text = Transaction("ip kube-proxy", tuple(commands)).text
     marker = (
         f"add chain ip kube-proxy {layout.marker.name} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.ruleset import Listing, listing_of
+from keepclose.ruleset import TableListing, listing_of
 from keepclose.ruleset.statements import Drop
 from keepclose.ruleset.tables import Chain, make_rule
 
@@ -49,7 +49,7 @@ TABLE = {
 
 def test_names_and_elements_are_read() -> None:
     """Keys as tuples of text, verdicts as nft writes them, protocols by name."""
-    assert listing_of([TABLE]) == Listing(
+    assert listing_of([TABLE]) == TableListing(
         chains=frozenset({CHAIN}),
         sets=frozenset({"cluster-ips", "affinity-x"}),
         counters=frozenset({"traffic-x"}),
@@ -70,7 +70,7 @@ def test_several_documents_add_up() -> None:
     """A terse listing first, elements of each set and map after it."""
     terse = {"nftables": [{"set": {"name": "s"}}, {"chain": {"name": "c"}}]}
     full = {"nftables": [{"set": {"name": "s", "elem": ["10.0.0.1"]}}]}
-    assert listing_of([terse, full]) == Listing(
+    assert listing_of([terse, full]) == TableListing(
         chains=frozenset({"c"}), sets=frozenset({"s"}), elements={"s": {("10.0.0.1",): ""}}
     )
 

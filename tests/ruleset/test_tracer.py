@@ -15,23 +15,23 @@ from keepclose.ruleset import CountBy, Table
 from keepclose.ruleset.statements import (
     Count,
     Drop,
-    Field,
     Goto,
     IsNew,
     Jump,
     Lookup,
+    PacketField,
     Reject,
     Return,
     SetMark,
     Statement,
 )
 from keepclose.ruleset.tables import Chain, Element, Hook, Map, make_rule
-from keepclose.ruleset.tracer import Fate, Node, Packet, Trace, trace_outcomes, trace_packet
+from keepclose.ruleset.tracer import Fate, Packet, Trace, TracedNode, trace_outcomes, trace_packet
 
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
 HERE = PortEndpoint("10.180.0.1", 80, node_name="n1", zone="zone-a")
 THERE = PortEndpoint("10.180.1.1", 80, node_name="n2", zone="zone-b")
-NODE = Node(frozenset({NODE_IP}))
+NODE = TracedNode(frozenset({NODE_IP}))
 
 
 def table_of(
@@ -43,7 +43,7 @@ def table_of(
     return ruleset.model()
 
 
-def chances(table: Table, packet: Packet, node: Node = NODE) -> dict[str, Fraction]:
+def chances(table: Table, packet: Packet, node: TracedNode = NODE) -> dict[str, Fraction]:
     """Return how likely each end is."""
     found: dict[str, Fraction] = {}
     for trace, probability in trace_outcomes(table, packet, node):
@@ -85,10 +85,14 @@ def test_remembered_client_goes_back_to_its_endpoint() -> None:
     table = table_of(port, HERE, THERE)
     (memory,) = [name for name in table.sets if name.endswith("10.180.1.1/80")]
     packet = Packet(POD, "172.30.0.41", 80)
-    (outcome,) = trace_outcomes(table, packet, Node(NODE.addresses, {memory: frozenset({POD})}))
+    (outcome,) = trace_outcomes(
+        table, packet, TracedNode(NODE.addresses, {memory: frozenset({POD})})
+    )
     assert outcome.trace.endpoint == ("10.180.1.1", 80)
     assert outcome.trace.remembered == (memory,)
-    assert len(chances(table, packet, Node(remembered={memory: frozenset({"10.0.0.3"})}))) == 2
+    assert (
+        len(chances(table, packet, TracedNode(remembered={memory: frozenset({"10.0.0.3"})}))) == 2
+    )
 
 
 def test_counters_count_where_connections_go() -> None:
@@ -166,7 +170,7 @@ def traced(table: Table, port: int = 80) -> Trace:
         pytest.param([(Goto("second"),), (SetMark(2),)], 0x110, id="goto does not come back here"),
         pytest.param([(Jump("second"),), (SetMark(2),)], 0x112, id="jump comes back here"),
         pytest.param(
-            [(Lookup((Field.PORT,), "ports"),), (SetMark(2),)], 0x110, id="a map may say goto"
+            [(Lookup((PacketField.PORT,), "ports"),), (SetMark(2),)], 0x110, id="a map may say goto"
         ),
     ],
 )
@@ -177,7 +181,7 @@ def test_ways_between_chains(rules: list[tuple[Statement, ...]], want: int) -> N
 
 def test_lookup_that_finds_nothing_ends_the_rule_only() -> None:
     """The next rule is tried, and the path does not mention the lookup."""
-    table = small_table((Lookup((Field.PORT,), "ports"), Drop()), (SetMark(2),))
+    table = small_table((Lookup((PacketField.PORT,), "ports"), Drop()), (SetMark(2),))
     trace = traced(table, port=82)
     assert (trace.fate, trace.mark) == (Fate.PASSED, 0x102)
     assert not any("vmap" in step for step in trace.path)

@@ -17,14 +17,14 @@ from keepclose.routing.selection import select
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.ruleset import (
     DetectLocal,
-    Listing,
     LocalTraffic,
     Ruleset,
     RulesetSettings,
     ServicePortKey,
     Table,
+    TableListing,
 )
-from keepclose.ruleset.tracer import Fate, Node, Packet, Trace, trace_outcomes
+from keepclose.ruleset.tracer import Fate, Packet, Trace, TracedNode, trace_outcomes
 
 NODE: Final = "n1"
 NODE_IP: Final = "192.168.0.2"
@@ -98,7 +98,7 @@ def tell_port(
 def load(ruleset: Ruleset) -> KernelTable:
     """Return a kernel that was brought from nothing to what the ruleset wants."""
     kernel = KernelTable(ruleset.settings.family, ruleset.settings.table)
-    update = ruleset.reconcile(Listing())
+    update = ruleset.reconcile(TableListing())
     kernel.apply(update.transactions)
     kernel.apply(ruleset.sweep_transactions(update.serial))
     return kernel
@@ -117,7 +117,7 @@ def follow(
     own = frozenset(addresses)
     packet = replace(packet, from_node=packet.source in own)
     table = kernel.table() if isinstance(kernel, KernelTable) else kernel
-    outcomes = trace_outcomes(table, packet, Node(own))
+    outcomes = trace_outcomes(table, packet, TracedNode(own))
     assert sum(outcome.probability for outcome in outcomes) == Fraction(1)
     first = outcomes[0].trace
     return ", ".join(dict.fromkeys(shown(outcome.trace) for outcome in outcomes)), first.masqueraded

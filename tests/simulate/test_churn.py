@@ -10,22 +10,22 @@ from keepclose.simulate.churn import Churn, StepChurn, compare_churn, judge_traf
 from keepclose.simulate.mechanisms import (
     MECHANISMS,
     SCENARIOS,
-    Event,
     EventKind,
     LocalHints,
     Scenario,
-    Step,
+    ScenarioEvent,
+    ScenarioStep,
 )
 from keepclose.testing.builders import node, pod
 
 NODES = (node("n1", "a"), node("n2", "b"), node("n3", "c"))
 
 
-def step(*pods: str, gone: str = "", kind: EventKind = EventKind.SCALE_UP) -> Step:
+def step(*pods: str, gone: str = "", kind: EventKind = EventKind.SCALE_UP) -> ScenarioStep:
     """Return a step that adds pods such as 1a (number and zone) and removes others."""
     made = [(name, f"n{'abc'.index(name[-1]) + 1}") for name in pods]
     keys = tuple(pod(name).key for name in gone.split())
-    return Step(
+    return ScenarioStep(
         kind,
         NODES,
         tuple(pod(name, place, ip=f"10.0.0.{name[:-1]}") for name, place in made),
@@ -33,7 +33,7 @@ def step(*pods: str, gone: str = "", kind: EventKind = EventKind.SCALE_UP) -> St
     )
 
 
-def measure(mechanism: str, *steps: Step) -> tuple[StepChurn, ...]:
+def measure(mechanism: str, *steps: ScenarioStep) -> tuple[StepChurn, ...]:
     """Return the costs of the steps with a mechanism."""
     return measure_churn(MECHANISMS[mechanism], steps, scenario="test").steps
 
@@ -116,7 +116,7 @@ def test_the_same_seed_gives_the_same_answer() -> None:
         "",
         {"a": 2, "b": 1},
         10,
-        (Event(EventKind.SCALE_UP, 2), Event(EventKind.ROLLING_UPDATE)),
+        (ScenarioEvent(EventKind.SCALE_UP, 2), ScenarioEvent(EventKind.ROLLING_UPDATE)),
     )
     mechanisms = [MECHANISMS["auto"], MECHANISMS["balanced"]]
     once = compare_churn(mechanisms, scenario, 7)

@@ -7,7 +7,7 @@ import pytest
 from keepclose.simulate.algorithms import find_algorithm
 from keepclose.simulate.comparison import EXAMPLES, compare
 from keepclose.simulate.datasets import GivenRows, open_dataset
-from keepclose.simulate.engine import simulate
+from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.summary import Weights
 
 
@@ -56,7 +56,7 @@ def test_mean_differences_are_those_of_the_summaries() -> None:
     algorithms = [find_algorithm("local-shared"), find_algorithm("kube-auto")]
     weights = Weights(0.25, 0.25, 0.25, 0.25)
     answer = compare(data, *algorithms, weights=weights)
-    one, two = (summary.figures for summary in simulate(data, algorithms, weights=weights))
+    one, two = (summary.figures for summary in run_simulation(data, algorithms, weights=weights))
     assert one is not None
     assert two is not None
     want = (one.total.mean - two.total.mean, one.max_deviation.mean - two.max_deviation.mean)

@@ -20,18 +20,18 @@ from keepclose.simulate.csv.files import (
     read_header,
     scan_chunk,
 )
-from keepclose.simulate.csv.rows import Flaw, Header
+from keepclose.simulate.csv.rows import Header, RowError
 
 Read = list[tuple[str, list[int], list[int]]]
 
 
-def read(text: str, *, size: int = 1 << 20) -> tuple[Read, list[Flaw], int]:
+def read(text: str, *, size: int = 1 << 20) -> tuple[Read, list[RowError], int]:
     """Return the rows of a file by label, nodes and endpoints, its flaws, and the bad rows."""
     file = io.BytesIO(text.encode())
     header = read_header(file)
     assert isinstance(header, Header), header
     found: Read = []
-    flaws: list[Flaw] = []
+    flaws: list[RowError] = []
     bad = 0
     for chunk in read_chunks(file, size=size):
         rows = scan_chunk(chunk, header, compiled=False)
@@ -179,7 +179,7 @@ def test_only_the_first_flaws_are_described() -> None:
 def test_a_bad_header_is_told_with_its_place(text: str, want_column: int, want_text: str) -> None:
     """What the first line lacks is said, and how it should look."""
     flaw = read_header(io.BytesIO(text.encode()))
-    assert isinstance(flaw, Flaw)
+    assert isinstance(flaw, RowError)
     assert (flaw.line, flaw.column, flaw.text, flaw.subject) == (1, want_column, want_text, "")
     assert flaw.fix
 
@@ -187,7 +187,7 @@ def test_a_bad_header_is_told_with_its_place(text: str, want_column: int, want_t
 def test_a_header_in_another_encoding_is_told() -> None:
     """Bytes that are no UTF-8 are no reason to fail."""
     flaw = read_header(io.BytesIO(b"name,z\xfcrich\n"))
-    assert isinstance(flaw, Flaw)
+    assert isinstance(flaw, RowError)
     assert flaw.text == "the header is no CSV in UTF-8"
 
 

@@ -12,9 +12,9 @@ import pytest
 from keepclose.simulate.algorithms import PUBLISHED, find_algorithm
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
 from keepclose.simulate.csv.outputs import write_results
-from keepclose.simulate.csv.rows import Flaw
+from keepclose.simulate.csv.rows import RowError
 from keepclose.simulate.datasets import GivenRows
-from keepclose.simulate.engine import simulate
+from keepclose.simulate.engine import run_simulation
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "data" / "simulator.json").read_text()
@@ -76,7 +76,7 @@ def test_bad_rows_are_counted_and_the_first_are_told() -> None:
 def test_a_bad_header_is_the_answer() -> None:
     """Without a header no row can be understood."""
     flaw = open_inputs(b"x,1 1\n")
-    assert isinstance(flaw, Flaw)
+    assert isinstance(flaw, RowError)
     assert flaw.line == 1
 
 
@@ -105,7 +105,7 @@ def test_results_are_written_while_they_are_summed_up() -> None:
     summaries = write_results(
         inputs, list(zip(algorithms, files, strict=True)), progress=seen.append
     )
-    assert summaries == simulate(inputs, algorithms)
+    assert summaries == run_simulation(inputs, algorithms)
     assert seen[-1] == 25_000
     for file in files:
         lines = file.getvalue().decode().splitlines()

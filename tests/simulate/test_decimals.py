@@ -9,12 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keepclose.simulate.compiling import compile_function
-from keepclose.simulate.csv.decimals import WIDEST, put_decimal, put_results
+from keepclose.simulate.csv.decimals import WIDEST_NUMBER, put_decimal, put_results
 
 
 def text_of(value: float) -> str:
     """Return what is written for a number."""
-    out = bytearray(WIDEST)
+    out = bytearray(WIDEST_NUMBER)
     return out[: put_decimal(value, out, 0)].decode()
 
 
@@ -82,7 +82,7 @@ def test_machine_code_rounds_alike() -> None:
         [middles, numpy.nextafter(middles, 0), numpy.nextafter(middles, 1), middles * 16]
     )
     rows = len(values) // 7
-    out = numpy.empty(rows * 7 * WIDEST + rows, dtype="uint8")
+    out = numpy.empty(rows * 7 * WIDEST_NUMBER + rows, dtype="uint8")
     places = numpy.zeros(2 * rows, dtype="int64")
     label = numpy.frombuffer(b"-", dtype="uint8")
     size = compile_function(put_results)(

@@ -15,8 +15,15 @@ from keepclose.simulate.datasets import (
     MissingExtraError,
     open_dataset,
 )
-from keepclose.simulate.engine import RowResults, simulate, simulate_rows, tally_results
-from keepclose.simulate.summary import Column, Figures, Summary, Tally, Weights, Worst
+from keepclose.simulate.engine import RowResults, run_simulation, simulate_rows, tally_results
+from keepclose.simulate.summary import (
+    BlockTally,
+    FigureColumn,
+    Summary,
+    SummaryFigures,
+    Weights,
+    Worst,
+)
 
 SMALL_REGIONS = GivenRows(
     ("a", "b", "c"),
@@ -65,13 +72,13 @@ WORST_ROWS = {
 NONE = Worst(0.0, 0, ())
 
 
-def figures_of(summary: Summary) -> Figures:
+def figures_of(summary: Summary) -> SummaryFigures:
     """Return the figures, which must be there."""
     assert summary.figures is not None
     return summary.figures
 
 
-def show(column: Column) -> str:
+def show(column: FigureColumn) -> str:
     """Return a column as published."""
     return f"{column.mean:.2f}/{column.highest:.2f}/{column.lowest:.2f}"
 
@@ -87,7 +94,11 @@ def show_all(summary: Summary) -> str:
 def list_means(summary: Summary) -> list[float]:
     """Return the means of the seven figures."""
     got = figures_of(summary)
-    return [getattr(got, name).mean for name in Figures.__struct_fields__ if name != "true_spread"]
+    return [
+        getattr(got, name).mean
+        for name in SummaryFigures.__struct_fields__
+        if name != "true_spread"
+    ]
 
 
 @pytest.mark.slow
@@ -95,7 +106,7 @@ def test_published_results_come_out() -> None:
     """All cells of the published table, finer means and lists of worst rows are reproduced."""
     pytest.importorskip("numba")
     dataset = open_dataset(KEP2004_LARGE)
-    summaries = simulate(dataset, [find_algorithm(name) for name in PUBLISHED], threads=2)
+    summaries = run_simulation(dataset, [find_algorithm(name) for name in PUBLISHED], threads=2)
     got = {summary.algorithm: summary for summary in summaries}
 
     assert {name: show_all(summary) for name, summary in got.items()} == PUBLISHED_CELLS
@@ -128,7 +139,9 @@ def test_starting_thresholds_of_the_proposal_come_out(
 ) -> None:
     """Over the small set the mean total agrees with the reference and with the proposal."""
     pytest.importorskip("numba")
-    (got,) = simulate(open_dataset(KEP2004_SMALL), [find_algorithm(name, start=start)], threads=2)
+    (got,) = run_simulation(
+        open_dataset(KEP2004_SMALL), [find_algorithm(name, start=start)], threads=2
+    )
 
     assert figures_of(got).total.mean == pytest.approx(want, abs=1e-5)
     assert figures_of(got).total.mean == pytest.approx(published, abs=0.01)
@@ -174,9 +187,9 @@ def test_summary_does_not_depend_on_threads_or_blocks(threads: int, block_rows: 
     pytest.importorskip("numba")
     dataset = open_dataset("random-empty-zones", rows=10_000, seed=3)
     algorithms = [find_algorithm("local"), find_algorithm("original")]
-    want = simulate(dataset, algorithms, threads=2, compiled=True)
+    want = run_simulation(dataset, algorithms, threads=2, compiled=True)
 
-    got = simulate(dataset, algorithms, threads=threads, block_rows=block_rows, compiled=True)
+    got = run_simulation(dataset, algorithms, threads=threads, block_rows=block_rows, compiled=True)
 
     assert got == want
     assert 0 < got[0].invalid < got[0].rows
@@ -188,7 +201,7 @@ def test_plain_summary_is_the_compiled_one() -> None:
     dataset = open_dataset("random", rows=600, seed=8)
     algorithms = [find_algorithm("local"), find_algorithm("local-weighted")]
 
-    assert simulate(dataset, algorithms, compiled=False) == simulate(
+    assert run_simulation(dataset, algorithms, compiled=False) == run_simulation(
         dataset, algorithms, compiled=True
     )
 
@@ -196,8 +209,8 @@ def test_plain_summary_is_the_compiled_one() -> None:
 def test_rows_and_summary_agree() -> None:
     """Tallying rows that somebody went through gives the summary."""
     algorithm = find_algorithm("local")
-    (want,) = simulate(SMALL_REGIONS, [algorithm])
-    tally = Tally("local")
+    (want,) = run_simulation(SMALL_REGIONS, [algorithm])
+    tally = BlockTally("local")
     tally.add(tally_results(simulate_rows(SMALL_REGIONS, algorithm, block_rows=3)))
 
     assert tally.finish() == want
@@ -205,7 +218,7 @@ def test_rows_and_summary_agree() -> None:
 
 def test_few_rows_are_summed_up() -> None:
     """Valid, invalid and undivided rows are told apart, and the worst ones named."""
-    (got,) = simulate(SMALL_REGIONS, [find_algorithm("local")])
+    (got,) = run_simulation(SMALL_REGIONS, [find_algorithm("local")])
     figures = figures_of(got)
 
     assert (got.rows, got.valid, got.invalid, got.undivided) == (4, 3, 1, 3)
@@ -219,7 +232,9 @@ def test_few_rows_are_summed_up() -> None:
 
 def test_weights_make_the_total() -> None:
     """With all weight on in-zone traffic the total is the in-zone score."""
-    (got,) = simulate(SMALL_REGIONS, [find_algorithm("local")], weights=Weights(1.0, 0.0, 0.0, 0.0))
+    (got,) = run_simulation(
+        SMALL_REGIONS, [find_algorithm("local")], weights=Weights(1.0, 0.0, 0.0, 0.0)
+    )
 
     assert figures_of(got).total == figures_of(got).in_zone
 
@@ -228,7 +243,7 @@ def test_progress_is_told_in_order() -> None:
     """The number of rows done rises to all rows."""
     pytest.importorskip("numpy")
     seen: list[int] = []
-    simulate(
+    run_simulation(
         open_dataset("random", rows=700),
         [find_algorithm("original")],
         compiled=False,
@@ -240,7 +255,7 @@ def test_progress_is_told_in_order() -> None:
 
 def test_no_rows_give_an_empty_summary() -> None:
     """A data set without rows has a summary without figures."""
-    (got,) = simulate(GivenRows(("a",), [], []), [find_algorithm("local")])
+    (got,) = run_simulation(GivenRows(("a",), [], []), [find_algorithm("local")])
 
     assert (got.rows, got.figures) == (0, None)
     assert list(simulate_rows(GivenRows(("a",), [], []), find_algorithm("local"))) == []
@@ -252,12 +267,12 @@ def run_without(monkeypatch: pytest.MonkeyPatch, dataset: DataSet) -> list[Summa
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "numpy", None)
         patch.setitem(sys.modules, "numba", None)
-        return simulate(dataset, list(ALGORITHMS.values()))
+        return run_simulation(dataset, list(ALGORITHMS.values()))
 
 
 def test_given_rows_need_neither_numpy_nor_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     """All algorithms run over given rows with nothing installed, to the same results."""
-    assert run_without(monkeypatch, SMALL_REGIONS) == simulate(
+    assert run_without(monkeypatch, SMALL_REGIONS) == run_simulation(
         SMALL_REGIONS, list(ALGORITHMS.values())
     )
 
@@ -267,7 +282,7 @@ def test_missing_compiler_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "numba", None)
 
     with pytest.raises(MissingExtraError, match="pip install numpy numba"):
-        simulate(SMALL_REGIONS, [find_algorithm("local")], compiled=True)
+        run_simulation(SMALL_REGIONS, [find_algorithm("local")], compiled=True)
 
 
 def test_error_in_a_thread_ends_the_run() -> None:
@@ -282,4 +297,4 @@ def test_error_in_a_thread_ends_the_run() -> None:
     broken = Broken(("a",), [1] * (rows - 1) + ["x"], [1] * rows)  # type: ignore[list-item]
 
     with pytest.raises(ValueError, match="invalid literal"):
-        simulate(broken, [find_algorithm("original")], threads=2, block_rows=100)
+        run_simulation(broken, [find_algorithm("original")], threads=2, block_rows=100)

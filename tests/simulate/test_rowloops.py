@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.simulate.row_loops import COLUMNS, allocate, read_row, write_row
+from keepclose.simulate.row_loops import COLUMNS, allocate_row, read_row, write_row
 
 KEP_WEIGHTS = [0.45, 0.20, 0.20, 0.15]
 
@@ -12,7 +12,7 @@ KEP_WEIGHTS = [0.45, 0.20, 0.20, 0.15]
 def test_allocator_must_be_bound() -> None:
     """A loop run as it is, without an allocator, says so."""
     with pytest.raises(NotImplementedError):
-        allocate(3)
+        allocate_row(3)
 
 
 @pytest.mark.parametrize(

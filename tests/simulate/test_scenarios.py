@@ -6,16 +6,23 @@ from collections import Counter
 
 import pytest
 
-from keepclose.simulate.mechanisms import SCENARIOS, Event, EventKind, Scenario, Step, play
+from keepclose.simulate.mechanisms import (
+    SCENARIOS,
+    EventKind,
+    Scenario,
+    ScenarioEvent,
+    ScenarioStep,
+    play,
+)
 
 
-def scenario(*events: Event, endpoints: int = 12, zones: int = 3) -> Scenario:
+def scenario(*events: ScenarioEvent, endpoints: int = 12, zones: int = 3) -> Scenario:
     """Return a scenario on zones of two nodes each."""
     names = "abcdef"[:zones]
     return Scenario("test", "", {f"zone-{name}": 2 for name in names}, endpoints, events)
 
 
-def count_pods(steps: tuple[Step, ...]) -> list[int]:
+def count_pods(steps: tuple[ScenarioStep, ...]) -> list[int]:
     """Return how many pods there are after each step."""
     counts = []
     known: set[object] = set()
@@ -31,25 +38,27 @@ def count_pods(steps: tuple[Step, ...]) -> list[int]:
 @pytest.mark.parametrize(
     ("event", "want"),
     [
-        pytest.param(Event(EventKind.SCALE_UP, 3), [12, 15], id="scaling up adds at once"),
-        pytest.param(Event(EventKind.SCALE_DOWN, 5), [12, 7], id="scaling down removes at once"),
-        pytest.param(Event(EventKind.SCALE_DOWN, 50), [12, 0], id="nothing below none"),
+        pytest.param(ScenarioEvent(EventKind.SCALE_UP, 3), [12, 15], id="scaling up adds at once"),
         pytest.param(
-            Event(EventKind.ROLLING_UPDATE),
+            ScenarioEvent(EventKind.SCALE_DOWN, 5), [12, 7], id="scaling down removes at once"
+        ),
+        pytest.param(ScenarioEvent(EventKind.SCALE_DOWN, 50), [12, 0], id="nothing below none"),
+        pytest.param(
+            ScenarioEvent(EventKind.ROLLING_UPDATE),
             [12, 15, 12, 15, 12, 15, 12, 15, 12],
             id="a rollout surges by a quarter and then removes as many",
         ),
-        pytest.param(Event(EventKind.NODE_RETURN), [12, 12], id="nothing was lost"),
+        pytest.param(ScenarioEvent(EventKind.NODE_RETURN), [12, 12], id="nothing was lost"),
     ],
 )
-def test_pods_after_each_step(event: Event, want: list[int]) -> None:
+def test_pods_after_each_step(event: ScenarioEvent, want: list[int]) -> None:
     """Each event comes down to steps with a known number of pods."""
     assert count_pods(play(scenario(event), 1)) == want
 
 
 def test_a_rollout_leaves_no_old_pod() -> None:
     """Every pod of the start is removed, each once."""
-    first, *rest = play(scenario(Event(EventKind.ROLLING_UPDATE)), 1)
+    first, *rest = play(scenario(ScenarioEvent(EventKind.ROLLING_UPDATE)), 1)
     gone = Counter(key for step in rest for key in step.removed)
     assert gone == Counter(one.key for one in first.added)
 
@@ -57,25 +66,28 @@ def test_a_rollout_leaves_no_old_pod() -> None:
 def test_a_lost_zone_takes_its_pods_along_and_comes_back_empty() -> None:
     """Its nodes are gone, its pods start elsewhere, and stay there when the nodes return."""
     start, loss, restart, back = play(
-        scenario(Event(EventKind.ZONE_LOSS), Event(EventKind.ZONE_RETURN)), 3
+        scenario(ScenarioEvent(EventKind.ZONE_LOSS), ScenarioEvent(EventKind.ZONE_RETURN)), 3
     )
     (lost,) = {one.zone for one in start.nodes} - {one.zone for one in loss.nodes}
     on_lost = {one.key for one in start.added if one.spec.node_name.startswith(lost)}
     assert set(loss.removed) == on_lost
     assert len(restart.added) == len(on_lost) > 0
     assert all(not one.spec.node_name.startswith(lost) for one in restart.added)
-    assert back == Step(EventKind.ZONE_RETURN, start.nodes)
+    assert back == ScenarioStep(EventKind.ZONE_RETURN, start.nodes)
 
 
 def test_lost_nodes_are_as_many_as_asked() -> None:
     """A node loss strikes single nodes, not a zone."""
-    _, loss, *_ = play(scenario(Event(EventKind.NODE_LOSS, 2)), 1)
+    _, loss, *_ = play(scenario(ScenarioEvent(EventKind.NODE_LOSS, 2)), 1)
     assert len(loss.nodes) == 4
 
 
 def test_a_cluster_that_loses_everything_has_no_pods() -> None:
     """Without nodes nothing can be scheduled, and nothing fails."""
-    steps = play(scenario(Event(EventKind.ZONE_LOSS), Event(EventKind.SCALE_UP, 4), zones=1), 1)
+    steps = play(
+        scenario(ScenarioEvent(EventKind.ZONE_LOSS), ScenarioEvent(EventKind.SCALE_UP, 4), zones=1),
+        1,
+    )
     assert count_pods(steps) == [12, 0, 0, 0]
 
 

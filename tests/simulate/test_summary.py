@@ -13,9 +13,9 @@ from keepclose.simulate.summary import (
     SIDE,
     TALLIED,
     WORST_KEPT,
-    Column,
+    BlockTally,
+    FigureColumn,
     PartTally,
-    Tally,
     Worst,
     find_printed_range,
     join_worst,
@@ -48,7 +48,7 @@ def part(
 
 def test_parts_are_added_up() -> None:
     """Means are over valid rows of all parts, extremes those of all."""
-    tally = Tally("some")
+    tally = BlockTally("some")
     tally.add(part(rows=5, valid=3, units=600_000, high=40.0, low=5.0))
     tally.add(part(rows=2, valid=0, high=-math.inf, low=math.inf))
     tally.add(part(rows=1, valid=1, units=100_000, high=10.0, low=2.5))
@@ -56,7 +56,7 @@ def test_parts_are_added_up() -> None:
 
     assert (got.algorithm, got.rows, got.valid, got.invalid, got.undivided) == ("some", 8, 4, 4, 3)
     assert got.figures is not None
-    assert got.figures.total == got.figures.true_spread == Column(17.5, 40.0, 2.5)
+    assert got.figures.total == got.figures.true_spread == FigureColumn(17.5, 40.0, 2.5)
     assert got.histograms.total == (4, *[0] * (BINS - 1))
     assert len(got.histograms.in_zone) == len(got.histograms.max_deviation) == BINS
     assert [len(row) for row in got.histograms.plane] == [SIDE] * SIDE
@@ -64,18 +64,18 @@ def test_parts_are_added_up() -> None:
 
 def test_without_valid_rows_there_are_no_figures() -> None:
     """Nothing valid means no means, no extremes and no worst rows."""
-    tally = Tally("some")
+    tally = BlockTally("some")
     tally.add(part(rows=2, valid=0))
     got = tally.finish()
 
     assert (got.rows, got.invalid, got.figures) == (2, 2, None)
     assert (got.worst_deviation, got.worst_total) == (None, None)
-    assert Tally("none").finish().rows == 0
+    assert BlockTally("none").finish().rows == 0
 
 
 def test_worst_is_high_for_deviations_and_low_for_totals() -> None:
     """The same two parts have different worst rows in the two respects."""
-    tally = Tally("some")
+    tally = BlockTally("some")
     tally.add(part(rows=1, valid=1, worst=Worst(10.0, 1, (0,))))
     tally.add(part(rows=1, valid=1, worst=Worst(20.0, 1, (1,))))
     got = tally.finish()

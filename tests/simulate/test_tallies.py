@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from keepclose.simulate.row_loops import COLUMNS, MAX_DEVIATION, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, MAX_DEVIATION_COLUMN, TOTAL
 from keepclose.simulate.summary import (
     BINS,
     SIDE,
@@ -54,7 +54,7 @@ def test_highest_and_lowest_are_kept() -> None:
     _, _, extremes = tally(ROWS)
 
     assert extremes[2 * TOTAL : 2 * TOTAL + 2] == [90.0, -12.5]
-    assert extremes[2 * MAX_DEVIATION : 2 * MAX_DEVIATION + 2] == [250.0, 0.0]
+    assert extremes[2 * MAX_DEVIATION_COLUMN : 2 * MAX_DEVIATION_COLUMN + 2] == [250.0, 0.0]
     assert extremes[2 * COLUMNS :] == [1.25, 0.0]
 
 

@@ -10,7 +10,7 @@ from keepclose.model.service.types import Service
 from keepclose.slices.packing import (
     SlicePlan,
     add_placeholder,
-    finish,
+    finish_plan,
     take_over,
     with_trigger_time,
 )
@@ -116,7 +116,7 @@ def test_recycling(
         update=(existing("z"),),
         delete=tuple(lenders[name] for name in delete),
     )
-    done = finish(plan, WEB)
+    done = finish_plan(plan, WEB)
     assert done.create == tuple(fresh(number) for number in want_create)
     assert done.update == (
         existing("z"),
@@ -171,7 +171,7 @@ def test_with_trigger_time(
 def test_all_writes_carry_the_trigger_time() -> None:
     """Created and updated slices do; unchanged ones are not touched."""
     plan = SlicePlan(create=(fresh(1),), update=(existing("a"),), unchanged=(existing("b"),))
-    done = finish(plan, WEB, trigger_time=TIME)
+    done = finish_plan(plan, WEB, trigger_time=TIME)
     assert [piece.metadata.annotations for piece in (*done.create, *done.update)] == [
         {TRIGGER: TIME},
         {TRIGGER: TIME},
@@ -189,7 +189,7 @@ def test_a_dying_service_gets_no_creations_but_the_rest() -> None:
     plan = SlicePlan(
         create=(fresh(1), fresh(2)), delete=(existing("a"), existing("old", owner_uid="x"))
     )
-    done = finish(plan, dying())
+    done = finish_plan(plan, dying())
     assert done.create == ()
     assert done.update == (take_over(fresh(2), existing("a")),)
     assert done.delete == (existing("old", owner_uid="x"),)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.slices.packing import Share, SlicePlan, pack
+from keepclose.slices.packing import SlicePlan, SliceShare, pack
 from keepclose.testing.builders import endpoint_slice
 
 
@@ -58,7 +58,7 @@ def test_pack(
 ) -> None:
     """Slices that are written anyway first, then one that takes the rest, else new ones."""
     shares = pack(count, updating=updating, unchanged=unchanged, max_endpoints=limit)
-    assert shares == tuple(Share(*each) for each in want)
+    assert shares == tuple(SliceShare(*each) for each in want)
 
 
 SIZES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 120), max_size=4)

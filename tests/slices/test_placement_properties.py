@@ -14,7 +14,7 @@ from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Pod
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointBuilder
-from keepclose.slices.packing import SlicePlan, add_placeholder, finish
+from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
@@ -95,7 +95,7 @@ def fresh_placement(
 def finished(placement: Placement, limit: int) -> SlicePlan:
     """Return the plan as it would be written."""
     plan = add_placeholder(placement.plan(max_endpoints=limit), WEB, address_type="IPv4")
-    return finish(plan, WEB)
+    return finish_plan(plan, WEB)
 
 
 def seen(found: Iterable[EndpointSlice]) -> Counter[tuple[str, int | None, str]]:

@@ -12,7 +12,7 @@ from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Node, Pod
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointBuilder
-from keepclose.slices.packing import SlicePlan, add_placeholder, finish
+from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement
 from keepclose.slices.slice_metadata import address_types
 from keepclose.testing.builders import endpoint_slice, node, pod, service
@@ -65,7 +65,7 @@ def reconcile(
     plan = placed(owner, pods, existing, address_type=address_type).plan(
         max_endpoints=max_endpoints
     )
-    return finish(add_placeholder(plan, owner, address_type=address_type), owner)
+    return finish_plan(add_placeholder(plan, owner, address_type=address_type), owner)
 
 
 def sliced(

@@ -23,7 +23,7 @@ from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import Approach, SubsetOptions
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointId, endpoint_id
-from keepclose.slices.service_planner import ServicePlan, ServiceState, plan_service
+from keepclose.slices.service_planner import ServicePlan, ServicePlanner, plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.slices.slice_metadata import is_owned_by
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
@@ -59,7 +59,7 @@ class World:
         self.settings = setup
         self.pods: dict[NamespacedName, Pod] = {}
         self.slices: list[EndpointSlice] = []
-        self.state = ServiceState(made, cluster=self.cluster, settings=setup)
+        self.state = ServicePlanner(made, cluster=self.cluster, settings=setup)
 
     def add(self, *pods: Pod) -> None:
         """Add or change pods."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from keepclose.kube.errors import ConnectionLost, ConnectionRefused, TimedOut
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.scripted_streams import (
     CUT,
@@ -32,8 +32,8 @@ from keepclose.testing.scripted_streams import (
     stream,
 )
 
-GET = Request("GET", "/api/v1/pods", timeout=60.0)
-WATCH = Request("GET", "/api/v1/pods", streaming=True, timeout=60.0)
+GET = ApiRequest("GET", "/api/v1/pods", timeout=60.0)
+WATCH = ApiRequest("GET", "/api/v1/pods", streaming=True, timeout=60.0)
 
 
 async def test_answers_come_in_order_and_requests_are_kept() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from keepclose.model.addresses import IPV4, IPV6, family_of
 from keepclose.model.endpointslice.types import Endpoint, Endpoints, EndpointSlice
 from keepclose.model.endpointslice.validation import default_endpoint_slice, validate_endpoint_slice
-from keepclose.model.field_errors import Cause, CauseType
+from keepclose.model.field_errors import CauseType, FieldError
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta, controller_reference
 from keepclose.model.selectors import matches
@@ -196,7 +196,7 @@ def _pod_of(
     )
 
 
-def admit_service(service: Service, families: tuple[str, ...]) -> Service | list[Cause]:
+def admit_service(service: Service, families: tuple[str, ...]) -> Service | list[FieldError]:
     """Return the Service with its defaults, or every cause why a server would refuse it."""
     defaulted = normalize_cluster_ips(default_service(service))
     causes = [cause for cause in validate_service(defaulted, gates=_ANY) if not _allocated(cause)]
@@ -206,7 +206,7 @@ def admit_service(service: Service, families: tuple[str, ...]) -> Service | list
     return settled if isinstance(settled, list) else _with_cluster_ips(settled)
 
 
-def admit_slice(one: EndpointSlice) -> EndpointSlice | list[Cause]:
+def admit_slice(one: EndpointSlice) -> EndpointSlice | list[FieldError]:
     """Return the slice with its defaults, or every cause why a server would refuse it."""
     if not one.metadata.name and one.metadata.generate_name:
         one = replace(one, metadata=replace(one.metadata, name=one.metadata.generate_name + "0"))
@@ -214,12 +214,12 @@ def admit_slice(one: EndpointSlice) -> EndpointSlice | list[Cause]:
     return validate_endpoint_slice(defaulted, gates=_ANY) or defaulted
 
 
-def admit_node(node: Node) -> Node | list[Cause]:
+def admit_node(node: Node) -> Node | list[FieldError]:
     """Return the node, or every cause why a server would refuse it."""
     return validate_node(node) or node
 
 
-def admit_pod(pod: Pod) -> Pod | list[Cause]:
+def admit_pod(pod: Pod) -> Pod | list[FieldError]:
     """Return the pod, or every cause why a server would refuse it."""
     return validate_pod(pod) or pod
 
@@ -234,6 +234,6 @@ def _with_cluster_ips(service: Service) -> Service:
     )
 
 
-def _allocated(cause: Cause) -> bool:
+def _allocated(cause: FieldError) -> bool:
     # A server allocates this port before it validates, so users are never asked for it.
     return cause.type is CauseType.REQUIRED and cause.field == "spec.healthCheckNodePort"

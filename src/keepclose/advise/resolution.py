@@ -65,7 +65,7 @@ class ResolvedService(msgspec.Struct, frozen=True):
     nodes: dict[str, tuple[ResolvedPort, ...]] = {}
 
 
-def resolve(
+def resolve_services(
     inventory: Inventory,
     *,
     settings: Settings,

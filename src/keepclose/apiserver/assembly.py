@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from keepclose.apiserver.auth.certificates import (
-    Authority,
+    CertificateAuthority,
     InvalidHostError,
     write_kubeconfigs,
     write_node_kubeconfig,
@@ -39,8 +39,8 @@ from keepclose.apiserver.controllers.default_objects import (
 from keepclose.apiserver.controllers.garbage_collector import Collector
 from keepclose.apiserver.controllers.pod_reaper import Graces
 from keepclose.apiserver.controllers.service_cidrs import ServiceCIDRConditions
-from keepclose.apiserver.http.server import Server
-from keepclose.apiserver.metrics import Metrics
+from keepclose.apiserver.http.server import HttpsServer
+from keepclose.apiserver.metrics import ServerMetrics
 from keepclose.apiserver.registry.allocation_ranges import RangeError
 from keepclose.apiserver.registry.registry import (
     AllocationSettings,
@@ -60,11 +60,11 @@ from keepclose.apiserver.serving.messages import (
     raise_descriptor_limit,
 )
 from keepclose.apiserver.serving.operations import Operations
-from keepclose.apiserver.serving.options import Target, WriteOptions
+from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
 from keepclose.apiserver.serving.pages import make_pages
 from keepclose.apiserver.serving.watching import BOOKMARK_SECONDS
-from keepclose.apiserver.serving.writing import Writer, timestamp
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.serving.writing import ObjectWriter, timestamp
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.gates import FeatureGates
@@ -131,7 +131,7 @@ class ApiServer:
         except (BrokenFileError, OSError, StorageError) as error:
             raise StartError(_explain(error)) from error
         try:
-            self._authority = Authority(directory / "pki", now=time.time())
+            self._authority = CertificateAuthority(directory / "pki", now=time.time())
             ranges = make_ranges(settings.allocation)
             primary = ranges.addresses[0]
             advertised = choose_advertised(
@@ -145,7 +145,7 @@ class ApiServer:
         except (AdvertiseError, BrokenFileError, InvalidHostError, OSError, RangeError) as error:
             self.store.close()
             raise StartError(_explain(error)) from error
-        self.writer = Writer(self.store, kinds, load_types(settings.gates), settings.gates)
+        self.writer = ObjectWriter(self.store, kinds, load_types(settings.gates), settings.gates)
         deleter = Deleter(self.store, kinds)
         self._collector = Collector(self.store, kinds, deleter.delete_dependent)
         self._graces = Graces(self.store, deleter.end_grace)
@@ -160,7 +160,7 @@ class ApiServer:
             self.writer, ca=self._authority.pem, manager=MANAGER
         )
         self._service_cidrs = ServiceCIDRConditions(self.writer, manager=MANAGER)
-        self._metrics = Metrics(self.store)
+        self._metrics = ServerMetrics(self.store)
         guard = Guard(self._tokens)
         self.application = Application(
             self.store,
@@ -171,7 +171,7 @@ class ApiServer:
             bookmark_seconds=settings.bookmark_seconds,
         )
         self.application.on_request = self._metrics.loop_meter.wake
-        self._server = Server(
+        self._server = HttpsServer(
             self.application.handle,
             context=context,
             knows=guard.knows,
@@ -192,7 +192,7 @@ class ApiServer:
         try:
             self._restore()
             self._make_namespaces()
-        except (Failure, StorageError) as error:
+        except (StatusError, StorageError) as error:
             self.store.close()
             raise StartError(str(error)) from error
         try:
@@ -218,11 +218,11 @@ class ApiServer:
                     partial(self._service_cidrs.run, self.store),
                 ]
             self._write_kubeconfigs()
-        except (BrokenFileError, Failure, InvalidNodeNameError, OSError, StorageError) as error:
+        except (BrokenFileError, StatusError, InvalidNodeNameError, OSError, StorageError) as error:
             await self.stop()
             raise StartError(_explain(error)) from error
         loop = asyncio.get_running_loop()
-        self._followers = [loop.create_task(_keep_running(run)) for run in follow]
+        self._followers = [loop.create_task(_keep_running(one)) for one in follow]
 
     async def stop(self) -> None:
         """End all connections and close the files."""
@@ -245,7 +245,7 @@ class ApiServer:
         for name in NAMESPACES:
             if self.store.get(namespaces.store, "", name) is None:
                 new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-                self.writer.create(Target(namespaces), new, WriteOptions(), manager=MANAGER)
+                self.writer.create(RequestTarget(namespaces), new, WriteOptions(), manager=MANAGER)
         ranges = BY_KIND["networking.k8s.io/v1", "ServiceCIDR"]
         if self.store.get(ranges.store, "", DEFAULT_NAME) is None:
             self._make_ranges(ranges)
@@ -254,8 +254,8 @@ class ApiServer:
         """Tell which cluster IPs are handed out, and that they are ready to be."""
         cidrs = self.settings.allocation.service_cidrs
         new, ready = (default_service_cidr(cidrs, now=timestamp()) for _ in range(2))
-        self.writer.create(Target(ranges), new, WriteOptions(), manager=MANAGER)
-        status = Target(ranges, name=DEFAULT_NAME, subresource="status")
+        self.writer.create(RequestTarget(ranges), new, WriteOptions(), manager=MANAGER)
+        status = RequestTarget(ranges, name=DEFAULT_NAME, subresource="status")
         self.writer.update(status, ready, WriteOptions(), manager=MANAGER)
 
     def _write_kubeconfigs(self) -> None:
@@ -284,7 +284,7 @@ async def _keep_running(follow: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-def run(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
+def run_apiserver(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it; raises StartError."""
     raise_descriptor_limit()
     server = ApiServer(settings)

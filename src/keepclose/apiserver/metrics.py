@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from keepclose.apiserver.http.connection_table import ConnectionTable
 from keepclose.apiserver.resources import RESOURCES
-from keepclose.apiserver.serving.options import Target
+from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.storage.store import Store
 
 BEAT_SECONDS: Final = 0.01
@@ -64,7 +64,7 @@ class LoopMeter:
             asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
 
 
-class Metrics:
+class ServerMetrics:
     """The counters of one server, in a registry of their own."""
 
     def __init__(self, store: Store) -> None:
@@ -99,7 +99,7 @@ class Metrics:
         self.registry.register(_StoredObjects(store))
         self._children: dict[tuple[str, _Kind, int], tuple[Counter, Histogram | None]] = {}
 
-    def count(self, verb: str, target: Target | None, code: int, seconds: float) -> None:
+    def count(self, verb: str, target: RequestTarget | None, code: int, seconds: float) -> None:
         """Take note of an answered request."""
         # NB: names are no part of the key, or the table would grow with the cluster.
         key = (verb, _kind_of(target), code)
@@ -113,7 +113,7 @@ class Metrics:
         if children[1] is not None:
             children[1].observe(seconds)
 
-    def watch_started(self, target: Target) -> Callable[[], None]:
+    def watch_started(self, target: RequestTarget) -> Callable[[], None]:
         """Take note of a watch; call what is returned when it ends."""
         gauge = self._watches.labels(*_labels("watch", target))
         gauge.inc()
@@ -128,7 +128,7 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-def _kind_of(target: Target | None) -> _Kind:
+def _kind_of(target: RequestTarget | None) -> _Kind:
     if target is None:
         return None
     # NB: hashing a whole Resource for every request would cost more than counting it.
@@ -137,7 +137,7 @@ def _kind_of(target: Target | None) -> _Kind:
     return (resource.plural, resource.group, target.subresource, named, scoped)
 
 
-def _labels(verb: str, target: Target | None) -> tuple[str, ...]:
+def _labels(verb: str, target: RequestTarget | None) -> tuple[str, ...]:
     if target is None:
         return (verb.upper(), "", "", "", "", "")
     scope = "resource" if target.name else "namespace" if target.namespace else "cluster"

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 
 # What an answer names of all that is wrong with an object. A cause may repeat the list that it
 # stands in, so that without a bound the answer has the square of the body's size.
@@ -19,7 +19,7 @@ MOST_CAUSES: Final = 1000
 MOST_CAUSE_CHARACTERS: Final = 256 * 1024
 
 
-class Failure(Exception):  # noqa: N818 - the word that the API has for it
+class StatusError(Exception):
     """A request that cannot be followed."""
 
     def __init__(
@@ -68,9 +68,9 @@ def qualified(plural: str, group: str) -> str:
     return f"{plural}.{group}" if group else plural
 
 
-def not_found(plural: str, group: str, name: str) -> Failure:
+def not_found(plural: str, group: str, name: str) -> StatusError:
     """Return the answer to a name that nothing has."""
-    return Failure(
+    return StatusError(
         404,
         "NotFound",
         f"{qualified(plural, group)} {_quoted(name)} not found",
@@ -78,14 +78,16 @@ def not_found(plural: str, group: str, name: str) -> Failure:
     )
 
 
-def no_such_path() -> Failure:
+def no_such_path() -> StatusError:
     """Return the answer to a path that no resource is behind."""
-    return Failure(404, "NotFound", "the server could not find the requested resource", details={})
+    return StatusError(
+        404, "NotFound", "the server could not find the requested resource", details={}
+    )
 
 
-def already_exists(plural: str, group: str, name: str) -> Failure:
+def already_exists(plural: str, group: str, name: str) -> StatusError:
     """Return the answer to a create whose name is taken."""
-    return Failure(
+    return StatusError(
         409,
         "AlreadyExists",
         f"{qualified(plural, group)} {_quoted(name)} already exists",
@@ -93,9 +95,9 @@ def already_exists(plural: str, group: str, name: str) -> Failure:
     )
 
 
-def conflict(plural: str, group: str, name: str, why: str) -> Failure:
+def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
     """Return the answer to a write that another one overtook."""
-    return Failure(
+    return StatusError(
         409,
         "Conflict",
         f"Operation cannot be fulfilled on {qualified(plural, group)} {_quoted(name)}: {why}",
@@ -103,7 +105,7 @@ def conflict(plural: str, group: str, name: str, why: str) -> Failure:
     )
 
 
-def stale(plural: str, group: str, name: str) -> Failure:
+def stale(plural: str, group: str, name: str) -> StatusError:
     """Return the answer to an update made from an old version of the object."""
     why = (
         "the object has been modified; please apply your changes to the latest version and try"
@@ -112,7 +114,7 @@ def stale(plural: str, group: str, name: str) -> Failure:
     return conflict(plural, group, name, why)
 
 
-def invalid_object(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Failure:
+def invalid_object(kind: str, group: str, name: str, causes: Sequence[FieldError]) -> StatusError:
     """Return the answer to an object that breaks the rules of its kind; it names the first ones."""
     named = _shown(causes)
     texts = list(dict.fromkeys(f"{cause.field}: {body}" for cause, body in named))
@@ -130,12 +132,12 @@ def invalid_object(kind: str, group: str, name: str, causes: Sequence[Cause]) ->
         details["causes"] = [
             {"reason": cause.type, "message": body, "field": cause.field} for cause, body in named
         ]
-    return Failure(422, "Invalid", message, details=details)
+    return StatusError(422, "Invalid", message, details=details)
 
 
-def _shown(causes: Sequence[Cause]) -> list[tuple[Cause, str]]:
+def _shown(causes: Sequence[FieldError]) -> list[tuple[FieldError, str]]:
     """Return causes with what they say, as many as an answer may name."""
-    named: list[tuple[Cause, str]] = []
+    named: list[tuple[FieldError, str]] = []
     left = MOST_CAUSE_CHARACTERS
     for cause in causes[:MOST_CAUSES]:
         body = cause.body
@@ -146,15 +148,15 @@ def _shown(causes: Sequence[Cause]) -> list[tuple[Cause, str]]:
     return named
 
 
-def bad_request(message: str) -> Failure:
+def bad_request(message: str) -> StatusError:
     """Return the answer to a request that cannot be read."""
-    return Failure(400, "BadRequest", message)
+    return StatusError(400, "BadRequest", message)
 
 
-def forbidden(plural: str, group: str, name: str, why: str) -> Failure:
+def forbidden(plural: str, group: str, name: str, why: str) -> StatusError:
     """Return the answer to a request that the caller may not make."""
     quoted = f" {_quoted(name)}" if name else ""
-    return Failure(
+    return StatusError(
         403,
         "Forbidden",
         f"{qualified(plural, group)}{quoted} is forbidden: {why}",
@@ -162,41 +164,41 @@ def forbidden(plural: str, group: str, name: str, why: str) -> Failure:
     )
 
 
-def unauthorized() -> Failure:
+def unauthorized() -> StatusError:
     """Return the answer to credentials that nobody has."""
-    return Failure(401, "Unauthorized", "Unauthorized")
+    return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def method_not_allowed(method: str = "") -> Failure:
+def method_not_allowed(method: str = "") -> StatusError:
     """Return the answer to a verb that the resource does not have."""
     del method
     message = "the server does not allow this method on the requested resource"
-    return Failure(405, "MethodNotAllowed", message, details={})
+    return StatusError(405, "MethodNotAllowed", message, details={})
 
 
-def not_acceptable(accepted: Sequence[str]) -> Failure:
+def not_acceptable(accepted: Sequence[str]) -> StatusError:
     """Return the answer to a request for a content type that is not served."""
     message = f"only the following media types are accepted: {', '.join(accepted)}"
-    return Failure(406, "NotAcceptable", message)
+    return StatusError(406, "NotAcceptable", message)
 
 
-def unsupported_patch_type() -> Failure:
+def unsupported_patch_type() -> StatusError:
     """Return the answer to a patch of a type that does not exist."""
-    return Failure(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+    return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
 
 
-def unsupported_media_type(accepted: Sequence[str]) -> Failure:
+def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
     """Return the answer to a body of a type that is not read."""
     message = (
         "the body of the request was in an unknown format - accepted media types include: "
         + ", ".join(accepted)
     )
-    return Failure(415, "UnsupportedMediaType", message)
+    return StatusError(415, "UnsupportedMediaType", message)
 
 
-def internal_error(why: str) -> Failure:
+def internal_error(why: str) -> StatusError:
     """Return the answer to a request that the server itself could not follow."""
-    return Failure(
+    return StatusError(
         500,
         "InternalError",
         f"Internal error occurred: {why}",
@@ -204,29 +206,29 @@ def internal_error(why: str) -> Failure:
     )
 
 
-def too_large(limit: int) -> Failure:
+def too_large(limit: int) -> StatusError:
     """Return the answer to a body over the limit."""
-    return Failure(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
 
 
-def too_many_requests() -> Failure:
+def too_many_requests() -> StatusError:
     """Return the answer to an identity that has too much under way already."""
     message = "Too many requests, please try again later."
-    return Failure(429, "TooManyRequests", message, retry_after=1)
+    return StatusError(429, "TooManyRequests", message, retry_after=1)
 
 
-def too_many_connections() -> Failure:
+def too_many_connections() -> StatusError:
     """Return the answer to a watch of a user who has too many connections in use."""
     message = "too many connections of this user are in use, please try again later"
-    return Failure(429, "TooManyRequests", message, retry_after=1)
+    return StatusError(429, "TooManyRequests", message, retry_after=1)
 
 
-def expired(message: str = "The provided continue parameter is too old") -> Failure:
+def expired(message: str = "The provided continue parameter is too old") -> StatusError:
     """Return the answer to a version that is no longer kept."""
-    return Failure(410, "Expired", message)
+    return StatusError(410, "Expired", message)
 
 
-def too_old(asked: int, oldest: int) -> Failure:
+def too_old(asked: int, oldest: int) -> StatusError:
     """Return the answer to a watch from a version that is no longer kept."""
     return expired(f"too old resource version: {asked} ({oldest})")
 

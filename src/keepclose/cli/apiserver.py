@@ -159,12 +159,12 @@ def _read_settings(
 
 
 def _serve(settings: ServerSettings) -> None:
-    from keepclose.apiserver.assembly import StartError, run
+    from keepclose.apiserver.assembly import StartError, run_apiserver
     from keepclose.cli.startup import log_to_standard_error
 
     log_to_standard_error()
 
     try:
-        run(settings, on_ready=say)
+        run_apiserver(settings, on_ready=say)
     except StartError as error:
         fail(str(error))

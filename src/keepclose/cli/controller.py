@@ -250,7 +250,7 @@ def _read_settings(
     node_level_mode: str,
 ) -> ControllerSettings:
     from keepclose.heuristics.discovery import find_heuristics
-    from keepclose.reconcile.settings import ControllerSettings, settings_flaws
+    from keepclose.reconcile.settings import ControllerSettings, controller_settings_errors
     from keepclose.routing.node_level import NodeLevelMode
     from keepclose.slices.settings import Settings
 
@@ -272,7 +272,7 @@ def _read_settings(
             "--mirroring-endpointslice-updates-batch-period", mirroring_batch_period
         ),
     )
-    flaws = settings_flaws(settings)
+    flaws = controller_settings_errors(settings)
     if flaws:
         fail("; ".join(flaws))
     return settings

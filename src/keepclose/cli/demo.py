@@ -48,7 +48,7 @@ def _guide(console: Screen, *, is_asking: bool) -> bool:
     from keepclose.cli.render import demo as screen
     from keepclose.lab.cluster.launch import temporary_cluster
     from keepclose.lab.cluster.tour import Tour
-    from keepclose.lab.cluster.tour_steps import STEPS
+    from keepclose.lab.cluster.tour_steps import TOUR_STEPS
 
     screen.print_intro(console)
     is_fine, done = True, 0
@@ -57,13 +57,13 @@ def _guide(console: Screen, *, is_asking: bool) -> bool:
         if is_asking:
             screen.print_way_in(console, directory)
         tour = Tour(directory, has_packets=state.packets)
-        for number, step in enumerate(STEPS, 1):
+        for number, step in enumerate(TOUR_STEPS, 1):
             if is_asking and not screen.ask_to_go_on(console, step):
                 break
-            screen.print_head(console, step, number=number, total=len(STEPS))
+            screen.print_head(console, step, number=number, total=len(TOUR_STEPS))
             with console.status("waiting for hints and traffic"):
                 sight = tour.take(step)
             screen.print_sight(console, sight)
             is_fine, done = is_fine and sight.is_fine, number
-        screen.print_end(console, done=done, total=len(STEPS))
+        screen.print_end(console, done=done, total=len(TOUR_STEPS))
     return is_fine

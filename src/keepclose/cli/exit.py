@@ -149,7 +149,7 @@ def _make_usage_plain(error: Any) -> None:
             setattr(error, name, make_plain(text))
 
 
-def ask(
+def ask_lab(
     data_dir: Path,
     do: str,
     params: JsonObject | None = None,
@@ -157,10 +157,10 @@ def ask(
     on_tell: Callable[[JsonObject], None] = tell_nobody,
 ) -> JsonObject:
     """Return what the lab answers; ends the command with the lab's words when it refuses."""
-    from keepclose.lab.cluster.control import CallError, call
+    from keepclose.lab.cluster.control import CallError, call_lab
 
     try:
-        return call(data_dir, do, params or {}, on_tell=on_tell)
+        return call_lab(data_dir, do, params or {}, on_tell=on_tell)
     except CallError as error:
         fail(complete_hints(str(error), data_dir), code=error.code)
 
@@ -174,7 +174,7 @@ def complete_hints(text: str, data_dir: Path) -> str:
     option = ""
     directory = data_dir.expanduser()
     if directory != DEFAULT_DIR.expanduser() and os.environ.get(_VARIABLE) != str(data_dir):
-        option = f" --data-dir {quote(directory)}"
+        option = f" --data-dir {shell_quote(directory)}"
     program = name_program()
     return _COMMAND.sub(lambda match: f"{program} {match[1]}{option}", text)
 
@@ -189,7 +189,7 @@ def name_program() -> str:
     return path if Path(path).name == "keepclose" and not which("keepclose") else "keepclose"
 
 
-def quote(path: Path) -> str:
+def shell_quote(path: Path) -> str:
     """Return a path as a shell takes it, with ~ for the home directory."""
     try:
         below = path.relative_to(Path.home())

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from keepclose.cli.exit import DEFAULT_DIR, DataDir, ask, complete_hints, fail
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ask_lab, complete_hints, fail
 from keepclose.cli.lab_slo import slo
-from keepclose.cli.options import Role, TopologyMode
+from keepclose.cli.options import RoleOption, TopologyMode
 from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json, say, show_passing
 from keepclose.model.json_values import JsonObject
 
@@ -42,7 +42,7 @@ def gates(
         ),
     ] = "",
     only: Annotated[
-        list[Role] | None,
+        list[RoleOption] | None,
         typer.Option(help="Which programs; may be repeated. Default: all."),
     ] = None,
     node_level_topology_mode: Annotated[
@@ -62,7 +62,7 @@ def gates(
         "only": [role.value for role in only or ()],
         "node_level": node_level_topology_mode.value if node_level_topology_mode else "",
     }
-    done = ask(data_dir, "gates", params)
+    done = ask_lab(data_dir, "gates", params)
     if done["started"]:
         say(f"✓ restarted: {', '.join(done['started'])}")
         return
@@ -96,7 +96,7 @@ def fail_nodes(
     Link and kubelet are silent, and the cluster notices at once. Exit codes: 0 done, 3 no such
     node or zone, 4 no cluster runs.
     """
-    done = ask(data_dir, "fail", {"name": name})
+    done = ask_lab(data_dir, "fail", {"name": name})
     nodes = ", ".join(done["nodes"])
     what = name if done["nodes"] == [name] else f"{name} ({nodes})"
     if not done["changed"]:
@@ -123,7 +123,7 @@ def partition(
 
     What runs on it goes on. Exit codes: 0 done, 3 no such node, 4 no cluster runs, 5 no packets.
     """
-    done = ask(data_dir, "partition", {"name": node, "notice": notice})
+    done = ask_lab(data_dir, "partition", {"name": node, "notice": notice})
     cut = "" if done["changed"] else " already"
     noticed = done["is_noticed"]
     knows = "and the cluster knows it" if noticed else "and the cluster has not noticed"
@@ -155,7 +155,7 @@ def drain(
     Those of DaemonSets stay. Exit codes: 0 done, 1 pods are still there, 3 no such node, 4 no
     cluster runs.
     """
-    done = ask(data_dir, "drain", {"name": node, "force": force, "timeout": timeout})
+    done = ask_lab(data_dir, "drain", {"name": node, "force": force, "timeout": timeout})
     gone, kept = done["evicted"], done["kept"]
     stay = f"; {len(kept)} of DaemonSets stay" if kept else ""
     say(f"✓ {node} is drained: {_count(gone, 'pod')} left it{stay}")
@@ -168,7 +168,7 @@ def cordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
 
     Exit codes: 0 done, 3 no such node, 4 no cluster runs.
     """
-    done = ask(data_dir, "cordon", {"name": node})
+    done = ask_lab(data_dir, "cordon", {"name": node})
     say(f"✓ {node} takes no more pods" if done["changed"] else f"{node} takes none already")
     _offer("kubectl get nodes", data_dir, undo=f"keepclose lab uncordon {node}")
 
@@ -179,7 +179,7 @@ def uncordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
 
     Exit codes: 0 done, 3 no such node, 4 no cluster runs.
     """
-    done = ask(data_dir, "uncordon", {"name": node})
+    done = ask_lab(data_dir, "uncordon", {"name": node})
     say(f"✓ {node} takes pods again" if done["changed"] else f"{node} takes pods already")
 
 
@@ -194,7 +194,7 @@ def relabel(
 
     Exit codes: 0 done, 2 no name for a zone, 3 no such node, 4 no cluster runs.
     """
-    done = ask(data_dir, "relabel", {"name": node, "zone": zone})
+    done = ask_lab(data_dir, "relabel", {"name": node, "zone": zone})
     now, before = done["zone"] or "no zone", done["before"] or "no zone"
     if not done["changed"]:
         say(f"{node} is in {now} already")
@@ -221,7 +221,7 @@ def heal(
         nodes = ", ".join(news["waiting"])
         show_passing(f"waiting for the proxies of {nodes} to come back")
 
-    done = ask(data_dir, "heal", {"name": name}, on_tell=wait)
+    done = ask_lab(data_dir, "heal", {"name": name}, on_tell=wait)
     show_passing("")
     healed: dict[str, list[str]] = done["healed"]
     if not healed:
@@ -244,7 +244,7 @@ def status(
 
     Exit codes: 0 shown, 4 no cluster runs.
     """
-    nodes: list[JsonObject] = ask(data_dir, "status")["nodes"]
+    nodes: list[JsonObject] = ask_lab(data_dir, "status")["nodes"]
     if output is TableOrJson.JSON:
         echo_json({"nodes": nodes})
     else:
@@ -283,7 +283,7 @@ def execute(
     from keepclose.lab.cluster.handlers import enter_command, find_place
     from keepclose.system.namespaces import search_path
 
-    places = ask(data_dir, "places")
+    places = ask_lab(data_dir, "places")
     try:
         fd = find_place(places["fds"], place)
     except LabRefusal as refusal:

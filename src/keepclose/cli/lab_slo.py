@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from keepclose.cli.exit import DEFAULT_DIR, DataDir, ask
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ask_lab
 from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json, say, show_passing
 from keepclose.cli.render.progress import tell_nobody
 from keepclose.model.json_values import JsonObject
@@ -52,7 +52,9 @@ def slo(
     """
     try:
         params = {"seconds": seconds, "zone_latency": zone_latency}
-        done = ask(data_dir, "slo", params, on_tell=_tell if sys.stderr.isatty() else tell_nobody)
+        done = ask_lab(
+            data_dir, "slo", params, on_tell=_tell if sys.stderr.isatty() else tell_nobody
+        )
     except KeyboardInterrupt:
         say("stopped; what was made for it is being removed", err=True)
         sys.exit(130)

@@ -65,7 +65,7 @@ class TopologyMode(StrEnum):
     AUTO = "Auto"
 
 
-class Role(StrEnum):
+class RoleOption(StrEnum):
     """The programs of a cluster."""
 
     APISERVER = "apiserver"
@@ -73,7 +73,7 @@ class Role(StrEnum):
     PROXY = "proxy"
 
 
-class Way(StrEnum):
+class DirectionOption(StrEnum):
     """At which address a Service is called from outside."""
 
     NODE_PORT = "node-port"
@@ -89,7 +89,7 @@ class LocalMode(StrEnum):
     INTERFACE_PREFIX = "InterfaceNamePrefix"
 
 
-class Writer(StrEnum):
+class WriterOption(StrEnum):
     """How rules get into the kernel."""
 
     AUTO = "auto"

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keepclose.cli.exit import ExitCode, fail
-from keepclose.cli.options import LocalMode, Writer, read_address_or_none, read_duration, read_gates
+from keepclose.cli.options import (
+    LocalMode,
+    WriterOption,
+    read_address_or_none,
+    read_duration,
+    read_gates,
+)
 from keepclose.cli.proxy_status import status
 from keepclose.cli.render.output import say
 from keepclose.cli.startup import import_lean
@@ -87,7 +93,9 @@ def proxy(
     table: Annotated[
         str, typer.Option(metavar="NAME", help="The name of the nftables table.")
     ] = "kube-proxy",
-    writer: Annotated[Writer, typer.Option(help="How rules get into the kernel.")] = Writer.AUTO,
+    writer: Annotated[
+        WriterOption, typer.Option(help="How rules get into the kernel.")
+    ] = WriterOption.AUTO,
     counters: Annotated[
         bool, typer.Option(help="Count connections by zone, and those refused, by Service.")
     ] = True,
@@ -174,7 +182,7 @@ def _read_settings(
     acknowledge: bool,
 ) -> ProxySettings:
     from keepclose.proxy.process import find_families
-    from keepclose.proxy.settings import DetectLocalMode, ProxySettings, settings_flaws
+    from keepclose.proxy.settings import DetectLocalMode, ProxySettings, proxy_settings_errors
 
     settings = ProxySettings(
         node_name=node_name or socket.gethostname().strip().lower(),
@@ -193,7 +201,7 @@ def _read_settings(
         counts_connections=counters,
         acknowledges=acknowledge,
     )
-    flaws = settings_flaws(settings)
+    flaws = proxy_settings_errors(settings)
     if flaws:
         fail("; ".join(f"--{flaw}" for flaw in flaws))
     return settings
@@ -215,7 +223,7 @@ def _run(
     what: str,
     *,
     kubeconfig: Path | None,
-    writer: Writer,
+    writer: WriterOption,
     pages: Address | None,
     health: Address | None,
     tunes: bool,

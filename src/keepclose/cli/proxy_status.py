@@ -13,7 +13,7 @@ from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
     from keepclose.cli.render.screen import Line
-    from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceStatus
+    from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceReport
 
 _MODES = {
     "Everywhere": "everywhere",
@@ -129,7 +129,7 @@ def _head(found: ProxyStatus) -> list[Line]:
     return lines
 
 
-def _block(one: ServiceStatus, found: ProxyStatus) -> list[Line]:
+def _block(one: ServiceReport, found: ProxyStatus) -> list[Line]:
     from keepclose.cli.render.screen import Line
 
     lines = [Line(f"{one.namespace}/{one.name}", style="bold")]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keepclose.advise.inventory import Inventory
     from keepclose.advise.resolution import ResolvedService
     from keepclose.cli.manifests.objects import Manifests
-    from keepclose.cli.manifests.problems import Problem
+    from keepclose.cli.manifests.problems import InputProblem
     from keepclose.model.meta import NamespacedName
     from keepclose.routing.subsets import SubsetOptions
     from keepclose.slices.settings import Settings
@@ -84,7 +84,7 @@ def resolve(
     files are the state to start from. Nothing is written and no cluster is asked. Exit codes:
     0 fine, 2 bad input, 3 nothing found.
     """
-    from keepclose.advise.resolution import resolve as resolve_inventory
+    from keepclose.advise.resolution import resolve_services as resolve_inventory
     from keepclose.cli.manifests.objects import load_manifests
     from keepclose.cli.manifests.problems import render
 
@@ -161,7 +161,7 @@ def _key(text: str | None, namespace: str) -> NamespacedName | None:
     return NamespacedName(own, name)
 
 
-def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
+def _admit(manifests: Manifests) -> tuple[Inventory, list[InputProblem]]:
     from keepclose.advise.inventory import (
         Inventory,
         admit_node,
@@ -176,7 +176,7 @@ def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
 
     families = Inventory.of(one.object for one in manifests.objects).families()
     admitted: list[object] = []
-    problems: list[Problem] = []
+    problems: list[InputProblem] = []
     for located in manifests.objects:
         match located.object:
             case Service() as one:
@@ -199,7 +199,7 @@ def _admit(manifests: Manifests) -> tuple[Inventory, list[Problem]]:
 def _warn(manifests: Manifests) -> None:
     from difflib import get_close_matches
 
-    from keepclose.cli.manifests.objects import place_of
+    from keepclose.cli.manifests.objects import place_of_object
     from keepclose.model.decoding import API_VERSIONS
     from keepclose.model.well_known import ZONE_LABEL
     from keepclose.model.workload import Node
@@ -215,7 +215,7 @@ def _warn(manifests: Manifests) -> None:
     for located, node in zoneless[:MOST_PROBLEMS]:
         say(
             f"warning: Node {node.name}: {field}: not set, so it takes part in no zone",
-            f"         in {place_of(located, field)}",
+            f"         in {place_of_object(located, field)}",
             f"         kubectl label node {shlex.quote(node.name)} {ZONE_LABEL}=<zone>",
             err=True,
         )

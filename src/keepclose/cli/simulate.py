@@ -50,11 +50,11 @@ InputFile = Annotated[
         "input.",
     ),
 ]
-StartingThreshold = Annotated[
+SimulatedStartingThreshold = Annotated[
     float | None,
     typer.Option(metavar="N", help="Endpoints for each zone from which on local divides."),
 ]
-OverloadThreshold = Annotated[
+SimulatedOverloadThreshold = Annotated[
     float | None, typer.Option(metavar="X", help="Overload to keep below; 0.5 is 50 %.")
 ]
 WeightList = Annotated[
@@ -94,8 +94,8 @@ def simulate(
             "several times.",
         ),
     ] = None,
-    starting_threshold: StartingThreshold = None,
-    overload_threshold: OverloadThreshold = None,
+    starting_threshold: SimulatedStartingThreshold = None,
+    overload_threshold: SimulatedOverloadThreshold = None,
     weights: WeightList = None,
     slice_model: SliceModelChoice = None,
     sample: SampleSize = None,
@@ -171,8 +171,8 @@ def compare(
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
     dataset: Dataset = None,
     input_file: InputFile = None,
-    starting_threshold: StartingThreshold = None,
-    overload_threshold: OverloadThreshold = None,
+    starting_threshold: SimulatedStartingThreshold = None,
+    overload_threshold: SimulatedOverloadThreshold = None,
     weights: WeightList = None,
     slice_model: SliceModelChoice = None,
     sample: SampleSize = None,

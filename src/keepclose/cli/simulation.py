@@ -17,7 +17,7 @@ import typer
 from msgspec.structs import replace
 
 from keepclose.cli.exit import ExitCode, fail
-from keepclose.cli.manifests.problems import Place, Problem, render
+from keepclose.cli.manifests.problems import InputPlace, InputProblem, render
 from keepclose.cli.render.output import say
 from keepclose.cli.render.progress import shown_progress
 from keepclose.system.files import InputError, open_source, read_standard_input
@@ -25,7 +25,7 @@ from keepclose.system.files import InputError, open_source, read_standard_input
 if TYPE_CHECKING:
     from keepclose.simulate.algorithms import Algorithm
     from keepclose.simulate.csv.inputs import CsvInputs
-    from keepclose.simulate.csv.rows import Flaw
+    from keepclose.simulate.csv.rows import RowError
     from keepclose.simulate.datasets import DataSet
     from keepclose.simulate.summary import Weights
 
@@ -146,7 +146,7 @@ def open_data(
     if file is not None:
         inputs = _open_file(file, skip_bad=skip_bad)
         if inputs.rows == 0:
-            fail(f"no inputs in {Place(file)}", code=ExitCode.NOTHING)
+            fail(f"no inputs in {InputPlace(file)}", code=ExitCode.NOTHING)
         if sample is not None and sample < inputs.rows:
             return Sample(inputs, rows=sample, seed=seed)
         return inputs
@@ -226,7 +226,7 @@ def _warn_of_idle_options(
 
 def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
     from keepclose.simulate.csv.inputs import open_inputs
-    from keepclose.simulate.csv.rows import Flaw
+    from keepclose.simulate.csv.rows import RowError
 
     try:
         source = read_standard_input() if file == STDIN else open_source(file)
@@ -234,22 +234,24 @@ def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
         with shown_progress(size, "bytes") as advance:
             inputs = open_inputs(
                 source,
-                name=str(Place(file)) if file == STDIN else "",
+                name=str(InputPlace(file)) if file == STDIN else "",
                 progress=lambda done, _: advance(done),
             )
     except OSError as error:
         fix = error.fix if isinstance(error, InputError) else ""
-        problem = Problem(Place(file), f"cannot be read: {error.strerror or error}", fix=fix)
+        problem = InputProblem(
+            InputPlace(file), f"cannot be read: {error.strerror or error}", fix=fix
+        )
         say(*render(problem).splitlines(), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT) from None
-    if isinstance(inputs, Flaw):
+    if isinstance(inputs, RowError):
         say(*_render_flaw(inputs, file), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT)
     bad, flaws = inputs.condition.bad, inputs.condition.flaws
     if bad and skip_bad:
         first = f"the first in line {flaws[0].line}: {flaws[0].text}"
         rows = "1 bad row" if bad == 1 else f"{bad:,} bad rows"
-        say(f"warning: {rows} left out of {Place(file)}, {first}", err=True)
+        say(f"warning: {rows} left out of {InputPlace(file)}, {first}", err=True)
     elif bad:
         for flaw in flaws:
             say(*_render_flaw(flaw, file), err=True)
@@ -260,7 +262,7 @@ def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
     return inputs
 
 
-def _render_flaw(flaw: Flaw, file: str) -> list[str]:
-    place = Place(file, line=flaw.line, column=flaw.column)
+def _render_flaw(flaw: RowError, file: str) -> list[str]:
+    place = InputPlace(file, line=flaw.line, column=flaw.column)
     subject = f"row {flaw.subject}" if flaw.subject else ""
-    return render(Problem(place, flaw.text, subject, flaw.fix)).splitlines()
+    return render(InputProblem(place, flaw.text, subject, flaw.fix)).splitlines()

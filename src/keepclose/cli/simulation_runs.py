@@ -33,13 +33,13 @@ from keepclose.simulate.churn import compare_churn
 from keepclose.simulate.comparison import Comparison, Example, compare
 from keepclose.simulate.csv.outputs import write_results
 from keepclose.simulate.datasets import DataSet, Sample
-from keepclose.simulate.engine import simulate
+from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.mechanisms import MECHANISMS, SCENARIOS
 from keepclose.simulate.summary import Summary, Weights
 from keepclose.system.files import open_output
 
 REPORTED_SCENARIO = SCENARIOS["mixed"]
-NAMESPACE: Final = "example"
+EXAMPLE_NAMESPACE: Final = "example"
 _READY: Final = [{"type": "Ready", "status": "True"}]
 _WORKER: Final = {"allocatable": {"cpu": "4"}, "conditions": _READY}
 _MOST_CHARACTERS: Final = 63
@@ -78,7 +78,7 @@ def run_algorithms(
     algorithms = [choice.algorithm for choice in choices]
     with shown_progress(data.rows, "inputs") as advance:
         if not outputs:
-            return simulate(data, algorithms, weights=weights, progress=advance)
+            return run_simulation(data, algorithms, weights=weights, progress=advance)
         try:
             with ExitStack() as stack:
                 files = [stack.enter_context(open_output(one)) for one in outputs]
@@ -257,7 +257,7 @@ def _make_service(name: str, wish: Wish) -> dict[str, Any]:
     }
     if wish.distribution is not None:
         spec["trafficDistribution"] = wish.distribution
-    metadata: dict[str, Any] = {"name": name, "namespace": NAMESPACE}
+    metadata: dict[str, Any] = {"name": name, "namespace": EXAMPLE_NAMESPACE}
     if wish.annotations:
         metadata["annotations"] = wish.annotations
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
@@ -274,7 +274,7 @@ def _make_pods(example: Example, zones: list[str], name: str) -> Iterator[dict[s
                 "kind": "Pod",
                 "metadata": {
                     "name": f"{name}-{number}",
-                    "namespace": NAMESPACE,
+                    "namespace": EXAMPLE_NAMESPACE,
                     "labels": {"example": name},
                 },
                 "spec": {"nodeName": f"{name}-{zone}-n{place % max(1, nodes) + 1}"},

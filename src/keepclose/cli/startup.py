@@ -21,7 +21,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import EventDict, ExcInfo, WrappedLogger
 
-MOST_CHARACTERS: Final = 16_384
+LONGEST_LOG_VALUE: Final = 16_384
 """What is kept of one value: messages of servers and texts of patches may be megabytes."""
 _MOST_FRAMES: Final = 50
 
@@ -64,9 +64,9 @@ class _OneForm(logging.Handler):
 
 def _cut(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     for key, value in event.items():
-        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
-            rest = len(value) - MOST_CHARACTERS
-            event[key] = f"{value[:MOST_CHARACTERS]}... ({rest:,} more characters)"
+        if isinstance(value, str) and len(value) > LONGEST_LOG_VALUE:
+            rest = len(value) - LONGEST_LOG_VALUE
+            event[key] = f"{value[:LONGEST_LOG_VALUE]}... ({rest:,} more characters)"
     return event
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask
-from keepclose.cli.options import Way, join_namespace
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab
+from keepclose.cli.options import DirectionOption, join_namespace
 from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def traffic(
         Family | None, typer.Option(help="Address family; default the Service's first.")
     ] = None,
     via: Annotated[
-        Way | None, typer.Option(help="Connect from outside to this address of the Service.")
+        DirectionOption | None,
+        typer.Option(help="Connect from outside to this address of the Service."),
     ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show node to node too.")] = False,
     output: AnswerForm = TableOrJson.TABLE,
@@ -83,7 +84,7 @@ def traffic(
         "via": via.value if via else "",
     }
     with ExitStack() as stack:
-        document = ask(data_dir, "traffic", params, on_tell=_Bar(stack).hear)
+        document = ask_lab(data_dir, "traffic", params, on_tell=_Bar(stack).hear)
     is_fine = _show(document, output, by_node=nodes)
     raise typer.Exit(ExitCode.OK if is_fine else ExitCode.FOUND)
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.exit import fail, name_program, quote
+from keepclose.cli.exit import fail, name_program, shell_quote
 from keepclose.cli.options import read_gates
 from keepclose.cli.render.output import say
 from keepclose.model.json_values import JsonObject
 
 if TYPE_CHECKING:
-    from keepclose.cli.manifests.documents import Draft, Flaw
+    from keepclose.cli.manifests.documents import DocumentError, Draft
     from keepclose.lab.cluster.data_dir import ClusterState, Home
-    from keepclose.lab.cluster.programs import Layout
-    from keepclose.lab.cluster.supervisor import ClusterSettings, Step
+    from keepclose.lab.cluster.programs import ClusterLayout
+    from keepclose.lab.cluster.supervisor import ClusterSettings, StartStep
     from keepclose.model.gates import FeatureGates
 
 
@@ -73,9 +73,9 @@ def up(
     """
     from msgspec.structs import replace
 
-    from keepclose.lab.cluster.programs import LAB_GATES, Layout
+    from keepclose.lab.cluster.programs import LAB_GATES, ClusterLayout
 
-    layout = Layout(zones, nodes_per_zone)
+    layout = ClusterLayout(zones, nodes_per_zone)
     flaws = layout.flaws()
     if flaws:
         fail("; ".join(flaws))
@@ -119,7 +119,7 @@ def down(
     except (HomeError, StillRunningError) as error:
         fail(str(error), code=1)
     if ran:
-        objects = f"its objects stay in {quote(home.directory)}"
+        objects = f"its objects stay in {shell_quote(home.directory)}"
         left = objects if home.is_kept else "nothing is left behind"
         say(f"✓ stopped, {left}  {time.monotonic() - began:.1f} s")
     else:
@@ -133,7 +133,11 @@ def _home(data_dir: Path | None) -> Home:
 
 
 def _make_settings(
-    home: Home, layout: Layout, gates: FeatureGates, port: int, objects: tuple[JsonObject, ...]
+    home: Home,
+    layout: ClusterLayout,
+    gates: FeatureGates,
+    port: int,
+    objects: tuple[JsonObject, ...],
 ) -> ClusterSettings:
     try:
         from keepclose.lab.cluster.supervisor import ClusterSettings
@@ -171,7 +175,7 @@ def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None)
     return 0
 
 
-def _show_step(step: Step) -> None:
+def _show_step(step: StartStep) -> None:
     mark = {True: "✓", False: "!", None: "…"}[step.is_well]
     if step.text:
         _say(f"{mark} {step.what:<14} {step.text:<41} {step.seconds:4.1f} s")
@@ -181,7 +185,7 @@ def _show_step(step: Step) -> None:
 
 def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: bool) -> None:
     program, home = name_program(), settings.home
-    where = f" --data-dir {quote(home.directory)}" if home.is_kept else ""
+    where = f" --data-dir {shell_quote(home.directory)}" if home.is_kept else ""
     service = _first_service(settings.objects)
     left = "keeps its objects" if home.is_kept else "leaves nothing behind"
     commands = {
@@ -191,7 +195,7 @@ def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: boo
     width = max(map(len, commands))
     lines = [
         "",
-        f"export KUBECONFIG={quote(Path(state.kubeconfig))}",
+        f"export KUBECONFIG={shell_quote(Path(state.kubeconfig))}",
         f"kubectl get nodes -L topology.kubernetes.io/zone{_kubectl_hint()}",
         *(f"{command:<{width}}  # {what}" for command, what in commands.items()),
         "",
@@ -263,7 +267,7 @@ def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
     return drafts
 
 
-def _place(path: str, found: Draft | Flaw, field: str = "") -> str:
+def _place(path: str, found: Draft | DocumentError, field: str = "") -> str:
     """Return where an object stands in its file, or the given field of it."""
     from keepclose.cli.manifests.documents import Draft, line_of
 

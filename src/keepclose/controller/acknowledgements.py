@@ -93,7 +93,7 @@ class NodeGroup:
         return self._sample
 
 
-class Ledger:
+class AcknowledgementLedger:
     """The answers of all nodes, and the Services that wait for some.
 
     `on_due` is called with a Service whose condition may have changed.
@@ -326,7 +326,7 @@ class Honoring:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: AcknowledgementLedger,
         *,
         slices_of: Callable[[NamespacedName], Iterable[EndpointSlice]],
         gates: FeatureGates,

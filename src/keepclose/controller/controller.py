@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from keepclose.controller.acknowledgements import TICK_S, Honoring, Ledger
+from keepclose.controller.acknowledgements import TICK_S, AcknowledgementLedger, Honoring
 from keepclose.controller.event_handlers import PodLatencies, Subscriptions
 from keepclose.controller.mirroring import Mirroring
 from keepclose.controller.reconciler import Reconciler
@@ -33,7 +33,7 @@ from keepclose.reconcile.contention import Contention, find_writer
 from keepclose.reconcile.dropped_fields import SliceGuard, try_update
 from keepclose.reconcile.event_publisher import Announcer, EventAnnouncer
 from keepclose.reconcile.instrumentation import Observer, SilentObserver
-from keepclose.reconcile.node_changes import NodeView
+from keepclose.reconcile.node_changes import NodeFacts
 from keepclose.reconcile.settings import (
     MIRRORING_COMPONENT,
     MIRRORING_QUEUE,
@@ -93,7 +93,7 @@ class Controller:
         )
         observer.watch_queue(QUEUE, self.queue)
         latencies = PodLatencies(clock, on_reached=observer.reached)
-        self.acknowledgements = Ledger(on_due=self.queue.add)
+        self.acknowledgements = AcknowledgementLedger(on_due=self.queue.add)
         honoring = Honoring(
             self.acknowledgements,
             slices_of=lambda key: self.caches.slices_of(key, settings.plan.managed_by),
@@ -109,7 +109,7 @@ class Controller:
         )
         self._doubts = asyncio.Event()
         """Set when the server may be another by now, with other feature gates."""
-        nodes = NodeView(self.caches.nodes)
+        nodes = NodeFacts(self.caches.nodes)
         self.contention = Contention(clock)
         observer.watch_contention(self.contention)
         self.states = States(self.caches, settings.plan)

@@ -22,7 +22,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.contention import Contention
-from keepclose.reconcile.node_changes import NodeView, node_change
+from keepclose.reconcile.node_changes import NodeFacts, node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import has_ours
 from keepclose.slices.changes import (
@@ -130,7 +130,7 @@ class Subscriptions:
         settings: ControllerSettings,
         queue: WorkQueue[NamespacedName],
         states: States,
-        nodes: NodeView,
+        nodes: NodeFacts,
         tracker: SliceTracker,
         contention: Contention,
         latencies: PodLatencies | None = None,

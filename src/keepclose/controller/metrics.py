@@ -27,11 +27,11 @@ from keepclose.slices.service_planner import ServicePlan
 MIRRORING_PREFIX: Final = "endpoint_slice_mirroring_controller_"
 _DOUBLING: Final = tuple(float(2**power) for power in range(1, 16))
 _DURATIONS: Final = tuple(0.001 * 2**power for power in range(15))
-PREFIX: Final = "endpoint_slice_controller_"
+METRIC_PREFIX: Final = "endpoint_slice_controller_"
 _DEFAULT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _REACH: Final = (0.001, 0.0025, *_DEFAULT, 30.0, 60.0)
 # Kubernetes names these without the ending that Prometheus wants for counters.
-_BARE: Final = (PREFIX + "changes", PREFIX + "syncs", MIRRORING_PREFIX + "changes")
+_BARE: Final = (METRIC_PREFIX + "changes", METRIC_PREFIX + "syncs", MIRRORING_PREFIX + "changes")
 
 
 class _Held(NamedTuple):
@@ -121,45 +121,47 @@ class MirroringMetrics:
         return Gauge(MIRRORING_PREFIX + name, text, registry=self._registry)
 
 
-class Metrics:
+class ControllerMetrics:
     """The counters of one controller, in a registry of their own; an Observer."""
 
     def __init__(self, *, max_endpoints: int, max_per_subset: int = MAX_PER_SUBSET) -> None:
         self.registry = CollectorRegistry()
         self.queues = QueueMetrics(self.registry)
         self.mirroring = MirroringMetrics(self.registry, max_per_subset=max_per_subset)
-        self._gauges = ServiceGauges(PREFIX, max_endpoints=max_endpoints)
+        self._gauges = ServiceGauges(METRIC_PREFIX, max_endpoints=max_endpoints)
         self.registry.register(self._gauges)
         self._open: dict[NamespacedName, ServicePlan] = {}
         self._added = self._histogram(
-            PREFIX + "endpoints_added_per_sync",
+            METRIC_PREFIX + "endpoints_added_per_sync",
             "Endpoints added in a sync, by address type.",
             _DOUBLING,
         )
         self._removed = self._histogram(
-            PREFIX + "endpoints_removed_per_sync",
+            METRIC_PREFIX + "endpoints_removed_per_sync",
             "Endpoints removed in a sync, by address type.",
             _DOUBLING,
         )
         self._reallocated = self._histogram(
-            PREFIX + "reallocated_endpoints_per_sync",
+            METRIC_PREFIX + "reallocated_endpoints_per_sync",
             "Endpoints that a sync moved from one zone to another.",
             _DOUBLING,
         )
         self._changed = self._histogram(
-            PREFIX + "endpointslices_changed_per_sync",
+            METRIC_PREFIX + "endpointslices_changed_per_sync",
             "Slices created, updated and deleted in a sync.",
             _DEFAULT,
             ("topology", "traffic_distribution"),
         )
         self._approached = self._histogram(
-            PREFIX + "changes_endpointslices_per_sync",
+            METRIC_PREFIX + "changes_endpointslices_per_sync",
             "Slices changed in a sync of a subsetted Service.",
             _DEFAULT,
             ("approach",),
         )
-        self._changes = self._counter(PREFIX + "changes", "Writes of slices.", ("operation",))
-        self._syncs = self._counter(PREFIX + "syncs", "Syncs of Services.", ("result",))
+        self._changes = self._counter(
+            METRIC_PREFIX + "changes", "Writes of slices.", ("operation",)
+        )
+        self._syncs = self._counter(METRIC_PREFIX + "syncs", "Syncs of Services.", ("result",))
         self._seconds = self._histogram("keepclose_sync_seconds", "Time of a sync.", _DEFAULT)
         self._reached = self._histogram(
             "keepclose_pod_change_to_write_seconds",

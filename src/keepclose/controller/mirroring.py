@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from keepclose.controller.own_writes import Setbacks, SliceNews
-from keepclose.controller.writes import Outcome, SliceWriter
+from keepclose.controller.writes import SliceWriter, WriteOutcome
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.work_queue import WorkQueue
@@ -107,7 +107,7 @@ class Mirroring:
         )
         mirrored = replace(mirrored, plan=self.guard.withhold(mirrored.plan, existing))
         self._observer.mirrored(key, mirrored)
-        outcome = Outcome()
+        outcome = WriteOutcome()
         if not mirrored.plan.is_empty:
             self._news.begin_writes(key)
             try:

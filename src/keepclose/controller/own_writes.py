@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keepclose.controller.writes import Outcome
+from keepclose.controller.writes import WriteOutcome
 from keepclose.kube.cache import Cache
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
@@ -30,7 +30,7 @@ class Setbacks:
         self._waits: dict[NamespacedName, float] = {}
         self._cut_off: set[NamespacedName] = set()
 
-    def note(self, key: NamespacedName, outcome: Outcome) -> None:
+    def note(self, key: NamespacedName, outcome: WriteOutcome) -> None:
         """Note how the writes of a sync went; what was noted of the key before is forgotten."""
         self._waits.pop(key, None)
         self._cut_off.discard(key)
@@ -41,7 +41,7 @@ class Setbacks:
 
     def forget(self, key: NamespacedName) -> None:
         """Forget a key that needs no writes any more."""
-        self.note(key, Outcome())
+        self.note(key, WriteOutcome())
 
     def take_wait(self, key: NamespacedName) -> float:
         """Return once for how long the server asked the key to stay away; 0 if it did not."""

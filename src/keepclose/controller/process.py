@@ -15,7 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from keepclose.controller.controller import Controller
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.controller.other_controllers import refuse_rival
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
@@ -23,7 +23,11 @@ from keepclose.kube.connection import ConnectionSettings, connect
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector
 from keepclose.kube.transport.retries import Retries
-from keepclose.reconcile.settings import COMPONENT, MIRRORING_COMPONENT, ControllerSettings
+from keepclose.reconcile.settings import (
+    CONTROLLER_COMPONENT,
+    MIRRORING_COMPONENT,
+    ControllerSettings,
+)
 from keepclose.runtime.event_loop import find_loop_factory, settle_memory, until_signal
 from keepclose.runtime.pages import Listening, Pages
 
@@ -54,7 +58,7 @@ def run_controller(
     when the pages cannot be served.
     """
     with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
-        work = serve(
+        work = serve_controller(
             settings,
             connection,
             leader_elect=leader_elect,
@@ -66,7 +70,7 @@ def run_controller(
         runner.run(until_signal(work))
 
 
-async def serve(
+async def serve_controller(
     settings: ControllerSettings,
     connection: ConnectionSettings,
     *,
@@ -77,12 +81,12 @@ async def serve(
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
     """Run a controller until cancelled, as the leader if that is asked for."""
-    metrics = Metrics(
+    metrics = ControllerMetrics(
         max_endpoints=settings.plan.max_endpoints, max_per_subset=settings.mirroring_max
     )
     async with connect(connection, clock=clock, retries=_ONCE) as client:
         recorder = EventRecorder(
-            client, component=COMPONENT, clock=clock, host=socket.gethostname()
+            client, component=CONTROLLER_COMPONENT, clock=clock, host=socket.gethostname()
         )
         mirroring_recorder = EventRecorder(
             client, component=MIRRORING_COMPONENT, clock=clock, host=socket.gethostname()

@@ -14,7 +14,7 @@ from keepclose.controller.event_handlers import PodLatencies, Subscriptions
 from keepclose.controller.other_controllers import FIX
 from keepclose.controller.own_writes import Setbacks
 from keepclose.controller.service_planners import Refreshed, States
-from keepclose.controller.writes import Outcome, SliceWriter
+from keepclose.controller.writes import SliceWriter, WriteOutcome
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -26,10 +26,10 @@ from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import Announcer
 from keepclose.reconcile.instrumentation import Observer
-from keepclose.reconcile.node_changes import NodeView, depends_on_shares
+from keepclose.reconcile.node_changes import NodeFacts, depends_on_shares
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
-from keepclose.routing.heuristic_answers import Answer, ZoneDemand
+from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hints import SliceSet
 from keepclose.runtime.workers import Result
 from keepclose.slices.changes import has_same_spec
@@ -48,7 +48,7 @@ class Reconciler:
         *,
         settings: ControllerSettings,
         states: States,
-        nodes: NodeView,
+        nodes: NodeFacts,
         subscriptions: Subscriptions,
         tracker: SliceTracker,
         guard: SliceGuard,
@@ -78,7 +78,7 @@ class Reconciler:
         self._announcer = announcer
         self._observer = observer
         self._latencies = latencies
-        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, Answer]]] = {}
+        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, HeuristicAnswer]]] = {}
         """What a deferred heuristic answered for the last plan of a Service."""
         self.setbacks = Setbacks()
 
@@ -125,7 +125,7 @@ class Reconciler:
     async def _reconcile(self, service: Service, present: list[EndpointSlice]) -> Result:
         since = self._latencies.take(service.key)
         plan = await self._plan(service, present)
-        outcome = Outcome()
+        outcome = WriteOutcome()
         if not self._contention.left(service.key):
             self._rivals.pop(service.key, None)
         if not plan.is_empty and (wait_s := self._contention.ask(service.key)) > 0:
@@ -173,7 +173,7 @@ class Reconciler:
             message = f"{self._rivals[key]} keeps undoing what is written to the EndpointSlices"
             _log.warning("slices are contended", service=str(key), rival=self._rivals[key], fix=FIX)
             self._announcer.fail(service, "EndpointSlicesContended", f"{message}; {FIX}")
-        outcome = Outcome()
+        outcome = WriteOutcome()
         if self._settings.writes_conditions:
             await self._write_conditions(service, plan, outcome)
         self._come_back(key, wait_s)
@@ -210,7 +210,11 @@ class Reconciler:
         return plan
 
     async def _write(
-        self, service: Service, plan: ServicePlan, present: list[EndpointSlice], outcome: Outcome
+        self,
+        service: Service,
+        plan: ServicePlan,
+        present: list[EndpointSlice],
+        outcome: WriteOutcome,
     ) -> None:
         owner = f"Service {service.key}"
         for one in plan.plans.values():
@@ -227,7 +231,7 @@ class Reconciler:
         )
 
     async def _write_conditions(
-        self, service: Service, plan: ServicePlan, outcome: Outcome
+        self, service: Service, plan: ServicePlan, outcome: WriteOutcome
     ) -> None:
         current = self._caches.services.get(service.key)
         if current is None or not has_same_spec(current, service):
@@ -254,7 +258,7 @@ class Reconciler:
         """Remove conditions that are left from when the Service or the gates were others."""
         if self._conditions.is_clear(service):
             return Result.SUCCESS
-        outcome = Outcome()
+        outcome = WriteOutcome()
         await self._write_status(service, (), outcome)
         self.setbacks.note(service.key, outcome)
         if outcome.errors:
@@ -262,7 +266,7 @@ class Reconciler:
         return Result.STALE if outcome.is_stale else Result.SUCCESS
 
     async def _write_status(
-        self, service: Service, wanted: tuple[Condition, ...], outcome: Outcome
+        self, service: Service, wanted: tuple[Condition, ...], outcome: WriteOutcome
     ) -> None:
         try:
             await self._conditions.write(service, wanted)

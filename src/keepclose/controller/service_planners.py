@@ -16,7 +16,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 from keepclose.reconcile.caches import Caches
 from keepclose.slices.changes import has_same_spec, is_managed_by
-from keepclose.slices.service_planner import ServiceState
+from keepclose.slices.service_planner import ServicePlanner
 from keepclose.slices.settings import Cluster, Settings
 
 
@@ -26,7 +26,7 @@ class Refreshed(NamedTuple):
     `is_new` says that `changed` holds all pods, and not only those noted since the last time.
     """
 
-    state: ServiceState
+    state: ServicePlanner
     changed: list[Pod]
     gone: list[str]
     is_new: bool
@@ -35,7 +35,7 @@ class Refreshed(NamedTuple):
 class _Entry:
     __slots__ = ("cluster", "pods", "service", "slices", "state")
 
-    def __init__(self, service: Service, state: ServiceState, cluster: Cluster) -> None:
+    def __init__(self, service: Service, state: ServicePlanner, cluster: Cluster) -> None:
         self.service = service
         self.state = state
         self.cluster = cluster
@@ -87,7 +87,7 @@ class States:
         return Refreshed(entry.state, changed, gone, is_new=False)
 
     def _make(self, service: Service, cluster: Cluster) -> Refreshed:
-        state = ServiceState(service, cluster=cluster, settings=self._settings)
+        state = ServicePlanner(service, cluster=cluster, settings=self._settings)
         slices = self._caches.slices_of(service.key, self._settings.managed_by)
         for piece in sorted(slices, key=lambda one: one.metadata.name):
             state.observe(piece)

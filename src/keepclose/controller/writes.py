@@ -43,7 +43,7 @@ _MOST_ENDPOINTS = 1000
 _log = structlog.get_logger(__name__)
 
 
-class Operation(StrEnum):
+class SliceOperation(StrEnum):
     """The kinds of writes, by the words of the metric `changes`."""
 
     CREATE = "create"
@@ -58,7 +58,7 @@ class Write:
 
     def __init__(
         self,
-        operation: Operation,
+        operation: SliceOperation,
         piece: EndpointSlice,
         *,
         adds: Addresses = _NONE,
@@ -83,10 +83,12 @@ class Succession:
             # Nothing can move with one write, which is the usual case.
             self._left = [only]
             return
-        creates = [Write(Operation.CREATE, one, adds=_addresses(one)) for one in plan.create]
+        creates = [Write(SliceOperation.CREATE, one, adds=_addresses(one)) for one in plan.create]
         updates = [_update(one, present.get(one.metadata.name)) for one in plan.update]
         updates.sort(key=lambda write: bool(write.removes))
-        deletes = [Write(Operation.DELETE, one, removes=_addresses(one)) for one in plan.delete]
+        deletes = [
+            Write(SliceOperation.DELETE, one, removes=_addresses(one)) for one in plan.delete
+        ]
         self._left = [*creates, *updates, *deletes]
         removed = _NONE.union(*(write.removes for write in self._left))
         # Only endpoints that leave one of these slices and come to another can get lost between.
@@ -115,7 +117,7 @@ class Succession:
             return
         name, version = stored.metadata.name, stored.metadata.resource_version
         for other in self._left:
-            if other.piece.metadata.name == name and other.operation is Operation.UPDATE:
+            if other.piece.metadata.name == name and other.operation is SliceOperation.UPDATE:
                 # The second write of a slice that was bridged.
                 meta = replace(other.piece.metadata, resource_version=version)
                 other.piece = replace(other.piece, metadata=meta)
@@ -137,7 +139,7 @@ class Succession:
         """Return a write that adds what the slice is to get, and keeps what must not go yet."""
         before = self._present.get(write.piece.metadata.name)
         if (
-            write.operation is not Operation.UPDATE
+            write.operation is not SliceOperation.UPDATE
             or not write.adds
             or before is None
             or before.ports != write.piece.ports
@@ -147,7 +149,9 @@ class Succession:
         endpoints = (*write.piece.endpoints, *kept)
         if len(endpoints) > _MOST_ENDPOINTS:
             return None
-        bridge = Write(Operation.UPDATE, replace(write.piece, endpoints=endpoints), adds=write.adds)
+        bridge = Write(
+            SliceOperation.UPDATE, replace(write.piece, endpoints=endpoints), adds=write.adds
+        )
         write.adds = _NONE
         return bridge
 
@@ -157,22 +161,22 @@ def _find_only(plan: SlicePlan) -> Write | None:
     if len(plan.create) + len(plan.update) + len(plan.delete) != 1:
         return None
     if plan.create:
-        return Write(Operation.CREATE, plan.create[0])
+        return Write(SliceOperation.CREATE, plan.create[0])
     if plan.update:
-        return Write(Operation.UPDATE, plan.update[0])
-    return Write(Operation.DELETE, plan.delete[0])
+        return Write(SliceOperation.UPDATE, plan.update[0])
+    return Write(SliceOperation.DELETE, plan.delete[0])
 
 
 def _update(piece: EndpointSlice, before: EndpointSlice | None) -> Write:
     old, new = (_NONE if before is None else _addresses(before)), _addresses(piece)
-    return Write(Operation.UPDATE, piece, adds=new - old, removes=old - new)
+    return Write(SliceOperation.UPDATE, piece, adds=new - old, removes=old - new)
 
 
 def _addresses(piece: EndpointSlice) -> Addresses:
     return frozenset([one.addresses for one in piece.endpoints])
 
 
-class Outcome:
+class WriteOutcome:
     """How the writes of a sync went, all of them together."""
 
     def __init__(self) -> None:
@@ -224,7 +228,7 @@ class SliceWriter:
         plan: SlicePlan,
         *,
         present: Iterable[EndpointSlice],
-        outcome: Outcome,
+        outcome: WriteOutcome,
     ) -> None:
         """Do the writes of a plan; `owner` names the Service in messages, as in "Service a/b".
 
@@ -248,13 +252,15 @@ class SliceWriter:
                 succession.note_done(write, stored)
                 self._on_written(str(write.operation))
 
-    async def delete(self, owner: str, stray: Iterable[EndpointSlice], *, outcome: Outcome) -> None:
+    async def delete(
+        self, owner: str, stray: Iterable[EndpointSlice], *, outcome: WriteOutcome
+    ) -> None:
         """Delete slices that have no place in any plan."""
         await self.write(owner, SlicePlan(delete=tuple(stray)), present=(), outcome=outcome)
 
     async def _do(self, write: Write) -> EndpointSlice | None:
         piece = write.piece
-        if write.operation is Operation.DELETE:
+        if write.operation is SliceOperation.DELETE:
             await self._delete(piece)
             return None
         stored = await self._send(piece)
@@ -312,7 +318,9 @@ class SliceWriter:
                 self._tracker.update(piece)
             raise
 
-    def _note_failure(self, owner: str, write: Write, error: KubeError, outcome: Outcome) -> None:
+    def _note_failure(
+        self, owner: str, write: Write, error: KubeError, outcome: WriteOutcome
+    ) -> None:
         name = write.piece.metadata.name
         if isinstance(error, Conflict | NotFound):
             outcome.is_stale = True

@@ -27,7 +27,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.routing.heuristic_answers import Answer, Failure, FailureCause, Postponed, ZoneDemand
+from keepclose.routing.heuristic_answers import (
+    FailureCause,
+    HeuristicAnswer,
+    HeuristicFailure,
+    Postponed,
+    ZoneDemand,
+)
 from keepclose.routing.heuristics import Registry
 from keepclose.system.threads import open_in_thread
 
@@ -42,11 +48,11 @@ _PROGRAM: Final = (
     "run_worker(sys.argv[2], sys.argv[3], start_s=float(sys.argv[4]), "
     "allocate_s=float(sys.argv[5]), memory_bytes=int(sys.argv[6]))"
 )
-_ANSWERS: Final = msgspec.json.Decoder(Answer)
+_ANSWERS: Final = msgspec.json.Decoder(HeuristicAnswer)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-class Limits(msgspec.Struct, frozen=True):
+class HeuristicLimits(msgspec.Struct, frozen=True):
     """What a heuristic may take, and for how many seconds it is left alone after a failure."""
 
     start_s: float = 20.0
@@ -59,7 +65,13 @@ class Limits(msgspec.Struct, frozen=True):
 class IsolatedHeuristic:
     """A heuristic that runs in a process of its own; safe to be asked from several threads."""
 
-    def __init__(self, name: str, value: str, *, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        name: str,
+        value: str,
+        *,
+        limits: HeuristicLimits = HeuristicLimits(),  # noqa: B008 - frozen
+    ) -> None:
         """Take what the entry point says; nothing is started or imported yet."""
         self._name = name
         self._value = value
@@ -69,15 +81,15 @@ class IsolatedHeuristic:
         self._asked = 0
         self._failures = 0
         self._pause_ends = 0.0
-        self._failure: Failure | None = None
+        self._failure: HeuristicFailure | None = None
 
-    def allocate(self, demand: ZoneDemand) -> Answer:
+    def allocate(self, demand: ZoneDemand) -> HeuristicAnswer:
         """Return the answer, or how the heuristic failed; blocks for no longer than the limits."""
         with self._lock:
             if self._failure is not None and time.monotonic() < self._pause_ends:
                 return self._failure
             answer = self._ask(demand)
-            if isinstance(answer, Failure) and answer.cause in _PAUSING:
+            if isinstance(answer, HeuristicFailure) and answer.cause in _PAUSING:
                 self._stop()
                 limits = self._limits
                 pause_s = min(limits.first_pause_s * 2.0**self._failures, limits.longest_pause_s)
@@ -95,7 +107,7 @@ class IsolatedHeuristic:
         if process is not None:
             process.kill()
 
-    def _ask(self, demand: ZoneDemand) -> Answer:
+    def _ask(self, demand: ZoneDemand) -> HeuristicAnswer:
         limits = self._limits
         if self._process is None or not self._process.is_running:
             self._process = _Process(self._name, self._value, limits)
@@ -112,20 +124,22 @@ class IsolatedHeuristic:
             line = line if answered == number else b""
         return self._judge(line, "did not answer", limits.allocate_s)
 
-    def _judge(self, line: bytes | None, what: str, limit_s: float) -> Answer:
+    def _judge(self, line: bytes | None, what: str, limit_s: float) -> HeuristicAnswer:
         process = self._process
         if line is None and process is not None:
             if not process.is_late:
                 process.await_end(_MARGIN_S)
             code = process.kill()
             if process.is_late or code == -signal.SIGALRM:
-                return Failure(FailureCause.TIMED_OUT, f"it {what} within {limit_s:g} s")
-            return Failure(FailureCause.CRASHED, f"its process {_describe_end(code)}")
+                return HeuristicFailure(FailureCause.TIMED_OUT, f"it {what} within {limit_s:g} s")
+            return HeuristicFailure(FailureCause.CRASHED, f"its process {_describe_end(code)}")
         try:
-            answer: Answer = _ANSWERS.decode(line or b"")
+            answer: HeuristicAnswer = _ANSWERS.decode(line or b"")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return Failure(FailureCause.CRASHED, "its process sent something that is no answer")
-        if isinstance(answer, Failure) and answer.cause is FailureCause.NOT_LOADED:
+            return HeuristicFailure(
+                FailureCause.CRASHED, "its process sent something that is no answer"
+            )
+        if isinstance(answer, HeuristicFailure) and answer.cause is FailureCause.NOT_LOADED:
             # The name of the heuristic stands before every message already.
             return replace(answer, message=answer.message.removeprefix(f"heuristic {self._name}: "))
         return answer
@@ -146,7 +160,7 @@ class DeferredHeuristic:
         """Answer nothing."""
         return Postponed()
 
-    def fetch(self, demand: ZoneDemand) -> Answer:
+    def fetch(self, demand: ZoneDemand) -> HeuristicAnswer:
         """Return the answer; blocks, so call it in a thread."""
         return self._isolated.allocate(demand)
 
@@ -165,12 +179,12 @@ def defer_heuristics(heuristics: Registry) -> Registry:
 
 async def fetch_answers(
     heuristics: Registry, name: str, questions: Iterable[ZoneDemand]
-) -> list[tuple[ZoneDemand, Answer]]:
+) -> list[tuple[ZoneDemand, HeuristicAnswer]]:
     """Return the questions with the answers of a deferred heuristic, fetched in threads."""
     heuristic = heuristics.get(name)
     if not isinstance(heuristic, DeferredHeuristic):
         return []
-    answers: list[tuple[ZoneDemand, Answer]] = []
+    answers: list[tuple[ZoneDemand, HeuristicAnswer]] = []
     for question in questions:
         fetch = partial(heuristic.fetch, question)
         # A cancelled caller does not wait; the thread ends with the answer or with `close`.
@@ -178,7 +192,7 @@ async def fetch_answers(
     return answers
 
 
-def _drop(_answer: Answer) -> None:
+def _drop(_answer: HeuristicAnswer) -> None:
     """Release nothing: an answer holds no resources."""
 
 
@@ -192,7 +206,7 @@ def close_heuristics(heuristics: Registry) -> None:
 class _Process:
     """A running worker and what it has sent so far."""
 
-    def __init__(self, name: str, value: str, limits: Limits) -> None:
+    def __init__(self, name: str, value: str, limits: HeuristicLimits) -> None:
         numbers = (limits.start_s, limits.allocate_s, limits.memory_bytes)
         arguments = (json.dumps(sys.path), name, value, *map(str, numbers))
         self._popen = subprocess.Popen(  # noqa: S603 - our own program

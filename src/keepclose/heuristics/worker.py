@@ -21,9 +21,9 @@ import msgspec
 
 from keepclose.heuristics.discovery import GROUP, ExtensionError, load_heuristic
 from keepclose.routing.heuristic_answers import (
-    Answer,
-    Failure,
     FailureCause,
+    HeuristicAnswer,
+    HeuristicFailure,
     ZoneDemand,
     ask_heuristic,
 )
@@ -50,7 +50,7 @@ def run_worker(
     try:
         heuristic = load_heuristic(EntryPoint(name=name, value=value, group=GROUP))
     except ExtensionError as error:
-        os.write(replies, _encode(Failure(FailureCause.NOT_LOADED, str(error))))
+        os.write(replies, _encode(HeuristicFailure(FailureCause.NOT_LOADED, str(error))))
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
     os.write(replies, _READY)
@@ -64,9 +64,9 @@ def run_worker(
             if os.getpid() != own:
                 # A copy that the heuristic made of this process and let return here.
                 os._exit(0)
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, HeuristicAnswer):
                 text = "allocate returned an object of the type Postponed"
-                answer = Failure(FailureCause.INVALID_ANSWER, text)
+                answer = HeuristicFailure(FailureCause.INVALID_ANSWER, text)
             out.write(number + b" " + _encode(answer))
             out.flush()
 
@@ -92,5 +92,5 @@ def _take_streams() -> tuple[int, int]:
     return requests, replies
 
 
-def _encode(answer: Answer) -> bytes:
+def _encode(answer: HeuristicAnswer) -> bytes:
     return _ENCODER.encode(answer) + b"\n"

@@ -19,7 +19,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, Expired
 from keepclose.kube.requests import APPLY, TERSE, Body, Kind, PatchType
 from keepclose.kube.transport.retries import Exchange, Retries
-from keepclose.kube.transport.transport import Request, Transport
+from keepclose.kube.transport.transport import ApiRequest, Transport
 from keepclose.kube.watch.list_decoding import PARTIAL, Page, decode_object, decode_page
 from keepclose.kube.watch.stream import EventDecoder, WatchEvent, read_events
 from keepclose.model.meta import ObjectMeta
@@ -206,7 +206,7 @@ class _Reader:
         body: bytes | None = None,
     ) -> bytes:
         """Return the body of any answer, such as that of /version or /readyz."""
-        request = Request(method, path, tuple(query), dict(headers or {}), body)
+        request = ApiRequest(method, path, tuple(query), dict(headers or {}), body)
         return await self._exchange.fetch(request, repeatable=method in ("GET", "HEAD"))
 
     async def close(self) -> None:
@@ -220,7 +220,7 @@ class _Reader:
         await self.close()
 
     async def _fetch_object(
-        self, kind: Kind[_T], request: Request, *, repeatable: bool = False
+        self, kind: Kind[_T], request: ApiRequest, *, repeatable: bool = False
     ) -> _T:
         body = await self._exchange.fetch(request, repeatable=repeatable)
         return decode_object(kind, body, where=str(request))

@@ -12,11 +12,11 @@ from keepclose.kube.auth.credentials import Credentials, Secret, SecretFile, Sto
 from keepclose.kube.auth.exec_plugin import ExecCredentials, ExecSpec
 from keepclose.kube.client import USER_AGENT, Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.transport.aiohttp_transport import AioTransport, Server
+from keepclose.kube.transport.aiohttp_transport import AioTransport, ServerAddress
 from keepclose.kube.transport.retries import Retries
 
 
-class User(msgspec.Struct, frozen=True):
+class ConnectionUser(msgspec.Struct, frozen=True):
     """Who to be: secrets as they are, or the files that hold them; nothing means anonymous.
 
     `field` is the path of the user in the file that the settings come from.
@@ -44,8 +44,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True):
     messages name it.
     """
 
-    server: Server
-    user: User = User()
+    server: ServerAddress
+    user: ConnectionUser = ConnectionUser()
     namespace: str = "default"
     source: str = ""
 

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 from keepclose.model.json_values import JsonObject
 
 
@@ -50,7 +50,7 @@ class UsageError(KubeError, ValueError):
 class UnreadableObject(KubeError):
     """An object of the server that breaks the types of its kind."""
 
-    def __init__(self, name: str, cause: Cause) -> None:
+    def __init__(self, name: str, cause: FieldError) -> None:
         self.name, self.cause = name, cause
         super().__init__(f"{name}: {cause}")
 

@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Tally:
+class EventTally:
     """One Event in the making: how often its occurrence was seen, and what the server knows.
 
     `first_at` and `last_at` are of the wall clock, `seen_at` is of the one that never jumps.
@@ -107,7 +107,7 @@ class Correlator:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._similar: Recent[_Similar] = Recent()
-        self._tallies: Recent[Tally] = Recent()
+        self._tallies: Recent[EventTally] = Recent()
         self._buckets: Recent[TokenBucket] = Recent()
 
     def file(
@@ -116,7 +116,7 @@ class Correlator:
         type: str,  # noqa: A002 - the API's word
         reason: str,
         message: str,
-    ) -> Tally | None:
+    ) -> EventTally | None:
         """Return the tally that an occurrence counts for, None when its object floods.
 
         It is counted either way.
@@ -145,11 +145,11 @@ class Correlator:
 
     def _count(
         self, key: Hashable, now: float, reference: ObjectReference, text: tuple[str, str, str]
-    ) -> Tally:
+    ) -> EventTally:
         wall = self._clock.now()
 
-        def begin() -> Tally:
-            return Tally(reference, *text, first_at=wall, last_at=wall, seen_at=now)
+        def begin() -> EventTally:
+            return EventTally(reference, *text, first_at=wall, last_at=wall, seen_at=now)
 
         tally = self._tallies.get(key, begin)
         if now - tally.seen_at > _WINDOW_S:
@@ -191,7 +191,7 @@ class EventRecorder:
         self._source = EventSource(component=component, host=host)
         self._correlator = Correlator(clock)
         self._backoff = Backoff(clock, random=random or Random())  # noqa: S311 - no secret
-        self._waiting: Queue[Tally] = Queue(most_waiting)
+        self._waiting: Queue[EventTally] = Queue(most_waiting)
         self._last_stamp = 0
         self.sent = 0
         """Writes that the server took."""
@@ -240,7 +240,7 @@ class EventRecorder:
         """Return when nothing waits any more; without `run` that may be never."""
         await self._waiting.join()
 
-    async def _send(self, tally: Tally) -> None:
+    async def _send(self, tally: EventTally) -> None:
         may_be_stored = False
         for _ in range(MOST_TRIES):
             try:
@@ -269,17 +269,17 @@ class EventRecorder:
                 return
         self._give_up(tally, None)
 
-    def _give_up(self, tally: Tally, error: KubeError | None) -> None:
+    def _give_up(self, tally: EventTally, error: KubeError | None) -> None:
         self.failed += 1
         why = "the server stayed away" if error is None else str(error)
         _log.warning("event not sent", reason=tally.reason, object=tally.reference.name, error=why)
 
-    async def _write(self, tally: Tally) -> None:
+    async def _write(self, tally: EventTally) -> None:
         namespace = tally.reference.namespace or _DEFAULT_NAMESPACE
         if tally.is_stored:
             change = {
                 "count": tally.count,
-                "lastTimestamp": format_time(tally.last_at),
+                "lastTimestamp": format_event_time(tally.last_at),
                 "message": tally.message,
             }
             await self._client.patch(EVENTS, tally.name, change, namespace=namespace)
@@ -292,8 +292,8 @@ class EventRecorder:
             reason=tally.reason,
             message=tally.message,
             count=tally.count,
-            first_timestamp=format_time(tally.first_at),
-            last_timestamp=format_time(tally.last_at),
+            first_timestamp=format_event_time(tally.first_at),
+            last_timestamp=format_event_time(tally.last_at),
             reporting_component=self._source.component,
             reporting_instance=self._source.host,
             source=self._source,
@@ -312,6 +312,6 @@ class EventRecorder:
         return name
 
 
-def format_time(seconds: float) -> str:
+def format_event_time(seconds: float) -> str:
     """Return a time as the API's Time: RFC 3339 in UTC, whole seconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

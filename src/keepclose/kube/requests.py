@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from keepclose.kube.errors import UsageError
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.core_kinds import ConfigMap, Event, Lease, Namespace
 from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
@@ -102,10 +102,10 @@ class PatchType(StrEnum):
 
 def get_request(
     kind: Kind[Any], name: str, *, namespace: str = "", resource_version: str = ""
-) -> Request:
+) -> ApiRequest:
     """Return the request for one object."""
     path = _object_path(kind, namespace, name)
-    return Request("GET", path, _query(("resourceVersion", resource_version)))
+    return ApiRequest("GET", path, _query(("resourceVersion", resource_version)))
 
 
 def list_request(
@@ -118,7 +118,7 @@ def list_request(
     continue_token: str = "",
     resource_version: str = "",
     resource_version_match: str = "",
-) -> Request:
+) -> ApiRequest:
     """Return the request for a page of a list.
 
     A continue token holds its own version, and the API refuses to be told both.
@@ -133,7 +133,7 @@ def list_request(
         ("resourceVersion", resource_version),
         ("resourceVersionMatch", resource_version_match),
     )
-    return Request("GET", _collection_path(kind, namespace), query)
+    return ApiRequest("GET", _collection_path(kind, namespace), query)
 
 
 def watch_request(
@@ -145,7 +145,7 @@ def watch_request(
     resource_version: str = "",
     timeout_seconds: int | None = None,
     send_initial_events: bool = False,
-) -> Request:
+) -> ApiRequest:
     """Return the request for a watch, always with bookmarks."""
     query = _query(
         ("watch", "true"),
@@ -157,7 +157,7 @@ def watch_request(
         ("resourceVersionMatch", "NotOlderThan" if send_initial_events else ""),
         ("timeoutSeconds", "" if timeout_seconds is None else str(timeout_seconds)),
     )
-    return Request("GET", _collection_path(kind, namespace), query, streaming=True)
+    return ApiRequest("GET", _collection_path(kind, namespace), query, streaming=True)
 
 
 def create_request(
@@ -167,11 +167,11 @@ def create_request(
     namespace: str = "",
     field_manager: str = "",
     dry_run: bool = False,
-) -> Request:
+) -> ApiRequest:
     """Return the request that creates an object; its namespace may stand in the object."""
     path = _collection_path(kind, namespace or identity(obj).namespace, needed=True)
     query = _query(("fieldManager", field_manager), ("dryRun", "All" if dry_run else ""))
-    return Request("POST", path, query, {"Content-Type": JSON}, _encode(kind, obj))
+    return ApiRequest("POST", path, query, {"Content-Type": JSON}, _encode(kind, obj))
 
 
 def replace_request(
@@ -181,12 +181,12 @@ def replace_request(
     subresource: str = "",
     field_manager: str = "",
     dry_run: bool = False,
-) -> Request:
+) -> ApiRequest:
     """Return the request that puts an object in the place of the one of its name."""
     namespace, name = identity(obj)
     path = _object_path(kind, namespace, name, subresource)
     query = _query(("fieldManager", field_manager), ("dryRun", "All" if dry_run else ""))
-    return Request("PUT", path, query, {"Content-Type": JSON}, _encode(kind, obj))
+    return ApiRequest("PUT", path, query, {"Content-Type": JSON}, _encode(kind, obj))
 
 
 def patch_request(
@@ -200,7 +200,7 @@ def patch_request(
     field_manager: str = "",
     force: bool = False,
     dry_run: bool = False,
-) -> Request:
+) -> ApiRequest:
     """Return the request that changes parts of an object, or applies one."""
     path = _object_path(kind, namespace, name, subresource)
     query = _query(
@@ -209,7 +209,7 @@ def patch_request(
         ("dryRun", "All" if dry_run else ""),
     )
     body = _encode(kind if media_type == APPLY else None, patch)
-    return Request("PATCH", path, query, {"Content-Type": str(media_type)}, body)
+    return ApiRequest("PATCH", path, query, {"Content-Type": str(media_type)}, body)
 
 
 def delete_request(
@@ -220,7 +220,7 @@ def delete_request(
     preconditions: Mapping[str, str],
     grace_period: int | None = None,
     propagation: str = "",
-) -> Request:
+) -> ApiRequest:
     """Return the request that deletes an object if the preconditions, of any, hold."""
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     if preconditions:
@@ -230,7 +230,7 @@ def delete_request(
     if propagation:
         options["propagationPolicy"] = propagation
     path = _object_path(kind, namespace, name)
-    return Request("DELETE", path, (), {"Content-Type": JSON}, _encode(None, options))
+    return ApiRequest("DELETE", path, (), {"Content-Type": JSON}, _encode(None, options))
 
 
 def _query(*pairs: tuple[str, str]) -> _Query:

@@ -32,7 +32,7 @@ from keepclose.model.json_values import DEPTH_MAX
 
 TAG: Final = "tag:yaml.org,2002:"
 STR: Final = f"{TAG}str"
-MERGE: Final = f"{TAG}merge"
+MERGE_KEY: Final = f"{TAG}merge"
 # A number has fewer characters; a longer row of digits is a text, which costs nothing to read.
 NUMBER_CHARACTERS_MAX: Final = 64
 
@@ -43,7 +43,7 @@ _TAG_DIRECTIVE: Final = re.compile("(?:^|[\\r\x85\u2028\u2029])%TAG", re.MULTILI
 CONTAINS_ITSELF: Final = "value contains itself"
 
 
-class Limits(msgspec.Struct, frozen=True):
+class YamlLimits(msgspec.Struct, frozen=True):
     """How large a document may be: nodes in all, and the nodes and characters that aliases repeat.
 
     None bounds the nodes by the length of the text alone.
@@ -84,7 +84,7 @@ class _Document(msgspec.Struct, frozen=True):
     has_aliases: bool
 
 
-def compose(text: str | bytes, limits: Limits, *, alone: bool) -> _Document | None:
+def compose(text: str | bytes, limits: YamlLimits, *, alone: bool) -> _Document | None:
     """Return the first document of a text, or None when there is none; raise YamlError.
 
     `alone` refuses a text with a second document.
@@ -140,7 +140,7 @@ class _Anchor(msgspec.Struct):
     height: int = 0
 
 
-def _compose(parser: Any, limits: Limits, *, alone: bool) -> _Document | None:
+def _compose(parser: Any, limits: YamlLimits, *, alone: bool) -> _Document | None:
     next_event = parser.get_event
     next_event()
     if isinstance(next_event(), StreamEndEvent):
@@ -153,7 +153,7 @@ def _compose(parser: Any, limits: Limits, *, alone: bool) -> _Document | None:
 
 
 def _compose_root(  # noqa: PLR0915 - one loop, since a call for each node would double its cost
-    next_event: Any, limits: Limits
+    next_event: Any, limits: YamlLimits
 ) -> tuple[Node, bool]:
     """Return the node whose events come next, and whether there were aliases in it."""
     nodes_max = limits.nodes or 1 << 62

@@ -20,13 +20,13 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keepclose.kube.yaml_nodes import (
     CONTAINS_ITSELF,
-    MERGE,
+    MERGE_KEY,
     NUMBER_CHARACTERS_MAX,
     STR,
     TAG,
     TOO_MANY_ALIASES,
-    Limits,
     YamlError,
+    YamlLimits,
     compose,
     error_at,
     plain_tag,
@@ -39,7 +39,7 @@ KEY_NEEDS_TEXT: Final = "invalid map key"
 KEY_REPEATED: Final = "already set in map"
 
 
-def read_yaml(text: str | bytes, limits: Limits) -> tuple[Any, list[str]]:
+def read_yaml(text: str | bytes, limits: YamlLimits) -> tuple[Any, list[str]]:
     """Return the JSON value of the first document, and what a strict reader would object to.
 
     No part of the value stands in two places, so that it may be changed. Raises YamlError. A pure
@@ -63,7 +63,7 @@ class Builder:
     stands twice is an error, and a scalar that does not fit its tag stays a string.
     """
 
-    def __init__(self, limits: Limits, *, exact: bool) -> None:
+    def __init__(self, limits: YamlLimits, *, exact: bool) -> None:
         self.repeated: list[str] = []
         self._exact = exact
         # Maps that merge one another repeat members as aliases do, without any.
@@ -110,7 +110,7 @@ class Builder:
         members: dict[str, Node] = {}
         own: dict[str, Node] = {}
         for key, value in node.value:
-            if key.tag == MERGE:
+            if key.tag == MERGE_KEY:
                 self._merge(value, members, own)
                 continue
             name = key.value if key.tag == STR else self._key(key)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
-from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.metadata_validation import dns1123_label, dns1123_subdomain, fqdn
 
 IPV4: Final = "IPv4"
@@ -76,7 +76,7 @@ def canonical(address: str) -> str | None:
 
 def legacy_ip_causes(
     field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with an address in a field that was always read leniently.
 
     Values that the stored object already has are left alone.
@@ -89,7 +89,7 @@ def legacy_ip_causes(
     return _lax_ip_causes(field, value, parsed) if strict else []
 
 
-def strict_ip_causes(field: str, value: str) -> list[Cause]:
+def strict_ip_causes(field: str, value: str) -> list[FieldError]:
     """Return what is wrong with an address in a field that takes the canonical form only."""
     parsed = parse_lenient(value)
     if parsed is None:
@@ -116,12 +116,12 @@ def ip_warnings(field: str, value: str) -> list[str]:
     return [f'{field}: IPv6 address "{value}" should be in RFC 5952 canonical format ({wanted})']
 
 
-def endpoint_ip_causes(field: str, value: str) -> list[Cause]:
+def endpoint_ip_causes(field: str, value: str) -> list[FieldError]:
     """Return why traffic may not be sent to an address: it means "here" or only the own link."""
     return [invalid(field, value, detail) for detail in _unreachable_because(value)]
 
 
-def fqdn_causes(field: str, value: str) -> list[Cause]:
+def fqdn_causes(field: str, value: str) -> list[FieldError]:
     """Return what is wrong with the address of a slice of names."""
     if not value:
         return [required(field)]
@@ -135,7 +135,7 @@ def fqdn_causes(field: str, value: str) -> list[Cause]:
 
 def cidr_causes(
     field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with a range of addresses such as 10.0.0.0/8.
 
     Values that the stored object already has are left alone.
@@ -179,7 +179,7 @@ def _unreachable_because(value: str) -> tuple[str, ...]:
     return tuple(details)
 
 
-def _lax_ip_causes(field: str, value: str, parsed: ParsedIP) -> list[Cause]:
+def _lax_ip_causes(field: str, value: str, parsed: ParsedIP) -> list[FieldError]:
     if parsed.leading_zeros:
         return [invalid(field, value, _ZERO_PADDED_IP)]
     return [invalid(field, value, _MAPPED_IP)] if parsed.mapped else []

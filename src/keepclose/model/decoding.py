@@ -15,7 +15,7 @@ import msgspec
 
 from keepclose.model.core_kinds import Event, Lease
 from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
-from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 
@@ -40,7 +40,7 @@ WHOLE: Final = "object"
 class Rejected(msgspec.Struct, frozen=True):
     """What stands in the way of reading an object."""
 
-    cause: Cause
+    cause: FieldError
 
 
 class UnknownKind(msgspec.Struct, frozen=True):
@@ -177,7 +177,7 @@ def _without_nulls(value: object, *, seen: dict[int, object], nulls: str | None 
     return kept
 
 
-def _explain(message: str, raw: object) -> Cause:
+def _explain(message: str, raw: object) -> FieldError:
     """Return the cause that msgspec's message amounts to."""
     match = _read_message(message)
     if match is None:

@@ -62,7 +62,7 @@ _SHOWS_VALUE = frozenset(
 )
 
 
-class Cause(msgspec.Struct, frozen=True):
+class FieldError(msgspec.Struct, frozen=True):
     """One thing that is wrong, where, and why."""
 
     type: CauseType
@@ -125,51 +125,51 @@ def _quote_letter(letter: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def required(field: str, detail: str = "") -> Cause:
+def required(field: str, detail: str = "") -> FieldError:
     """Return the cause for a value that is missing."""
-    return Cause(CauseType.REQUIRED, field, detail)
+    return FieldError(CauseType.REQUIRED, field, detail)
 
 
-def invalid(field: str, value: Any, detail: str) -> Cause:
+def invalid(field: str, value: Any, detail: str) -> FieldError:
     """Return the cause for a value of the wrong form."""
-    return Cause(CauseType.INVALID, field, detail, value)
+    return FieldError(CauseType.INVALID, field, detail, value)
 
 
-def not_supported(field: str, value: Any, supported: Iterable[str]) -> Cause:
+def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
     """Return the cause for a value outside a closed set; the set is listed in the given order."""
     listed = ", ".join(render_value(choice) for choice in supported)
-    return Cause(CauseType.NOT_SUPPORTED, field, f"supported values: {listed}", value)
+    return FieldError(CauseType.NOT_SUPPORTED, field, f"supported values: {listed}", value)
 
 
-def duplicate(field: str, value: Any) -> Cause:
+def duplicate(field: str, value: Any) -> FieldError:
     """Return the cause for a value that stands twice."""
-    return Cause(CauseType.DUPLICATE, field, "", value)
+    return FieldError(CauseType.DUPLICATE, field, "", value)
 
 
-def forbidden(field: str, detail: str) -> Cause:
+def forbidden_field(field: str, detail: str) -> FieldError:
     """Return the cause for a value that may not be set here."""
-    return Cause(CauseType.FORBIDDEN, field, detail)
+    return FieldError(CauseType.FORBIDDEN, field, detail)
 
 
-def too_many(field: str, actual: int, limit: int) -> Cause:
+def too_many(field: str, actual: int, limit: int) -> FieldError:
     """Return the cause for a list that is too long."""
     noun = "item" if limit == 1 else "items"
-    return Cause(CauseType.TOO_MANY, field, f"must have at most {limit} {noun}", actual)
+    return FieldError(CauseType.TOO_MANY, field, f"must have at most {limit} {noun}", actual)
 
 
-def too_long(field: str, limit: int) -> Cause:
+def too_long(field: str, limit: int) -> FieldError:
     """Return the cause for a text that is too long."""
-    return Cause(CauseType.TOO_LONG, field, f"may not be more than {limit} bytes")
+    return FieldError(CauseType.TOO_LONG, field, f"may not be more than {limit} bytes")
 
 
-def internal(field: str, detail: str) -> Cause:
+def internal(field: str, detail: str) -> FieldError:
     """Return the cause for something that should not be possible."""
-    return Cause(CauseType.INTERNAL, field, detail)
+    return FieldError(CauseType.INTERNAL, field, detail)
 
 
-def not_found(field: str, value: Any) -> Cause:
+def missing_reference(field: str, value: Any) -> FieldError:
     """Return the cause for a name that nothing has."""
-    return Cause(CauseType.NOT_FOUND, field, "", value)
+    return FieldError(CauseType.NOT_FOUND, field, "", value)
 
 
 def differing_fields(sent: object, stored: object) -> tuple[str, ...]:

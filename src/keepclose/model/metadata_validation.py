@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from keepclose.model.field_errors import Cause, forbidden, invalid, required, too_long
+from keepclose.model.field_errors import FieldError, forbidden_field, invalid, required, too_long
 from keepclose.model.meta import ObjectMeta, OwnerReference
 
 DNS1123_LABEL_MAX: Final = 63
@@ -226,12 +226,12 @@ def plain_line(text: str, *, longest: int) -> str:
 
 def validate_metadata(
     meta: ObjectMeta, *, namespaced: bool, name_check: NameCheck, field: str = "metadata"
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with the metadata of a new or changed object.
 
     A generateName stands in for a missing name, because the store makes the name from it.
     """
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if meta.generate_name:
         messages = name_check(without_prefix_dash(meta.generate_name))
         causes += _invalid_for_each(f"{field}.generateName", meta.generate_name, messages)
@@ -252,12 +252,12 @@ def validate_metadata(
 
 def validate_metadata_update(
     new: ObjectMeta, old: ObjectMeta, field: str = "metadata"
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what an update changed that must stay; call it beside `validate_metadata`.
 
     What the system sets (uid and timestamps) may be left out by the client: it then stays as it is.
     """
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if new.generation < old.generation:
         causes.append(invalid(f"{field}.generation", new.generation, "must not be decremented"))
     if new.name != old.name:
@@ -274,9 +274,9 @@ def validate_metadata_update(
     return causes
 
 
-def validate_labels(labels: Mapping[str, str], field: str) -> list[Cause]:
+def validate_labels(labels: Mapping[str, str], field: str) -> list[FieldError]:
     """Return what is wrong with the keys and values of labels."""
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for key in sorted(labels):
         value = labels[key]
         causes += _invalid_for_each(field, key, qualified_name(key))
@@ -284,9 +284,9 @@ def validate_labels(labels: Mapping[str, str], field: str) -> list[Cause]:
     return causes
 
 
-def validate_annotations(annotations: Mapping[str, str], field: str) -> list[Cause]:
+def validate_annotations(annotations: Mapping[str, str], field: str) -> list[FieldError]:
     """Return what is wrong with annotations: their keys, or the size of all together."""
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for key in sorted(annotations):
         # NB: the case of an annotation's domain does not matter, unlike that of a label's.
         causes += _invalid_for_each(field, key, qualified_name(key.lower()))
@@ -296,16 +296,16 @@ def validate_annotations(annotations: Mapping[str, str], field: str) -> list[Cau
     return causes
 
 
-def _validate_namespace(namespace: str, field: str, *, namespaced: bool) -> list[Cause]:
+def _validate_namespace(namespace: str, field: str, *, namespaced: bool) -> list[FieldError]:
     if not namespaced:
-        return [forbidden(field, "not allowed on this type")] if namespace else []
+        return [forbidden_field(field, "not allowed on this type")] if namespace else []
     if not namespace:
         return [required(field)]
     return _invalid_for_each(field, namespace, dns1123_label(namespace))
 
 
-def _validate_owners(owners: tuple[OwnerReference, ...], field: str) -> list[Cause]:
-    causes: list[Cause] = []
+def _validate_owners(owners: tuple[OwnerReference, ...], field: str) -> list[FieldError]:
+    causes: list[FieldError] = []
     controller = ""
     for owner in owners:
         group, version = _group_version(owner.api_version)
@@ -349,5 +349,5 @@ def _group_version(api_version: str) -> tuple[str, str]:
             return "", ""
 
 
-def _invalid_for_each(field: str, value: str, messages: list[str]) -> list[Cause]:
+def _invalid_for_each(field: str, value: str, messages: list[str]) -> list[FieldError]:
     return [invalid(field, value, message) for message in messages]

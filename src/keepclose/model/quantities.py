@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from keepclose.model.field_errors import Cause, invalid
+from keepclose.model.field_errors import FieldError, invalid
 
 MUST_BE_QUANTITY: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
@@ -52,7 +52,7 @@ def millis(value: str | float) -> int | None:
     return _read_millis.__wrapped__(text) if len(text) <= QUANTITY_CHARACTERS_MAX else None
 
 
-def quantity_causes(field: str, value: str | float) -> list[Cause]:
+def quantity_causes(field: str, value: str | float) -> list[FieldError]:
     """Return what keeps the value from being a quantity."""
     return [] if millis(value) is not None else [invalid(field, value, MUST_BE_QUANTITY)]
 

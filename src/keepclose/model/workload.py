@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from keepclose.model.addresses import MUST_BE_IP, family_of
-from keepclose.model.field_errors import Cause, duplicate, invalid, not_supported, required
+from keepclose.model.field_errors import FieldError, duplicate, invalid, not_supported, required
 from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta
 from keepclose.model.metadata_validation import (
     dns1123_label,
@@ -165,7 +165,7 @@ class Pod(Frozen, frozen=True, omit_defaults=False):
         return self.metadata.deletion_timestamp is not None
 
 
-def validate_node(node: Node) -> list[Cause]:
+def validate_node(node: Node) -> list[FieldError]:
     """Return what is wrong with a node: its name, its labels (the zone among them), its amounts."""
     causes = validate_metadata(
         node.metadata, namespaced=False, name_check=dns1123_subdomain, field="metadata"
@@ -178,7 +178,7 @@ def validate_node(node: Node) -> list[Cause]:
     return causes
 
 
-def validate_pod(pod: Pod) -> list[Cause]:
+def validate_pod(pod: Pod) -> list[FieldError]:
     """Return what is wrong with a pod: its name, its node, its container ports, its addresses.
 
     A pod that has no node and no address yet is fine.
@@ -200,8 +200,8 @@ def validate_pod(pod: Pod) -> list[Cause]:
     return causes + _validate_addresses(pod.status)
 
 
-def _validate_ports(container: Container, field: str) -> list[Cause]:
-    causes: list[Cause] = []
+def _validate_ports(container: Container, field: str) -> list[FieldError]:
+    causes: list[FieldError] = []
     names: set[str] = set()
     for index, port in enumerate(container.ports):
         place = f"{field}[{index}]"
@@ -223,8 +223,8 @@ def _validate_ports(container: Container, field: str) -> list[Cause]:
     return causes
 
 
-def _validate_addresses(status: PodStatus) -> list[Cause]:
-    causes: list[Cause] = []
+def _validate_addresses(status: PodStatus) -> list[FieldError]:
+    causes: list[FieldError] = []
     if status.pod_ip and family_of(status.pod_ip) is None:
         causes.append(invalid("status.podIP", status.pod_ip, MUST_BE_IP))
     families = [family_of(address.ip) for address in status.pod_ips]

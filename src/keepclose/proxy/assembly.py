@@ -27,7 +27,7 @@ from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_vers
 from keepclose.proxy.caches import ProxyCaches, ServiceCidr
 from keepclose.proxy.counters.connections import ConnectionCounters
 from keepclose.proxy.counters.kernel_counters import CounterReader, KernelCounters
-from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.family import FamilyProxy
 from keepclose.proxy.health import FAILED_REASON, HealthState
 from keepclose.proxy.nft.writer import NftWriter
@@ -74,7 +74,7 @@ class NodeProxy:
         self._retracts = False
         self._clock = clock
         self._recorder = recorder
-        self.metrics = Metrics()
+        self.metrics = ProxyMetrics()
         self.health = HealthState(clock=clock, patience=2 * settings.sync_s)
         self.caches = ProxyCaches()
         self.caches.reflect(client, node_name=settings.node_name, clock=clock)

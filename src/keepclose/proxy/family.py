@@ -17,7 +17,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.change_tracker import ChangeTracker
 from keepclose.proxy.conntrack.stale_flows import Conntrack
-from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.family_sync import FamilySync
 from keepclose.proxy.health import HealthChecks, HealthState
 from keepclose.proxy.layout import layout_of, node_port_ips
@@ -45,7 +45,7 @@ class FamilyProxy:
         caches: ProxyCaches,
         node: OwnNode,
         writer: NftWriter,
-        metrics: Metrics,
+        metrics: ProxyMetrics,
         health: HealthState,
         clock: Clock,
         flaws: Flaws,

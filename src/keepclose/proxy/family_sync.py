@@ -22,10 +22,10 @@ from keepclose.kube.clock import Clock
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.change_tracker import ChangeTracker
-from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.health import HealthState
 from keepclose.proxy.nft.rules import Rules
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.port_selections import PortStates
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import Flaws
@@ -48,7 +48,7 @@ class FamilySync:
         tracker: ChangeTracker,
         states: PortStates,
         rules: Rules,
-        metrics: Metrics,
+        metrics: ProxyMetrics,
         health: HealthState,
         clock: Clock,
         flaws: Flaws,
@@ -297,7 +297,7 @@ class FamilySync:
         try:
             await self.rules.check()
         except NftError as error:
-            if error.failure is Failure.NOT_FOUND:
+            if error.failure is NftFailure.NOT_FOUND:
                 _log.warning("somebody removed our table or parts of it", family=self.family)
             else:
                 _log.warning("cannot look at our table", family=self.family, error=str(error))

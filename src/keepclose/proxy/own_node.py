@@ -15,7 +15,7 @@ import structlog
 from keepclose.model.addresses import canonical, family_of
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node
-from keepclose.proxy.settings import FAMILIES, family_of_range
+from keepclose.proxy.settings import PROXY_FAMILIES, family_of_range
 from keepclose.routing.port_endpoints import NodeView, labels_by_node
 
 _log = structlog.get_logger(__name__)
@@ -104,6 +104,6 @@ def find_addresses(node: Node | None, bind_address: str = "") -> NodeAddresses:
     if node is not None:
         for text in node.spec.pod_cidrs or (node.spec.pod_cidr,):
             family = family_of_range(text)
-            if family in FAMILIES:
+            if family in PROXY_FAMILIES:
                 pod_cidrs.setdefault(family, text)
     return NodeAddresses(ips, pod_cidrs)

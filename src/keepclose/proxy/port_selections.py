@@ -55,7 +55,7 @@ class PortState(msgspec.Struct, frozen=True):
         return _exception(self.endpoints, self.selection)
 
 
-class ServiceState(msgspec.Struct, frozen=True):
+class PortSelections(msgspec.Struct, frozen=True):
     """A Service as this node treats it."""
 
     ports: dict[PortKey, PortState]
@@ -75,7 +75,7 @@ class PortStates:
         self._set_port = set_port
         self._ports: dict[NamespacedName, Ports] = {}
         self._endpoints: dict[NamespacedName, EndpointsByPort] = {}
-        self.services: dict[NamespacedName, ServiceState] = {}
+        self.services: dict[NamespacedName, PortSelections] = {}
         self.modes: Counter[str] = Counter()
         """Service ports by routing mode."""
         self.no_local: Counter[str] = Counter({"internal": 0, "external": 0})
@@ -133,7 +133,7 @@ class PortStates:
         for state in states.values():
             self._set_port(state.port, state.selection)
         if states:
-            after = ServiceState(states, self._count_local(states))
+            after = PortSelections(states, self._count_local(states))
             self.services[key] = after
             self._count(key, after, 1)
 
@@ -155,7 +155,7 @@ class PortStates:
             }
         )
 
-    def _count(self, key: NamespacedName, service: ServiceState, step: int) -> None:
+    def _count(self, key: NamespacedName, service: PortSelections, step: int) -> None:
         is_added = step > 0
         self.exceptions.pop(key, None)
         self.health_checks.pop(key, None)

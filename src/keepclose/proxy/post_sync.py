@@ -14,7 +14,7 @@ import structlog
 from keepclose.model.addresses import canonical
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.conntrack.stale_flows import AddressPort, CleanUp, ConntrackError, Frontends
-from keepclose.proxy.counters.metrics import Metrics
+from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.health import HealthChecks
 from keepclose.proxy.port_selections import PortState, PortStates
 
@@ -43,7 +43,7 @@ class Aftermath:
         states: PortStates,
         flows: Flows,
         checks: HealthChecks,
-        metrics: Metrics,
+        metrics: ProxyMetrics,
         note: Callable[[], None],
     ) -> None:
         self._family = family

@@ -31,9 +31,9 @@ from keepclose.proxy.nft.select_writer import (
     WriterSettings,
     choose_writer,
 )
-from keepclose.proxy.nft.writer import Family, NftWriter
-from keepclose.proxy.settings import COMPONENT, FAMILIES, ProxySettings
-from keepclose.proxy.status import Pages
+from keepclose.proxy.nft.writer import NftFamily, NftWriter
+from keepclose.proxy.settings import PROXY_COMPONENT, PROXY_FAMILIES, ProxySettings
+from keepclose.proxy.status import ProxyPages
 from keepclose.ruleset import cleanup_text
 from keepclose.ruleset.settings import RulesetSettings
 from keepclose.runtime.event_loop import until_signal
@@ -90,7 +90,7 @@ def run_proxy(
     rules cannot be written here, and OSError when the pages cannot be served.
     """
     gc.set_threshold(_COLLECTED_AT_START)
-    work = serve(
+    work = serve_proxy(
         settings,
         connection,
         surroundings=surroundings,
@@ -130,7 +130,7 @@ def remove_tables(settings: ProxySettings, *, writer: WriterName = "auto") -> No
     asyncio.run(until_signal(_remove(settings, writer)))
 
 
-async def serve(
+async def serve_proxy(
     settings: ProxySettings,
     connection: ConnectionSettings,
     *,
@@ -151,7 +151,9 @@ async def serve(
         if surroundings.conntrack is not None:
             tune_conntrack(surroundings.conntrack)
         client = await stack.enter_async_context(connect(connection, clock=clock, retries=_ONCE))
-        recorder = EventRecorder(client, component=COMPONENT, clock=clock, host=settings.node_name)
+        recorder = EventRecorder(
+            client, component=PROXY_COMPONENT, clock=clock, host=settings.node_name
+        )
         proxy = NodeProxy(client, settings, writer=writer, clock=clock, recorder=recorder)
         said = [f"keepclose proxy runs for node {settings.node_name}"]
         # Listing begins while the pages are made. NB: nothing of this runs before the first page
@@ -159,7 +161,7 @@ async def serve(
         running = asyncio.create_task(proxy.run())
         stack.push_async_callback(_cancel, running)
         if surroundings.pages is not None:
-            pages = Pages(
+            pages = ProxyPages(
                 settings,
                 metrics=proxy.metrics.page,
                 refresh=proxy.counters.refresh,
@@ -198,7 +200,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 def find_families() -> tuple[str, ...]:
     """Return the address families that this machine has; IPv6 may be switched off."""
-    return FAMILIES if Path("/proc/net/if_inet6").exists() else (IPV4,)
+    return PROXY_FAMILIES if Path("/proc/net/if_inet6").exists() else (IPV4,)
 
 
 def tune_conntrack(settings: ConntrackSettings) -> None:
@@ -245,7 +247,7 @@ async def fit_settings(settings: ProxySettings, writer: NftWriter) -> ProxySetti
     return replace(settings, counts_connections=False)
 
 
-def _tables(settings: ProxySettings) -> tuple[Family, ...]:
+def _tables(settings: ProxySettings) -> tuple[NftFamily, ...]:
     return tuple("ip" if family == IPV4 else "ip6" for family in settings.families)
 
 

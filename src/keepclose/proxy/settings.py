@@ -16,9 +16,9 @@ import msgspec
 from keepclose.model.addresses import IPV4, IPV6, family_of
 from keepclose.model.gates import FeatureGates
 
-COMPONENT: Final = "keepclose-proxy"
+PROXY_COMPONENT: Final = "keepclose-proxy"
 _TABLE: Final = "kube-proxy"
-FAMILIES: Final = (IPV4, IPV6)
+PROXY_FAMILIES: Final = (IPV4, IPV6)
 NODE_PORT_KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "primary": (),
     "localhost": ("127.0.0.0/8", "::1/128"),
@@ -40,7 +40,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
 
     node_name: str
     gates: FeatureGates = FeatureGates()
-    families: tuple[str, ...] = FAMILIES
+    families: tuple[str, ...] = PROXY_FAMILIES
     table: str = _TABLE
     min_sync_s: float = 1.0
     """The least time between the end of one sync and the start of the next."""
@@ -70,7 +70,7 @@ class ProxySettings(msgspec.Struct, frozen=True):
     """How long a start waits for the Node and its addresses."""
 
 
-def settings_flaws(settings: ProxySettings) -> list[str]:
+def proxy_settings_errors(settings: ProxySettings) -> list[str]:
     """Return what cannot be followed, named by the option that sets it; empty when all is well."""
     flaws: list[str] = []
     if not settings.node_name:

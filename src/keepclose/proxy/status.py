@@ -15,7 +15,7 @@ from aiohttp import web
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount, mode_label
 from keepclose.proxy.health import Listen, listen_here
-from keepclose.proxy.port_selections import PortState, ServiceState
+from keepclose.proxy.port_selections import PortSelections, PortState
 from keepclose.proxy.settings import ProxySettings
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
@@ -50,7 +50,7 @@ class PortStatus(msgspec.Struct, frozen=True, rename="camel"):
     reasons: tuple[Reason, ...] = ()
 
 
-class ServiceStatus(msgspec.Struct, frozen=True, rename="camel"):
+class ServiceReport(msgspec.Struct, frozen=True, rename="camel"):
     """A Service, its ports, and how many connections went to each zone."""
 
     namespace: str
@@ -75,19 +75,19 @@ class ProxyStatus(msgspec.Struct, frozen=True, rename="camel"):
     node: str
     zone: str = ""
     families: dict[str, FamilyStatus] = {}
-    services: tuple[ServiceStatus, ...] = ()
+    services: tuple[ServiceReport, ...] = ()
     counted: bool = False
     """Whether connections are counted at all."""
 
 
 def describe_services(
-    families: Mapping[str, Mapping[NamespacedName, ServiceState]],
+    families: Mapping[str, Mapping[NamespacedName, PortSelections]],
     counts: Iterable[ConnectionCount],
     unserved: Iterable[UnservedCount] = (),
     *,
     namespace: str = "",
     name: str = "",
-) -> tuple[ServiceStatus, ...]:
+) -> tuple[ServiceReport, ...]:
     """Return the Services by name, those of one namespace or name only where that is given."""
     connections: dict[NamespacedName, dict[str, int]] = {}
     for one in counts:
@@ -99,7 +99,7 @@ def describe_services(
         refused.setdefault(key, {})[lost.action] = lost.packets
     keys = {key for states in families.values() for key in states}
     return tuple(
-        ServiceStatus(
+        ServiceReport(
             key.namespace,
             key.name,
             tuple(
@@ -157,7 +157,7 @@ def _state(*, ready: bool, serving: bool, terminating: bool) -> str:
     return "ready" if ready else "not ready"
 
 
-class Pages:
+class ProxyPages:
     """The pages of one proxy."""
 
     def __init__(

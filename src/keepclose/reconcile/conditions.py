@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import SERVICES
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
@@ -70,7 +70,7 @@ class ConditionWriter:
         merged = merge_conditions(
             present,
             [replace(condition, observed_generation=observed) for condition in completed],
-            now=format_time(self._clock.now()),
+            now=format_event_time(self._clock.now()),
             prefix=self._prefix,
         )
         if merged == present or self._retention.is_pointless(service.key, merged, present):

@@ -37,7 +37,7 @@ _RAW_SLICES: Final[Kind[dict[str, Any]]] = Kind(
 )
 
 
-class Brake:
+class ReapplyBackoff:
     """The waits of all Services."""
 
     def __init__(self, clock: Clock, *, longest_s: float = LONGEST_S) -> None:
@@ -71,7 +71,7 @@ class Contention:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._brake = Brake(clock, longest_s=LONGEST_CONTENTION_S)
+        self._brake = ReapplyBackoff(clock, longest_s=LONGEST_CONTENTION_S)
         self._undone: set[NamespacedName] = set()
         self._written: set[NamespacedName] = set()
         self._rounds: dict[NamespacedName, deque[float]] = {}

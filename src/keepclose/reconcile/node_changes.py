@@ -57,7 +57,7 @@ def depends_on_shares(
     return detects and may_overlay(strategy, settings)
 
 
-class NodeView:
+class NodeFacts:
     """The cluster that the cached nodes make, worked out again only after a change that counts."""
 
     def __init__(self, nodes: Cache[Node]) -> None:

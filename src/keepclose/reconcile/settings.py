@@ -16,7 +16,7 @@ from keepclose.model.gates import Gate
 from keepclose.slices.mirroring import MAX_PER_SUBSET
 from keepclose.slices.settings import Settings
 
-COMPONENT: Final = "endpoint-slice-controller"
+CONTROLLER_COMPONENT: Final = "endpoint-slice-controller"
 MIRRORING_COMPONENT: Final = "endpoint-slice-mirroring-controller"
 QUEUE: Final = "endpoint_slice"
 MIRRORING_QUEUE: Final = "endpoint_slice_mirroring"
@@ -61,7 +61,7 @@ def defer_answers(settings: ControllerSettings) -> ControllerSettings:
     return replace(settings, plan=replace(settings.plan, heuristics=heuristics))
 
 
-def settings_flaws(settings: ControllerSettings) -> list[str]:
+def controller_settings_errors(settings: ControllerSettings) -> list[str]:
     """Return what is out of range, named by the option that sets it; empty when all is well."""
     flaws: list[str] = []
     for option, value, most in (

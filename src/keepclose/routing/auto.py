@@ -49,7 +49,7 @@ class AutoResult(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...]
 
 
-def allocate(
+def allocate_proportionally(
     slices: SliceSet,
     *,
     ratios: Mapping[str, float] | None,

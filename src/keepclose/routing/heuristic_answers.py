@@ -58,7 +58,7 @@ class FailureCause(StrEnum):
     INVALID_ANSWER = "InvalidAnswer"
 
 
-class Failure(msgspec.Struct, frozen=True, tag=True):
+class HeuristicFailure(msgspec.Struct, frozen=True, tag=True):
     """That a heuristic failed, and how; all endpoints then stay in use everywhere."""
 
     cause: FailureCause
@@ -69,12 +69,12 @@ class Postponed(msgspec.Struct, frozen=True):
     """That the answer has to be fetched elsewhere, because it may take long."""
 
 
-Answer = Allotment | Refusal | Failure
+HeuristicAnswer = Allotment | Refusal | HeuristicFailure
 
 
 def ask_heuristic(
     allocate: Callable[[ZoneDemand], object], demand: ZoneDemand
-) -> Answer | Postponed:
+) -> HeuristicAnswer | Postponed:
     """Return the checked answer of a heuristic; total, whatever it does except not to return."""
     # A heuristic that changes what it is given must not change it for others.
     given = ZoneDemand(
@@ -85,13 +85,13 @@ def ask_heuristic(
     try:
         answer = allocate(given)
     except Exception as error:  # noqa: BLE001 - code of third parties raises anything
-        return Failure(FailureCause.RAISED, f"allocate raised {describe_error(error)}")
+        return HeuristicFailure(FailureCause.RAISED, f"allocate raised {describe_error(error)}")
     if isinstance(answer, Postponed):
         return answer
     return check_answer(answer, demand)
 
 
-def check_answer(answer: object, demand: ZoneDemand) -> Answer:
+def check_answer(answer: object, demand: ZoneDemand) -> HeuristicAnswer:
     """Return the answer as an Allotment, a Refusal or a Failure; what is not valid is a Failure."""
     try:
         return _check(answer, demand)
@@ -109,9 +109,9 @@ def describe_error(error: BaseException) -> str:
     return _plain(f"{kind}: {text}" if text else kind)
 
 
-def _check(answer: object, demand: ZoneDemand) -> Answer:
-    if isinstance(answer, Failure):
-        return Failure(FailureCause(answer.cause), _plain(answer.message))
+def _check(answer: object, demand: ZoneDemand) -> HeuristicAnswer:
+    if isinstance(answer, HeuristicFailure):
+        return HeuristicFailure(FailureCause(answer.cause), _plain(answer.message))
     if isinstance(answer, Refusal):
         flaw = _find_flaw_in_reasons((answer.reason,))
         return _invalid(flaw) if flaw else Refusal(_plain_reason(answer.reason))
@@ -195,8 +195,8 @@ def _plain_reason(reason: Reason) -> Reason:
     )
 
 
-def _invalid(message: str) -> Failure:
-    return Failure(FailureCause.INVALID_ANSWER, _plain(message))
+def _invalid(message: str) -> HeuristicFailure:
+    return HeuristicFailure(FailureCause.INVALID_ANSWER, _plain(message))
 
 
 def _kind(value: object) -> str:

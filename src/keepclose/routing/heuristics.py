@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.routing.heuristic_answers import (
     Allotment,
-    Answer,
-    Failure,
+    HeuristicAnswer,
+    HeuristicFailure,
     Matrix,
     Postponed,
     Refusal,
@@ -43,8 +43,8 @@ UNPLACED = ""
 """The group of endpoints that stand in none yet."""
 __all__ = [
     "Allotment",
-    "Failure",
     "Heuristic",
+    "HeuristicFailure",
     "HeuristicResult",
     "Matrix",
     "Postponed",
@@ -99,7 +99,9 @@ def assign(
 class Heuristic(Protocol):
     """One way to allocate endpoints to zones."""
 
-    def allocate(self, demand: ZoneDemand) -> Matrix | Allotment | Refusal | Failure | Postponed:
+    def allocate(
+        self, demand: ZoneDemand
+    ) -> Matrix | Allotment | Refusal | HeuristicFailure | Postponed:
         """Return how many endpoints of each zone serve each zone, using each endpoint once."""
         ...
 
@@ -116,7 +118,7 @@ class HeuristicResult(msgspec.Struct, frozen=True):
 
     slices: SliceSet
     reasons: tuple[Reason, ...]
-    failure: Failure | None = None
+    failure: HeuristicFailure | None = None
     question: ZoneDemand | None = None
 
 
@@ -126,7 +128,7 @@ def apply_heuristic(
     *,
     shares: Mapping[str, float],
     name: str = "the heuristic",
-    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
+    answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
     node_hints: bool = False,
     facts: FactsOf = slice_facts,
 ) -> HeuristicResult:
@@ -161,7 +163,7 @@ def apply_heuristic(
             return _allot(slices, answer, endpoints=endpoints, node_hints=node_hints)
         case Refusal():
             return HeuristicResult(remove_hints(slices, facts=facts), (answer.reason,))
-        case Failure():
+        case HeuristicFailure():
             reason = _failure_reason(name, answer)
             return HeuristicResult(remove_hints(slices, facts=facts), (reason,), failure=answer)
         case Postponed():
@@ -181,7 +183,7 @@ def _allot(
     return HeuristicResult(hinted_slices, (Reason(ReasonCode.ALLOCATED, text), *allotment.reasons))
 
 
-def _failure_reason(name: str, failure: Failure) -> Reason:
+def _failure_reason(name: str, failure: HeuristicFailure) -> Reason:
     return Reason(
         ReasonCode.HEURISTIC_FAILED,
         f"{name}: {failure.message}; no hints are set, so every node uses all endpoints",

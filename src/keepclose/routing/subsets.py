@@ -26,7 +26,7 @@ from keepclose.model.well_known import (
     STARTING_THRESHOLD_ANNOTATION,
     ZONE_LABEL,
 )
-from keepclose.routing.allocation.local import Outcome, local
+from keepclose.routing.allocation.local import LocalOutcome, local
 from keepclose.routing.reasons import Reason, ReasonCode
 
 DEFAULT_OVERLOAD_THRESHOLD = 0.5
@@ -403,7 +403,7 @@ def _balance(target: _Target, traffic: Mapping[str, float], threshold: float) ->
         threshold=threshold,
         start_per_zone=0,
     )
-    if result.outcome is not Outcome.ALLOCATED:
+    if result.outcome is not LocalOutcome.ALLOCATED:
         return None
     balanced: _Target = {location: {} for location in target}
     for giver, numbers in zip(zones, result.matrix, strict=True):

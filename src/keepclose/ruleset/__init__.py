@@ -6,7 +6,7 @@ Pure: no I/O, no clock. One `Ruleset` serves one address family of one node. Use
     ruleset.set_port(ServicePortKey.of(port), port, selection)      # port: a RoutedPort
     ruleset.set_port(key, None, None)                               # it is gone
     update = ruleset.reconcile(listing_of(documents))   # at start and after a failed write;
-                                                        # Listing() where there is no table yet
+                                                        # TableListing() where there is no table yet
     update = ruleset.commit()                           # later: only what changed; None = nothing
     for text in update.phases: write(text)              # each text is one transaction, in order
     # more than a second after the last phase of that update:
@@ -31,7 +31,7 @@ not grow with the table. Long phases come as several transactions; only their or
 from __future__ import annotations
 
 from keepclose.ruleset.commands import Transaction, Update
-from keepclose.ruleset.listing import Listing, listing_of
+from keepclose.ruleset.listing import TableListing, listing_of
 from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.ruleset import Ruleset, cleanup_text
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, RulesetSettings
@@ -41,12 +41,12 @@ __all__ = [
     "CountBy",
     "Counted",
     "DetectLocal",
-    "Listing",
     "LocalTraffic",
     "Ruleset",
     "RulesetSettings",
     "ServicePortKey",
     "Table",
+    "TableListing",
     "Transaction",
     "Update",
     "cleanup_text",

@@ -33,13 +33,13 @@ from keepclose.ruleset.statements import (
     Branch,
     Choose,
     Count,
-    Field,
     Goto,
     InSet,
     Match,
+    PacketField,
     Remember,
+    RuleTarget,
     Statement,
-    Target,
     Translate,
 )
 from keepclose.ruleset.tables import Chain, Counted, Counter, Rule, Set, make_rule
@@ -72,7 +72,7 @@ class Scribe(msgspec.Struct):
 
     def write_endpoints(self, prefix: str, endpoints: Sequence[PortEndpoint]) -> str:
         """Add a chain that leads to these endpoints and return its name; "" for no endpoints."""
-        usable = usable_endpoints(endpoints, self.settings.family)
+        usable = distinct_endpoints(endpoints, self.settings.family)
         if not usable:
             return ""
         if self.affinity_s:
@@ -84,7 +84,7 @@ class Scribe(msgspec.Struct):
             return self.write_chain(prefix, [self._translation(usable, self._count(*places))])
         # NB: a chain for each endpoint, not a map for each place: what the kernel needs to take in
         # a map grows with the number of maps that there are, and soon is the most of all.
-        shares = share_out([one.weight for one in usable])
+        shares = split_by_weight([one.weight for one in usable])
         branches = [
             Branch(
                 share,
@@ -102,21 +102,21 @@ class Scribe(msgspec.Struct):
         return make_rule(self.settings.ip, *statements)
 
     def _translation(self, endpoints: Sequence[PortEndpoint], *counting: Statement) -> Rule:
-        shares = share_out([one.weight for one in endpoints])
+        shares = split_by_weight([one.weight for one in endpoints])
         targets = [
-            Target(share, one.address, one.port)
+            RuleTarget(share, one.address, one.port)
             for share, one in zip(shares, endpoints, strict=True)
         ]
-        is_protocol = Match(Field.PROTOCOL, (self.transport,))
+        is_protocol = Match(PacketField.PROTOCOL, (self.transport,))
         return self._rule(is_protocol, *counting, Translate(tuple(targets)))
 
     def _sticky_rules(self, endpoints: Sequence[PortEndpoint]) -> list[Rule]:
-        shares = share_out([one.weight for one in endpoints])
+        shares = split_by_weight([one.weight for one in endpoints])
         rules: list[Rule] = []
         branches: list[Branch] = []
         for share, one in zip(shares, endpoints, strict=True):
             chain, memory = self._sticky_endpoint(one)
-            rules.append(self._rule(InSet((Field.SOURCE,), memory), Goto(chain)))
+            rules.append(self._rule(InSet((PacketField.SOURCE,), memory), Goto(chain)))
             branches.append(Branch(share, chain))
         rules.append(self._rule(Choose(tuple(branches))))
         return rules
@@ -132,7 +132,7 @@ class Scribe(msgspec.Struct):
         return self.write_chain(ENDPOINT, rules, base=base), memory
 
     def _place(self, endpoint: PortEndpoint) -> tuple[str, str]:
-        return place_of(endpoint, self.settings)
+        return endpoint_place(endpoint, self.settings)
 
     def _count(self, place: tuple[str, str]) -> Count:
         known = self.counters.get(place)
@@ -143,7 +143,7 @@ class Scribe(msgspec.Struct):
         return Count(known.name)
 
 
-def place_of(endpoint: PortEndpoint, settings: RulesetSettings) -> tuple[str, str]:
+def endpoint_place(endpoint: PortEndpoint, settings: RulesetSettings) -> tuple[str, str]:
     """Return the zone and node under which connections to an endpoint are counted."""
     node = endpoint.node_name
     if settings.count_by is CountBy.ZONE and node != settings.node_name:
@@ -151,7 +151,7 @@ def place_of(endpoint: PortEndpoint, settings: RulesetSettings) -> tuple[str, st
     return endpoint.zone, node
 
 
-def usable_endpoints(endpoints: Sequence[PortEndpoint], family: str) -> list[PortEndpoint]:
+def distinct_endpoints(endpoints: Sequence[PortEndpoint], family: str) -> list[PortEndpoint]:
     """Return the endpoints that can be translated to: a plain address of the family and a port."""
     return [
         one
@@ -160,7 +160,7 @@ def usable_endpoints(endpoints: Sequence[PortEndpoint], family: str) -> list[Por
     ]
 
 
-def share_out(weights: Sequence[int]) -> list[int]:
+def split_by_weight(weights: Sequence[int]) -> list[int]:
     """Return how many of the numbers drawn each weight gets: at least one, and as few as can be.
 
     All ones for equal weights; great ones are scaled so that no more than `MOST_NUMBERS`, and one

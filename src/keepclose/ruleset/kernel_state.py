@@ -35,7 +35,7 @@ Item = tuple[str, str]
 """A kind and a name."""
 
 
-class Ledger:
+class ElementLedger:
     """Elements by the slot that each has to itself."""
 
     def __init__(self) -> None:

@@ -28,14 +28,12 @@ from keepclose.ruleset.commands import (
     DeleteSet,
     FlushChain,
 )
-from keepclose.ruleset.listing import Listing
+from keepclose.ruleset.listing import TableListing
 from keepclose.ruleset.names import LAYOUT, fingerprint, plain_address, plain_ranges
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import (
     ClearMark,
-    Condition,
     Drop,
-    Field,
     HasMark,
     InSet,
     IsLocal,
@@ -45,6 +43,8 @@ from keepclose.ruleset.statements import (
     Lookup,
     Masquerade,
     Match,
+    MatchCondition,
+    PacketField,
     Reject,
     SetMark,
 )
@@ -68,7 +68,7 @@ SERVICE_NODEPORTS: Final = "service-nodeports"
 NO_ENDPOINT_SERVICES: Final = "no-endpoint-services"
 NO_ENDPOINT_NODEPORTS: Final = "no-endpoint-nodeports"
 FIREWALL_IPS: Final = "firewall-ips"
-ENDPOINTS: Final = {
+ENDPOINTS_MAP: Final = {
     "tcp": "tcp-endpoints",
     "udp": "udp-endpoints",
     "sctp": "sctp-endpoints",
@@ -92,7 +92,7 @@ CONTAINERS: Final = (
     NO_ENDPOINT_SERVICES,
     NO_ENDPOINT_NODEPORTS,
     FIREWALL_IPS,
-    *ENDPOINTS.values(),
+    *ENDPOINTS_MAP.values(),
     *COUNTED_ENDPOINTS.values(),
     UNSERVED_SERVICES,
     UNSERVED_NODEPORTS,
@@ -118,8 +118,8 @@ _BASE_CHAINS: Final[tuple[tuple[str, Hook, tuple[str, ...]], ...]] = (
     ("nat-output", Hook("nat", "output", -100), (_SERVICES,)),
     ("nat-postrouting", Hook("nat", "postrouting", 100), (_MASQUERADING,)),
 )
-DESTINATION: Final = (Field.DESTINATION, Field.PROTOCOL, Field.PORT)
-_NODEPORT = (Field.PROTOCOL, Field.PORT)
+DESTINATION: Final = (PacketField.DESTINATION, PacketField.PROTOCOL, PacketField.PORT)
+_NODEPORT = (PacketField.PROTOCOL, PacketField.PORT)
 _COMMENT = "rules for Services, by keepclose"
 
 
@@ -177,7 +177,7 @@ def lay_out(settings: RulesetSettings) -> Layout:
     chains = checks + bases
     prints = [_print_chain(chain) for chain in chains]
     if settings.pooled:
-        prints += [endpoints_map(settings, transport) for transport in ENDPOINTS]
+        prints += [endpoints_map(settings, transport) for transport in ENDPOINTS_MAP]
     return Layout(
         sets=_sets(settings),
         maps=_maps(settings),
@@ -192,7 +192,7 @@ def lay_out(settings: RulesetSettings) -> Layout:
 
 def endpoints_map(settings: RulesetSettings, transport: str) -> str:
     """Return the name of the map that holds the pooled endpoints of a protocol."""
-    return (ENDPOINTS if settings.count_by is CountBy.NOTHING else COUNTED_ENDPOINTS)[transport]
+    return (ENDPOINTS_MAP if settings.count_by is CountBy.NOTHING else COUNTED_ENDPOINTS)[transport]
 
 
 def counted_containers(settings: RulesetSettings) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def counted_containers(settings: RulesetSettings) -> tuple[str, ...]:
     return (*pooled, UNSERVED_SERVICES, UNSERVED_NODEPORTS)
 
 
-def _counting(settings: RulesetSettings, *conditions: Condition) -> tuple[Rule, ...]:
+def _counting(settings: RulesetSettings, *conditions: MatchCondition) -> tuple[Rule, ...]:
     """Return a rule that does nothing but look packets up, which their element counts."""
     if settings.count_by is CountBy.NOTHING:
         return ()
@@ -225,7 +225,7 @@ def _base_chain(
 
 def _services(settings: RulesetSettings) -> Chain:
     ip, mark = settings.ip, SetMark(settings.mark)
-    is_cluster_ip = InSet((Field.DESTINATION,), CLUSTER_IPS)
+    is_cluster_ip = InSet((PacketField.DESTINATION,), CLUSTER_IPS)
     rules: list[Rule] = []
     outside = settings.local_traffic.condition(settings.family, negated=True)
     if settings.masquerade_all:
@@ -236,7 +236,7 @@ def _services(settings: RulesetSettings) -> Chain:
             make_rule(ip, is_cluster_ip, outside, mark, comment="cluster IPs, not from our pods")
         )
     rules.append(make_rule(ip, Lookup(DESTINATION, SERVICE_IPS)))
-    own = (IsLocal(Field.DESTINATION),) if settings.nodeport_ips is None else ()
+    own = (IsLocal(PacketField.DESTINATION),) if settings.nodeport_ips is None else ()
     rules.append(
         make_rule(ip, *own, _nodeport_address(settings), Lookup(_NODEPORT, SERVICE_NODEPORTS))
     )
@@ -245,7 +245,7 @@ def _services(settings: RulesetSettings) -> Chain:
 
 def _masquerading(settings: RulesetSettings) -> Chain:
     ip, mark = settings.ip, settings.mark
-    hairpin = (Field.SOURCE, Field.DESTINATION, Field.PROTOCOL, Field.PORT)
+    hairpin = (PacketField.SOURCE, PacketField.DESTINATION, PacketField.PROTOCOL, PacketField.PORT)
     return Chain(
         _MASQUERADING,
         (
@@ -259,7 +259,7 @@ def _cluster_ip_check(settings: RulesetSettings) -> Chain:
     rules = [
         make_rule(
             settings.ip,
-            InSet((Field.DESTINATION,), CLUSTER_IPS),
+            InSet((PacketField.DESTINATION,), CLUSTER_IPS),
             Reject(),
             comment="a cluster IP, but none of its ports",
         )
@@ -268,7 +268,7 @@ def _cluster_ip_check(settings: RulesetSettings) -> Chain:
         rules.append(
             make_rule(
                 settings.ip,
-                Match(Field.DESTINATION, ranges),
+                Match(PacketField.DESTINATION, ranges),
                 Drop(),
                 comment="a cluster IP that no Service has",
             )
@@ -276,12 +276,12 @@ def _cluster_ip_check(settings: RulesetSettings) -> Chain:
     return Chain(_CLUSTER_IP_CHECK, tuple(rules))
 
 
-def _nodeport_address(settings: RulesetSettings) -> Condition:
+def _nodeport_address(settings: RulesetSettings) -> MatchCondition:
     if settings.nodeport_ips is not None:
-        return InSet((Field.DESTINATION,), NODEPORT_IPS)
+        return InSet((PacketField.DESTINATION,), NODEPORT_IPS)
     # NB: what is sent to a loopback address must not leave the node with it as its source.
     loopback = "127.0.0.0/8" if settings.family == IPV4 else "::1"
-    return Match(Field.DESTINATION, (loopback,), negated=True)
+    return Match(PacketField.DESTINATION, (loopback,), negated=True)
 
 
 def _sets(settings: RulesetSettings) -> tuple[Set, ...]:
@@ -316,12 +316,12 @@ def _maps(settings: RulesetSettings) -> tuple[Map, ...]:
     )
     if not settings.pooled:
         return maps
-    return (*maps, *[_endpoints(settings, transport) for transport in ENDPOINTS])
+    return (*maps, *[_endpoints(settings, transport) for transport in ENDPOINTS_MAP])
 
 
 def _endpoints(settings: RulesetSettings, transport: str) -> Map:
     ip = settings.ip
-    key = f"{ip} daddr . {Field.PROTOCOL} . {Field.PORT} . numgen random mod 65536"
+    key = f"{ip} daddr . {PacketField.PROTOCOL} . {PacketField.PORT} . numgen random mod 65536"
     return Map(
         endpoints_map(settings, transport),
         (settings.address_type, PROTOCOL_TYPE, PORT_TYPE, "integer"),
@@ -332,7 +332,7 @@ def _endpoints(settings: RulesetSettings, transport: str) -> Map:
     )
 
 
-def place_layout(layout: Layout, existing: Listing, *, trust: bool) -> list[Command]:
+def place_layout(layout: Layout, existing: TableListing, *, trust: bool) -> list[Command]:
     """Return what makes the fixed part of the listed table this one; nothing if it is already."""
     if trust and all(existing.holds(chain) for chain in (layout.marker, *layout.chains)):
         return []

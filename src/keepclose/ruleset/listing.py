@@ -17,7 +17,7 @@ from keepclose.ruleset.tables import Chain, ElementKey
 _PROTOCOLS: Final = {"6": "tcp", "17": "udp", "132": "sctp"}
 
 
-class Listing(msgspec.Struct, frozen=True):
+class TableListing(msgspec.Struct, frozen=True):
     """Names of what exists, and elements by container: key to verdict, "" in a set.
 
     The empty listing is that of a table which does not exist.
@@ -37,7 +37,7 @@ class Listing(msgspec.Struct, frozen=True):
         return self.rules is None or self.rules.get(chain.name, 0) == len(chain.rules)
 
 
-def listing_of(documents: Iterable[object]) -> Listing:
+def listing_of(documents: Iterable[object]) -> TableListing:
     """Return what the documents together list, as decoded from `nft --json list ...`.
 
     One listing of the whole table does, and so does a terse one (names only) followed by one for
@@ -62,7 +62,7 @@ def listing_of(documents: Iterable[object]) -> Listing:
             if kind in ("set", "map"):
                 _read_elements(item.get("elem"), elements.setdefault(name, {}))
     chains, sets, counters = [frozenset(found) for found in names.values()]
-    return Listing(chains, sets, counters, elements, rules)
+    return TableListing(chains, sets, counters, elements, rules)
 
 
 def _items(document: object) -> Iterable[tuple[str, dict[str, object]]]:

@@ -30,9 +30,9 @@ NAME_LIMIT: Final = 255
 """Bytes that the kernel leaves for the name of an object."""
 BASE_LIMIT: Final = 240
 
-SERVICE: Final = "service-"
+SERVICE_CHAIN: Final = "service-"
 LOCAL: Final = "local-"
-EXTERNAL: Final = "external-"
+EXTERNAL_CHAIN: Final = "external-"
 FIREWALL: Final = "firewall-"
 ENDPOINT: Final = "endpoint-"
 AFFINITY: Final = "affinity-"

@@ -22,7 +22,7 @@ import msgspec
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.selection import Outcome, PacketVerdict, Selection
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
-from keepclose.ruleset.endpoint_chains import Scribe, place_of, usable_endpoints
+from keepclose.ruleset.endpoint_chains import Scribe, distinct_endpoints, endpoint_place
 from keepclose.ruleset.layout import (
     CLUSTER_IPS,
     DESTINATION,
@@ -38,11 +38,11 @@ from keepclose.ruleset.layout import (
     endpoints_map,
 )
 from keepclose.ruleset.names import (
-    EXTERNAL,
+    EXTERNAL_CHAIN,
     FIREWALL,
     LOCAL,
     POOL,
-    SERVICE,
+    SERVICE_CHAIN,
     ServicePortKey,
     plain_address,
     plain_ranges,
@@ -53,23 +53,23 @@ from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import (
     Draw,
     Drop,
-    Field,
     Goto,
     IsLocal,
     Match,
+    PacketField,
     Return,
     SetMark,
     To,
 )
 from keepclose.ruleset.tables import (
     Chain,
+    ChainVerdict,
     Counted,
     Counter,
     Element,
     ElementKey,
     Rule,
     Set,
-    Verdict,
     make_rule,
 )
 
@@ -77,7 +77,7 @@ TRANSPORTS: Final = frozenset({"tcp", "udp", "sctp"})
 LONGEST_AFFINITY_S: Final = 86400
 """For how long a client may come back to its endpoint; a server accepts no more."""
 
-_REFUSALS: Final[dict[PacketVerdict, Verdict | None]] = {
+_REFUSALS: Final[dict[PacketVerdict, ChainVerdict | None]] = {
     PacketVerdict.NONE: None,
     PacketVerdict.DROP: Drop(),
     PacketVerdict.REJECT: Goto(REJECT_CHAIN),
@@ -102,7 +102,7 @@ def pooled_endpoints(
         or port.load_balancer_ips
     ):
         return []
-    endpoints = usable_endpoints(selection.internal.endpoints, settings.family)
+    endpoints = distinct_endpoints(selection.internal.endpoints, settings.family)
     return endpoints if len({one.weight for one in endpoints}) == 1 else []
 
 
@@ -123,7 +123,7 @@ def pool_elements(
 @lru_cache(maxsize=4096)
 def pool_chain(ip: str, transport: str, count: int, container: str) -> Chain:
     """Return the chain that draws one of so many endpoints of whatever port it is entered for."""
-    is_protocol = Match(Field.PROTOCOL, (transport,))
+    is_protocol = Match(PacketField.PROTOCOL, (transport,))
     rule = make_rule(ip, is_protocol, Draw(DESTINATION, count, container))
     return Chain(whole_name(POOL, f"{transport}/{count}", print_of=rule.text), (rule,))
 
@@ -176,7 +176,7 @@ def render_port(
         mode=str(selection.mode),
         affinity_s=_affinity_seconds(port),
     )
-    cluster = scribe.write_endpoints(SERVICE, selection.cluster or ())
+    cluster = scribe.write_endpoints(SERVICE_CHAIN, selection.cluster or ())
     local = scribe.write_endpoints(LOCAL, selection.local or ())
     elements: list[Element] = []
     is_counting = settings.count_by is not CountBy.NOTHING
@@ -238,7 +238,7 @@ def _counted(
 ) -> tuple[Counted, ...]:
     if settings.count_by is CountBy.NOTHING:
         return ()
-    places = [place_of(one, settings) for one in pooled]
+    places = [endpoint_place(one, settings) for one in pooled]
     # Endpoints in one place share what says so; there are many more endpoints than places.
     by_place = {place: Counted(key, *place, mode) for place in places}
     return tuple([by_place[place] for place in places])
@@ -284,14 +284,14 @@ def _external_chain(
         pods = scribe.settings.local_traffic.condition(scribe.settings.family)
         if pods is not None:
             rules.append(make_rule(ip, pods, onward, comment="own pods use the whole cluster"))
-        is_own = IsLocal(Field.SOURCE)
+        is_own = IsLocal(PacketField.SOURCE)
         # NB: the address asked for may be the node's own, and would then be the source as well.
         if inside:
             rules.append(make_rule(ip, is_own, mark, comment="masquerade the node itself"))
         rules.append(make_rule(ip, is_own, onward, comment="the node uses the whole cluster"))
     if target:
         rules.append(make_rule(ip, Goto(target)))
-    return scribe.write_chain(EXTERNAL, rules)
+    return scribe.write_chain(EXTERNAL_CHAIN, rules)
 
 
 def _firewall_chain(scribe: Scribe, ranges: tuple[str, ...], balancer_ips: tuple[str, ...]) -> str:
@@ -301,7 +301,7 @@ def _firewall_chain(scribe: Scribe, ranges: tuple[str, ...], balancer_ips: tuple
     # What the node sends to such an address may come back to it with that address as its source.
     if node_ip and any(ip_address(node_ip) in ip_network(one) for one in ranges):
         allowed = plain_ranges((*ranges, *balancer_ips), settings.family)
-    others = Match(Field.SOURCE, allowed, negated=True)
+    others = Match(PacketField.SOURCE, allowed, negated=True)
     return scribe.write_chain(FIREWALL, [make_rule(settings.ip, others, Drop())])
 
 
@@ -312,7 +312,7 @@ def _hairpins(selection: Selection, transport: str, settings: RulesetSettings) -
     here = [one for one in selection.reachable if one.node_name == node]
     return [
         Element(HAIRPINS, (one.address, one.address, transport, str(one.port)))
-        for one in usable_endpoints(here, settings.family)
+        for one in distinct_endpoints(here, settings.family)
     ]
 
 

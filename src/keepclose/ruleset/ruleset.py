@@ -27,11 +27,11 @@ from keepclose.ruleset.commands import (
     add_chain,
     split_commands,
 )
-from keepclose.ruleset.kernel_state import CHAIN, COUNTER, SET, Item, Ledger, Retirement
+from keepclose.ruleset.kernel_state import CHAIN, COUNTER, SET, ElementLedger, Item, Retirement
 from keepclose.ruleset.layout import (
     CONTAINERS,
     COUNTED_ENDPOINTS,
-    ENDPOINTS,
+    ENDPOINTS_MAP,
     HAIRPINS,
     NO_ENDPOINT_NODEPORTS,
     NO_ENDPOINT_SERVICES,
@@ -43,12 +43,12 @@ from keepclose.ruleset.layout import (
     place_layout,
     replace_layout,
 )
-from keepclose.ruleset.listing import Listing
+from keepclose.ruleset.listing import TableListing
 from keepclose.ruleset.names import (
     AFFINITY,
     LOCAL,
     POOL,
-    SERVICE,
+    SERVICE_CHAIN,
     TRAFFIC,
     ServicePortKey,
     is_service_chain,
@@ -58,7 +58,7 @@ from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import Drop
 from keepclose.ruleset.tables import Counted, Slot, Table, Unserved
 
-_POOLED = frozenset({*ENDPOINTS.values(), *COUNTED_ENDPOINTS.values()})
+_POOLED = frozenset({*ENDPOINTS_MAP.values(), *COUNTED_ENDPOINTS.values()})
 _EARLY = frozenset({HAIRPINS, NODEPORT_IPS, UNSERVED_SERVICES, UNSERVED_NODEPORTS, *_POOLED})
 """Containers whose elements do no harm before the chains are switched."""
 _LASTING = frozenset({HAIRPINS, *_POOLED})
@@ -81,7 +81,7 @@ class Ruleset:
         self._ports: dict[ServicePortKey, PortObjects] = {}
         self._before: dict[ServicePortKey, PortObjects] = {}
         self._chained: set[ServicePortKey] = set()
-        self._ledger = Ledger()
+        self._ledger = ElementLedger()
         self._ledger.claim(None, self._layout.elements)
         self._retirement = Retirement()
         self._serial = 0
@@ -110,7 +110,7 @@ class Ruleset:
             self._ports.pop(key, None)
         else:
             self._ports[key] = objects
-        if any([chain.name.startswith((SERVICE, LOCAL)) for chain in objects.chains]):  # noqa: C419
+        if any([chain.name.startswith((SERVICE_CHAIN, LOCAL)) for chain in objects.chains]):  # noqa: C419
             self._chained.add(key)
         else:
             self._chained.discard(key)
@@ -132,12 +132,12 @@ class Ruleset:
         before it takes the table for absent.
         """
         if self._placed is None:
-            return self.reconcile(Listing())
+            return self.reconcile(TableListing())
         first = replace_layout(self._placed, self._layout)
         self._placed = self._layout
         return self._update(first, self._settle_ports(first))
 
-    def reconcile(self, existing: Listing, *, trust: bool = True) -> Update:
+    def reconcile(self, existing: TableListing, *, trust: bool = True) -> Update:
         """Return what has to be written to get from the listed table to the wanted one.
 
         What is right already is not touched; a chain that has not as many rules as it should gets
@@ -262,8 +262,8 @@ class Ruleset:
             table.counters.update({one.name: one for one in objects.counters})
         return table
 
-    def _claim_all(self) -> Ledger:
-        ledger = Ledger()
+    def _claim_all(self) -> ElementLedger:
+        ledger = ElementLedger()
         ledger.claim(None, self._layout.elements)
         for key, objects in self._ports.items():
             ledger.claim(key, objects.elements)

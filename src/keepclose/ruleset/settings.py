@@ -14,7 +14,7 @@ import msgspec
 
 from keepclose.model.addresses import IPV4
 from keepclose.ruleset.names import plain_range, quote_interface, safe_name
-from keepclose.ruleset.statements import Field, Match
+from keepclose.ruleset.statements import Match, PacketField
 from keepclose.ruleset.tables import ADDRESS_TYPES, FAMILIES
 
 _TABLE: Final = "kube-proxy"
@@ -46,10 +46,10 @@ class LocalTraffic(msgspec.Struct, frozen=True):
             return None
         if self.by is DetectLocal.CIDR:
             known = plain_range(self.value, family)
-            return Match(Field.SOURCE, (known,), negated) if known else None
+            return Match(PacketField.SOURCE, (known,), negated) if known else None
         is_prefix = self.by is DetectLocal.INTERFACE_PREFIX
         name = quote_interface(self.value, is_prefix=is_prefix)
-        return Match(Field.INTERFACE, (name,), negated)
+        return Match(PacketField.INTERFACE, (name,), negated)
 
 
 class CountBy(StrEnum):

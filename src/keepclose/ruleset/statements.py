@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Field(StrEnum):
+class PacketField(StrEnum):
     """What of a packet a rule may look at."""
 
     SOURCE = "saddr"
@@ -29,7 +29,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     Several addresses or ranges must not overlap.
     """
 
-    field: Field
+    field: PacketField
     values: tuple[str, ...]
     negated: bool = False
 
@@ -42,7 +42,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 class InSet(msgspec.Struct, frozen=True, gc=False):
     """Go on if the fields together are an element of the set."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[PacketField, ...]
     name: str
 
     def text(self, ip: str) -> str:
@@ -53,7 +53,7 @@ class InSet(msgspec.Struct, frozen=True, gc=False):
 class IsLocal(msgspec.Struct, frozen=True, gc=False):
     """Go on if the address is one of the node's own."""
 
-    field: Field
+    field: PacketField
 
     def text(self, ip: str) -> str:  # noqa: ARG002 (the same for both families)
         """Return the nftables form."""
@@ -161,7 +161,7 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 class Lookup(msgspec.Struct, frozen=True, gc=False):
     """Do what the map says for the fields; go on if it says nothing."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[PacketField, ...]
     name: str
 
     def text(self, ip: str) -> str:
@@ -193,7 +193,7 @@ class Choose(msgspec.Struct, frozen=True, gc=False):
         return f"numgen random mod {total} vmap {{ {elements} }}"
 
 
-class Target(NamedTuple):
+class RuleTarget(NamedTuple):
     """An endpoint that takes its share of the connections."""
 
     share: int
@@ -204,7 +204,7 @@ class Target(NamedTuple):
 class Translate(msgspec.Struct, frozen=True, gc=False):
     """Replace the destination by one of the targets by chance, each in proportion to its share."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[RuleTarget, ...]
 
     def text(self, ip: str) -> str:
         """Return the nftables form: a plain address for one target, a map for more."""
@@ -235,7 +235,7 @@ class To(msgspec.Struct, frozen=True, gc=False):
 class Draw(msgspec.Struct, frozen=True, gc=False):
     """Replace the destination by what the map has for the fields and a number drawn by chance."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[PacketField, ...]
     total: int
     """How many numbers are drawn from; all are as likely."""
     name: str
@@ -266,8 +266,8 @@ class Count(msgspec.Struct, frozen=True, gc=False):
         return f"counter name {self.name}"
 
 
-Condition = Match | InSet | IsLocal | IsNew | IsTranslated | HasMark
-Action = (
+MatchCondition = Match | InSet | IsLocal | IsNew | IsTranslated | HasMark
+VerdictAction = (
     SetMark
     | ClearMark
     | Masquerade
@@ -283,16 +283,16 @@ Action = (
     | Remember
     | Count
 )
-Statement = Condition | Action
+Statement = MatchCondition | VerdictAction
 
 
-def _field(field: Field, ip: str) -> str:
-    if field is Field.SOURCE or field is Field.DESTINATION:
+def _field(field: PacketField, ip: str) -> str:
+    if field is PacketField.SOURCE or field is PacketField.DESTINATION:
         return f"{ip} {field.value}"
     return field.value
 
 
-def _fields(fields: tuple[Field, ...], ip: str) -> str:
+def _fields(fields: tuple[PacketField, ...], ip: str) -> str:
     return " . ".join([_field(field, ip) for field in fields])
 
 

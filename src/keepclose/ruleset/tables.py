@@ -18,7 +18,7 @@ from keepclose.ruleset.names import ServicePortKey, quote_comment
 from keepclose.ruleset.statements import Drop, Goto, Statement, To
 
 ElementKey = tuple[str, ...]
-Verdict = Goto | Drop | To
+ChainVerdict = Goto | Drop | To
 """What a map has for a key: where packets go, or in the map of endpoints the new address."""
 
 FAMILIES: Final = {IPV4: "ip", IPV6: "ip6"}
@@ -85,7 +85,7 @@ class Element(msgspec.Struct, frozen=True, gc=False):
 
     container: str
     key: ElementKey
-    verdict: Verdict | None = None
+    verdict: ChainVerdict | None = None
     comment: str = ""
 
     @property

@@ -20,14 +20,11 @@ from typing import Final, NamedTuple, assert_never
 import msgspec
 
 from keepclose.ruleset.statements import (
-    Action,
     Choose,
     ClearMark,
-    Condition,
     Count,
     Draw,
     Drop,
-    Field,
     Goto,
     HasMark,
     InSet,
@@ -38,12 +35,15 @@ from keepclose.ruleset.statements import (
     Lookup,
     Masquerade,
     Match,
+    MatchCondition,
+    PacketField,
     Reject,
     Remember,
     Return,
     SetMark,
     To,
     Translate,
+    VerdictAction,
 )
 from keepclose.ruleset.tables import Table
 
@@ -66,7 +66,7 @@ class Packet(msgspec.Struct, frozen=True):
     """Sent by a process of the node, not by one of its pods."""
 
 
-class Node(msgspec.Struct, frozen=True):
+class TracedNode(msgspec.Struct, frozen=True):
     """What of the node matters to packets: its addresses and what its affinity sets remember."""
 
     addresses: frozenset[str] = frozenset()
@@ -114,7 +114,7 @@ class _End(Enum):
     REJECT = "rejected"
 
 
-def trace_packet(table: Table, packet: Packet, node: Node, *, choose: _Choice) -> Trace:
+def trace_packet(table: Table, packet: Packet, node: TracedNode, *, choose: _Choice) -> Trace:
     """Return the way that the packet takes when the caller draws the numbers.
 
     A jump to a chain that does not exist, which no kernel would accept, raises KeyError.
@@ -122,12 +122,12 @@ def trace_packet(table: Table, packet: Packet, node: Node, *, choose: _Choice) -
     return _Walk(table, packet, node, choose).walk()
 
 
-def trace_outcomes(table: Table, packet: Packet, node: Node) -> tuple[_Outcome, ...]:
+def trace_outcomes(table: Table, packet: Packet, node: TracedNode) -> tuple[_Outcome, ...]:
     """Return every way the packet can take, in the order in which rules list the alternatives."""
     return tuple(_explore(table, packet, node))
 
 
-def _explore(table: Table, packet: Packet, node: Node) -> Iterator[_Outcome]:
+def _explore(table: Table, packet: Packet, node: TracedNode) -> Iterator[_Outcome]:
     taken: list[int] = []
     while True:
         shares_met: list[Sequence[int]] = []
@@ -153,7 +153,7 @@ def _explore(table: Table, packet: Packet, node: Node) -> Iterator[_Outcome]:
 class _Walk:
     """A packet on its way; every change that rules make to it is kept here."""
 
-    def __init__(self, table: Table, packet: Packet, node: Node, choose: _Choice) -> None:
+    def __init__(self, table: Table, packet: Packet, node: TracedNode, choose: _Choice) -> None:
         self._table = table
         self._packet = packet
         self._node = node
@@ -234,7 +234,7 @@ class _Walk:
                     return end
         return _End.GO_ON
 
-    def _carry_out(self, statement: Action, depth: int) -> _End | None:
+    def _carry_out(self, statement: VerdictAction, depth: int) -> _End | None:
         match statement:
             case Jump(chain):
                 return self._pass_chain(chain, depth + 1)
@@ -289,7 +289,7 @@ class _Walk:
         end = self._pass_chain(chain, depth)
         return _End.GO_BACK if end is _End.GO_ON else end
 
-    def _matches(self, condition: Condition) -> bool:
+    def _matches(self, condition: MatchCondition) -> bool:
         match condition:
             case Match(field, values, negated):
                 return any(_holds(value, self._value(field)) for value in values) is not negated
@@ -311,20 +311,20 @@ class _Walk:
     def _is_own(self, address: str) -> bool:
         return address in self._node.addresses or ip_address(address).is_loopback
 
-    def _key(self, fields: tuple[Field, ...]) -> tuple[str, ...]:
+    def _key(self, fields: tuple[PacketField, ...]) -> tuple[str, ...]:
         return tuple([self._value(field) for field in fields])
 
-    def _value(self, field: Field) -> str:
+    def _value(self, field: PacketField) -> str:
         match field:
-            case Field.SOURCE:
+            case PacketField.SOURCE:
                 return self._packet.source
-            case Field.DESTINATION:
+            case PacketField.DESTINATION:
                 return self._destination
-            case Field.PROTOCOL:
+            case PacketField.PROTOCOL:
                 return self._packet.protocol
-            case Field.PORT:
+            case PacketField.PORT:
                 return str(self._port)
-            case Field.INTERFACE:
+            case PacketField.INTERFACE:
                 return f'"{self._packet.interface}"'
             case _:
                 assert_never(field)

@@ -85,11 +85,11 @@ class Pages:
         if plan is None:
             text = f"Service {key} is not known, or has no selector"
             return web.Response(status=404, text=text)
-        body = msgspec.json.format(msgspec.json.encode(describe(plan)), indent=2)
+        body = msgspec.json.format(msgspec.json.encode(describe_plan(plan)), indent=2)
         return web.Response(body=body, content_type="application/json")
 
 
-def describe(plan: ServicePlan) -> dict[str, Any]:
+def describe_plan(plan: ServicePlan) -> dict[str, Any]:
     """Return a plan and its reasons as plain values."""
     return {
         "strategy": {"name": plan.strategy.label, "source": plan.strategy.source},

@@ -26,7 +26,7 @@ from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
 from keepclose.routing.allocation.zone_sizes import ALLOCATED
 from keepclose.routing.hint_facts import with_hints
-from keepclose.simulate.mechanisms import EventKind, Mechanism, Scenario, Step, play
+from keepclose.simulate.mechanisms import EventKind, Mechanism, Scenario, ScenarioStep, play
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
@@ -160,7 +160,7 @@ def compare_churn(
     return tuple(measure_churn(one, steps, scenario=scenario.name) for one in mechanisms)
 
 
-def measure_churn(mechanism: Mechanism, steps: Sequence[Step], *, scenario: str) -> Churn:
+def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenario: str) -> Churn:
     """Return what each step costs with a mechanism; no steps cost nothing."""
     pods: dict[NamespacedName, Pod] = {}
     slices: list[EndpointSlice] = []
@@ -283,7 +283,7 @@ def step_local(
     return matrix if code == 1 else None
 
 
-STEPS: Final[dict[str, AllocationStep]] = {
+REHINT_STEPS: Final[dict[str, AllocationStep]] = {
     "balanced": step_balanced,
     "kube-auto": step_auto,
     "local": step_local,

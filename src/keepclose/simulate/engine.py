@@ -19,15 +19,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 from keepclose.simulate.algorithms import Algorithm
 from keepclose.simulate.compiling import bind_function, compile_function, is_available
 from keepclose.simulate.datasets import Block, DataSet, MissingExtraError
-from keepclose.simulate.row_loops import COLUMNS, MAX_DEVIATION, SCRATCH, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, MAX_DEVIATION_COLUMN, SCRATCH, TOTAL
 from keepclose.simulate.summary import (
     BINS,
     SIDE,
     TALLIED,
     WORST_KEPT,
+    BlockTally,
     PartTally,
     Summary,
-    Tally,
     Weights,
     Worst,
     collect_rows,
@@ -39,7 +39,14 @@ from keepclose.simulate.summary import (
 # Threads write into their scratch space all the time; were two of them to share a cache line, each
 # would wait for the other.
 _MARGIN: Final = 32
-__all__ = ["BLOCK_ROWS", "FEW_ROWS", "RowResults", "simulate", "simulate_rows", "tally_results"]
+__all__ = [
+    "BLOCK_ROWS",
+    "FEW_ROWS",
+    "RowResults",
+    "run_simulation",
+    "simulate_rows",
+    "tally_results",
+]
 
 BLOCK_ROWS: Final = 8192
 BLOCKS_AT_ONCE: Final = 16
@@ -204,9 +211,9 @@ class PartTallier:
         self._undivided += results.undivided
         self._valid += valid
         if valid > 0:
-            highest = float(self._extremes[2 * MAX_DEVIATION])
+            highest = float(self._extremes[2 * MAX_DEVIATION_COLUMN])
             lowest = float(self._extremes[2 * TOTAL + 1])
-            found = self._find(results, MAX_DEVIATION, highest, self._deviation)
+            found = self._find(results, MAX_DEVIATION_COLUMN, highest, self._deviation)
             self._deviation = join_worst(self._deviation, found, sign=1)
             found = self._find(results, TOTAL, lowest, self._total)
             self._total = join_worst(self._total, found, sign=-1)
@@ -241,7 +248,7 @@ class PartTallier:
         return Worst(value, count, tuple(rows))
 
 
-def simulate(
+def run_simulation(
     dataset: DataSet,
     algorithms: Sequence[Algorithm],
     *,
@@ -258,7 +265,7 @@ def simulate(
     """
     workshop = _open_workshop(dataset, compiled=compiled)
     runs = [_Run(workshop, algorithm, weights or Weights()) for algorithm in algorithms]
-    tallies = [Tally(algorithm.name) for algorithm in algorithms]
+    tallies = [BlockTally(algorithm.name) for algorithm in algorithms]
     block_rows = block_rows if workshop.compiled else min(block_rows, SLOW_ROWS)
     step = block_rows * BLOCKS_AT_ONCE if workshop.compiled else block_rows
 

@@ -59,7 +59,7 @@ class EventKind(StrEnum):
     NODE_RETURN = "node return"
 
 
-class Event(msgspec.Struct, frozen=True):
+class ScenarioEvent(msgspec.Struct, frozen=True):
     """One event; `count` is a number of pods, or of nodes lost. Losses strike at random."""
 
     kind: EventKind
@@ -73,10 +73,10 @@ class Scenario(msgspec.Struct, frozen=True):
     about: str
     zones: dict[str, int]
     endpoints: int
-    events: tuple[Event, ...]
+    events: tuple[ScenarioEvent, ...]
 
 
-class Step(msgspec.Struct, frozen=True):
+class ScenarioStep(msgspec.Struct, frozen=True):
     """One moment at which a controller looks: all nodes, and the pods that came and went."""
 
     event: EventKind
@@ -90,8 +90,12 @@ SURGE: Final = 0.25
 
 _ZONES = {"zone-a": 4, "zone-b": 3, "zone-c": 2}
 _UP, _DOWN, _ROLL = EventKind.SCALE_UP, EventKind.SCALE_DOWN, EventKind.ROLLING_UPDATE
-_OUTAGE = (Event(EventKind.ZONE_LOSS), Event(EventKind.ZONE_RETURN), Event(_ROLL))
-_NODE_OUTAGE = (Event(EventKind.NODE_LOSS), Event(EventKind.NODE_RETURN))
+_OUTAGE = (
+    ScenarioEvent(EventKind.ZONE_LOSS),
+    ScenarioEvent(EventKind.ZONE_RETURN),
+    ScenarioEvent(_ROLL),
+)
+_NODE_OUTAGE = (ScenarioEvent(EventKind.NODE_LOSS), ScenarioEvent(EventKind.NODE_RETURN))
 
 SCENARIOS: Final = MappingProxyType(
     {
@@ -103,7 +107,7 @@ SCENARIOS: Final = MappingProxyType(
                 _ZONES,
                 8,
                 tuple(
-                    Event(_UP, change) if change > 0 else Event(_DOWN, -change)
+                    ScenarioEvent(_UP, change) if change > 0 else ScenarioEvent(_DOWN, -change)
                     for _ in range(6)
                     for change in (1, 1, 2, -1, 1, -2, -1, -1)
                 ),
@@ -113,7 +117,7 @@ SCENARIOS: Final = MappingProxyType(
                 "every pod is replaced, five times over",
                 _ZONES,
                 40,
-                (Event(_ROLL),) * 5,
+                (ScenarioEvent(_ROLL),) * 5,
             ),
             Scenario(
                 "zone-outages",
@@ -135,15 +139,15 @@ SCENARIOS: Final = MappingProxyType(
                 _ZONES,
                 60,
                 (
-                    *(Event(_UP, 5) for _ in range(4)),
-                    Event(_ROLL),
+                    *(ScenarioEvent(_UP, 5) for _ in range(4)),
+                    ScenarioEvent(_ROLL),
                     *_NODE_OUTAGE,
-                    *(Event(_DOWN, 10) for _ in range(6)),
+                    *(ScenarioEvent(_DOWN, 10) for _ in range(6)),
                     *_OUTAGE,
-                    *(Event(_DOWN, 4) for _ in range(4)),
-                    *(Event(_UP, 3) for _ in range(6)),
+                    *(ScenarioEvent(_DOWN, 4) for _ in range(4)),
+                    *(ScenarioEvent(_UP, 3) for _ in range(6)),
                     *_NODE_OUTAGE,
-                    Event(_ROLL),
+                    ScenarioEvent(_ROLL),
                 ),
             ),
         )
@@ -151,7 +155,7 @@ SCENARIOS: Final = MappingProxyType(
 )
 
 
-def play(scenario: Scenario, seed: int) -> tuple[Step, ...]:
+def play(scenario: Scenario, seed: int) -> tuple[ScenarioStep, ...]:
     """Return the steps of a scenario; the first one starts it. No nodes mean no pods."""
     course = _Course(scenario, random.Random(seed))  # noqa: S311 - seeded, nothing secret
     for event in scenario.events:
@@ -163,7 +167,7 @@ class _Course:
     """The cluster as it is now, and the steps that led here."""
 
     def __init__(self, scenario: Scenario, dice: random.Random) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ScenarioStep] = []
         self._dice = dice
         self._nodes = {
             name: _make_node(name, zone)
@@ -175,7 +179,7 @@ class _Course:
         self._made = 0
         self._note(EventKind.START, added=self._schedule(scenario.endpoints))
 
-    def carry_out(self, event: Event) -> None:
+    def carry_out(self, event: ScenarioEvent) -> None:
         match event.kind:
             case EventKind.SCALE_UP:
                 self._note(event.kind, added=self._schedule(event.count))
@@ -205,7 +209,7 @@ class _Course:
         for key in removed:
             self._pods.pop(key)
         nodes = tuple(one for _, one in sorted(self._nodes.items()))
-        self.steps.append(Step(kind, nodes, added, removed))
+        self.steps.append(ScenarioStep(kind, nodes, added, removed))
 
     def _schedule(self, count: int) -> tuple[Pod, ...]:
         """Start pods, each on the emptier of two nodes drawn by lot."""

@@ -18,10 +18,10 @@ COLUMNS: Final = 7
 """Score, in-zone, deviation and slice score, largest and mean deviation in %, spread."""
 
 TOTAL: Final = 0
-IN_ZONE: Final = 1
+IN_ZONE_COLUMN: Final = 1
 DEVIATION: Final = 2
 _SLICES: Final = 3
-MAX_DEVIATION: Final = 4
+MAX_DEVIATION_COLUMN: Final = 4
 _MEAN_DEVIATION: Final = 5
 _SPREAD: Final = 6
 
@@ -29,7 +29,7 @@ SCRATCH: Final = 16
 """Allocators get this many numbers for each zone, and as many once more."""
 
 
-def allocate(*arguments: object) -> int:
+def allocate_row(*arguments: object) -> int:
     """Stand for the allocator until one is bound to this name."""
     raise NotImplementedError(arguments)
 
@@ -86,7 +86,7 @@ def run_groups(  # noqa: PLR0917 - all loops share their parameters, and compile
     undivided = 0
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
-        groups = allocate(zones, shares, counts, threshold, start, cells, parts, ints, floats)
+        groups = allocate_row(zones, shares, counts, threshold, start, cells, parts, ints, floats)
         if groups == 0:
             undivided += 1
         valid[row] = evaluate_groups(zones, shares, counts, groups, cells, parts, out)
@@ -118,7 +118,7 @@ def run_matrix(  # noqa: PLR0917 - all loops share their parameters, and compile
     undivided = 0
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
-        code = allocate(zones, shares, counts, threshold, start, cells, ints, floats)
+        code = allocate_row(zones, shares, counts, threshold, start, cells, ints, floats)
         if code > 0:
             valid[row] = evaluate_matrix(zones, shares, counts, cells, hints, out)
         else:
@@ -152,7 +152,7 @@ def run_flows(  # noqa: PLR0917 - all loops share their parameters, and compiled
     undivided = 0
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
-        if allocate(zones, shares, counts, parts) == 0:
+        if allocate_row(zones, shares, counts, parts) == 0:
             undivided += 1
         valid[row] = evaluate_weighted(zones, shares, counts, parts, out)
         write_row(row, valid[row], out, weights, figures, spreads)
@@ -194,10 +194,10 @@ def write_row(  # noqa: PLR0917 - compiled code takes positions only
         figures[first + TOTAL] = score(
             out[0], out[1], out[2], out[5], out[6], weights[0], weights[1], weights[2], weights[3]
         )
-        figures[first + IN_ZONE] = 100.0 * out[0]
+        figures[first + IN_ZONE_COLUMN] = 100.0 * out[0]
         figures[first + DEVIATION] = 0.5 * (100.0 - 100.0 * out[1]) + 0.5 * (100.0 - 100.0 * out[2])
         figures[first + _SLICES] = 100.0 * out[6] / out[5] if out[5] > 0.0 else 0.0
-        figures[first + MAX_DEVIATION] = 100.0 * out[1]
+        figures[first + MAX_DEVIATION_COLUMN] = 100.0 * out[1]
         figures[first + _MEAN_DEVIATION] = 100.0 * out[2]
         figures[first + _SPREAD] = out[3]
         spreads[row] = out[4]

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.simulate.row_loops import COLUMNS, IN_ZONE, MAX_DEVIATION, TOTAL
+from keepclose.simulate.row_loops import COLUMNS, IN_ZONE_COLUMN, MAX_DEVIATION_COLUMN, TOTAL
 
 TALLIED: Final = COLUMNS + 1
 """The seven figures of a row and its true spread."""
@@ -55,8 +55,8 @@ def tally_rows(  # noqa: PLR0917 - compiled code takes positions only
     for row in range(rows):
         if valid[row] != 0:
             count += 1
-            in_zone = figures[row * COLUMNS + IN_ZONE]
-            deviation = figures[row * COLUMNS + MAX_DEVIATION] / DEVIATION_BIN
+            in_zone = figures[row * COLUMNS + IN_ZONE_COLUMN]
+            deviation = figures[row * COLUMNS + MAX_DEVIATION_COLUMN] / DEVIATION_BIN
             histograms[find_bin(figures[row * COLUMNS + TOTAL], BINS)] += 1
             histograms[BINS + find_bin(in_zone, BINS)] += 1
             histograms[2 * BINS + find_bin(deviation, BINS)] += 1
@@ -123,7 +123,7 @@ class Weights(msgspec.Struct, frozen=True):
     slices: float = 0.15
 
 
-class Column(msgspec.Struct, frozen=True):
+class FigureColumn(msgspec.Struct, frozen=True):
     """One figure over all valid rows."""
 
     mean: float
@@ -131,18 +131,18 @@ class Column(msgspec.Struct, frozen=True):
     lowest: float
 
 
-class Figures(msgspec.Struct, frozen=True):
+class SummaryFigures(msgspec.Struct, frozen=True):
     """All figures: scores up to 100, deviations in percent, spreads as fractions."""
 
-    total: Column
-    in_zone: Column
-    deviation: Column
-    slices: Column
-    max_deviation: Column
-    mean_deviation: Column
-    spread: Column
+    total: FigureColumn
+    in_zone: FigureColumn
+    deviation: FigureColumn
+    slices: FigureColumn
+    max_deviation: FigureColumn
+    mean_deviation: FigureColumn
+    spread: FigureColumn
     """Around the mean of the absolute deviations, as the reference simulator computes it."""
-    true_spread: Column
+    true_spread: FigureColumn
     """Around the mean of the signed deviations: a standard deviation."""
 
 
@@ -173,7 +173,7 @@ class Summary(msgspec.Struct, frozen=True):
     invalid: int
     undivided: int
     """Rows for which the algorithm left all endpoints to all clients."""
-    figures: Figures | None
+    figures: SummaryFigures | None
     worst_deviation: Worst | None
     worst_total: Worst | None
     histograms: Histograms
@@ -192,7 +192,7 @@ class PartTally(msgspec.Struct, frozen=True):
     worst_total: Worst | None
 
 
-class Tally:
+class BlockTally:
     """Adds up the tallies of parts; parts must come in the order of their rows."""
 
     def __init__(self, algorithm: str) -> None:
@@ -230,14 +230,14 @@ class Tally:
         figures = None
         if self.valid > 0:
             columns = [
-                Column(
+                FigureColumn(
                     mean=self._sums[column] / (UNITS * self.valid),
                     highest=self._extremes[2 * column],
                     lowest=self._extremes[2 * column + 1],
                 )
                 for column in range(TALLIED)
             ]
-            figures = Figures(*columns)
+            figures = SummaryFigures(*columns)
         return Summary(
             algorithm=self.algorithm,
             rows=self.rows,

@@ -21,7 +21,7 @@ from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Container, Node, Pod
 
-PortKey: TypeAlias = tuple[tuple[str, str, int, str], ...]
+PortSetKey: TypeAlias = tuple[tuple[str, str, int, str], ...]
 """Ports as (name, protocol, number, application protocol), sorted; slices share one key."""
 
 EndpointId: TypeAlias = tuple[tuple[str, ...], str, str, str]
@@ -47,7 +47,7 @@ class Desired(msgspec.Struct, frozen=True):
     """
 
     ports: tuple[EndpointPort, ...]
-    port_key: PortKey
+    port_key: PortSetKey
     endpoint: Endpoint | None = None
     endpoint_id: EndpointId | None = None
     error: str = ""
@@ -67,7 +67,9 @@ class EndpointBuilder:
         self._publish = service.spec.publish_not_ready_addresses
         self._family = family
         self._ports = service.spec.ports
-        self._resolved: dict[tuple[int | None, ...], tuple[tuple[EndpointPort, ...], PortKey]] = {}
+        self._resolved: dict[
+            tuple[int | None, ...], tuple[tuple[EndpointPort, ...], PortSetKey]
+        ] = {}
         named = any(port.target_port and isinstance(port.target_port, str) for port in self._ports)
         self._fixed = None if named else self._ports_numbered(self._numbers_of((), ()))
 
@@ -86,7 +88,7 @@ class EndpointBuilder:
             return Desired(ports, key)
         return Desired(ports, key, endpoint, endpoint_id(endpoint))
 
-    def ports(self, pod: Pod) -> tuple[tuple[EndpointPort, ...], PortKey]:
+    def ports(self, pod: Pod) -> tuple[tuple[EndpointPort, ...], PortSetKey]:
         """Return the ports at which the pod answers, in the order of the Service, and their key."""
         if self._fixed is not None:
             return self._fixed
@@ -138,7 +140,7 @@ class EndpointBuilder:
 
     def _ports_numbered(
         self, numbers: tuple[int | None, ...]
-    ) -> tuple[tuple[EndpointPort, ...], PortKey]:
+    ) -> tuple[tuple[EndpointPort, ...], PortSetKey]:
         known = self._resolved.get(numbers)
         if known is None:
             ports = tuple(
@@ -171,7 +173,7 @@ def endpoint_ports(service: Service, pod: Pod) -> tuple[EndpointPort, ...]:
     return EndpointBuilder(service, "").ports(pod)[0]
 
 
-def port_key(ports: tuple[EndpointPort, ...]) -> PortKey:
+def port_key(ports: tuple[EndpointPort, ...]) -> PortSetKey:
     """Return the key that is equal for equal sets of ports, whatever their order; () for none.
 
     NB: absent fields count as what the API makes of them: the name "" and the protocol TCP. A port

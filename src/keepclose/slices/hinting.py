@@ -18,8 +18,8 @@ from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Pod
-from keepclose.routing.auto import allocate
-from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
+from keepclose.routing.auto import allocate_proportionally
+from keepclose.routing.heuristic_answers import HeuristicAnswer, HeuristicFailure, ZoneDemand
 from keepclose.routing.heuristics import apply_heuristic, assign
 from keepclose.routing.hint_facts import FactsOf
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
@@ -224,7 +224,7 @@ class Hinting(msgspec.Struct, frozen=True):
     events: tuple[TopologyEvent, ...] = ()
     reasons: tuple[Reason, ...] = ()
     totals: dict[str, int] | None = None
-    failure: Failure | None = None
+    failure: HeuristicFailure | None = None
     question: ZoneDemand | None = None
 
 
@@ -238,7 +238,7 @@ def hint_slices(
     node_hints: bool,
     populated: bool,
     facts: FactsOf,
-    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
+    answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
 ) -> Hinting:
     """Return the slices with the hints that the mechanism wants.
 
@@ -254,7 +254,7 @@ def hint_slices(
         case StrategyName.NODE_LEVEL:
             return _own(slices, zones=False, nodes=True, facts=facts)
         case StrategyName.AUTO:
-            result = allocate(
+            result = allocate_proportionally(
                 slices,
                 ratios=cluster.ratios.ratios,
                 address_type=address_type,

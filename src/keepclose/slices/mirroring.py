@@ -34,7 +34,7 @@ from keepclose.model.well_known import (
     SKIP_MIRROR_LABEL,
     TRIGGER_TIME_ANNOTATION,
 )
-from keepclose.slices.endpoints import EndpointId, PortKey, endpoint_id, port_key, same_beyond_id
+from keepclose.slices.endpoints import EndpointId, PortSetKey, endpoint_id, port_key, same_beyond_id
 from keepclose.slices.packing import SlicePlan, take_over
 from keepclose.slices.slice_metadata import name_prefix
 
@@ -42,7 +42,7 @@ _NOT_COPIED = (TRIGGER_TIME_ANNOTATION, LAST_APPLIED_ANNOTATION)
 _READY = EndpointConditions(ready=True)
 _NOT_READY = EndpointConditions(ready=False)
 MAX_PER_SUBSET = 1000
-_Key: TypeAlias = tuple[str, PortKey]
+_Key: TypeAlias = tuple[str, PortSetKey]
 
 
 def repack(subsets: Iterable[EndpointSubset]) -> tuple[EndpointSubset, ...]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.routing.subsets import group_of_labels
-from keepclose.slices.endpoints import EndpointId, PortKey, endpoint_id, port_key
+from keepclose.slices.endpoints import EndpointId, PortSetKey, endpoint_id, port_key
 
 
 class Group:
@@ -20,7 +20,7 @@ class Group:
 
     __slots__ = ("pods", "port_key", "wanted", "zone")
 
-    def __init__(self, key: PortKey, zone: str) -> None:
+    def __init__(self, key: PortSetKey, zone: str) -> None:
         self.port_key = key
         self.zone = zone
         self.wanted = 0
@@ -39,9 +39,9 @@ class GroupTable:
     __slots__ = ("_groups",)
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[PortKey, str], Group] = {}
+        self._groups: dict[tuple[PortSetKey, str], Group] = {}
 
-    def get(self, key: PortKey, zone: str) -> Group:
+    def get(self, key: PortSetKey, zone: str) -> Group:
         """Return the group of these ports and this zone."""
         group = self._groups.get((key, zone))
         if group is None:
@@ -49,7 +49,7 @@ class GroupTable:
         return group
 
 
-class Verdict(NamedTuple):
+class SliceVerdict(NamedTuple):
     """What of a slice stays, in its order, and whether that differs from what it holds."""
 
     kept: tuple[Endpoint, ...]
@@ -87,7 +87,7 @@ class Held:
         self.kept: dict[EndpointId, Endpoint] = {}
         self.differing: set[EndpointId] = set()
         self.doubts: set[EndpointId] = set()
-        self.verdict: Verdict | None = None
+        self.verdict: SliceVerdict | None = None
         self.labels: tuple[dict[str, str], bool] | None = None
 
     def become(self, piece: EndpointSlice) -> list[EndpointId] | None:

@@ -47,7 +47,7 @@ class SlicePlan(msgspec.Struct, frozen=True):
         return not (self.create or self.update or self.delete)
 
 
-class Share(NamedTuple):
+class SliceShare(NamedTuple):
     """So many of the endpoints that are left go to this slice; "" stands for a new one."""
 
     slice_name: str
@@ -56,25 +56,25 @@ class Share(NamedTuple):
 
 def pack(
     count: int, *, updating: Mapping[str, int], unchanged: Mapping[str, int], max_endpoints: int
-) -> tuple[Share, ...]:
+) -> tuple[SliceShare, ...]:
     """Return where `count` endpoints without a slice go; the shares add up to `count`.
 
     `updating` and `unchanged` give the sizes of the slices, by name. A limit below one counts as
     one.
     """
     limit = max(max_endpoints, 1)
-    shares: list[Share] = []
+    shares: list[SliceShare] = []
     for name, size in sorted(updating.items(), key=lambda item: (-item[1], item[0])):
         room = min(limit - size, count)
         if room > 0:
-            shares.append(Share(name, room))
+            shares.append(SliceShare(name, room))
             count -= room
     while count > 0:
         if count < limit and (best := _best_fit(count, unchanged, limit)) is not None:
-            shares.append(Share(best, count))
+            shares.append(SliceShare(best, count))
             break
         portion = min(count, limit)
-        shares.append(Share("", portion))
+        shares.append(SliceShare("", portion))
         count -= portion
     return tuple(shares)
 
@@ -103,7 +103,7 @@ def add_placeholder(
     return replace(plan, create=(empty,))
 
 
-def finish(plan: SlicePlan, service: Service, *, trigger_time: str = "") -> SlicePlan:
+def finish_plan(plan: SlicePlan, service: Service, *, trigger_time: str = "") -> SlicePlan:
     """Return the plan as it is to be written.
 
     `trigger_time` is RFC 3339, "" when there is none. A Service that is being deleted gets no new

@@ -25,7 +25,7 @@ from keepclose.routing.hints import SliceSet
 from keepclose.routing.subsets import group_labels
 from keepclose.slices.desired import Demand, Wanted
 from keepclose.slices.endpoints import Desired, EndpointId, endpoint_id, same_beyond_id
-from keepclose.slices.observed import Group, GroupTable, Held, Holdings, Verdict
+from keepclose.slices.observed import Group, GroupTable, Held, Holdings, SliceVerdict
 from keepclose.slices.packing import SlicePlan, pack
 from keepclose.slices.slice_metadata import is_owned_by, new_slice, slice_labels
 
@@ -223,7 +223,7 @@ class Placement:
             for name in self._holdings.seats(identity):
                 self._slices[name].doubts.add(identity)
 
-    def _judge(self, name: str, held: Held) -> Verdict:
+    def _judge(self, name: str, held: Held) -> SliceVerdict:
         if held.verdict is None or not self._amend(name, held):
             held.kept = {}
             held.differing = set()
@@ -233,7 +233,7 @@ class Placement:
                     held.kept[identity] = endpoint
         held.doubts.clear()
         removed = len(held.piece.endpoints) - len(held.kept)
-        return Verdict(tuple(held.kept.values()), removed, bool(held.differing) or removed > 0)
+        return SliceVerdict(tuple(held.kept.values()), removed, bool(held.differing) or removed > 0)
 
     def _amend(self, name: str, held: Held) -> bool:
         """Judge the endpoints in doubt; return False when that changes who stays at all."""

@@ -19,7 +19,7 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.conditions import service_conditions
-from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
+from keepclose.routing.heuristic_answers import HeuristicAnswer, HeuristicFailure, ZoneDemand
 from keepclose.routing.hint_facts import SliceFacts, slice_facts
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.node_level import NodeLevelDecision
@@ -28,7 +28,7 @@ from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 from keepclose.routing.subsets import Level, group_name, read_limits
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.hinting import Division, Hinting, Hosts, decide_overlay, hint_slices, lay_over
-from keepclose.slices.packing import SlicePlan, add_placeholder, finish
+from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement, locate_by_zone
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.slices.slice_metadata import address_types, slices_of_other_types
@@ -52,7 +52,7 @@ class ServicePlan(msgspec.Struct, frozen=True):
     totals: dict[str, dict[str, int]] = {}
     """What the mode Auto allocated to each zone, by address type."""
     errors: tuple[str, ...] = ()
-    failure: Failure | None = None
+    failure: HeuristicFailure | None = None
     """How the custom heuristic failed that governs the Service."""
     questions: tuple[ZoneDemand, ...] = ()
     """What a custom heuristic has to be asked elsewhere before this plan may be carried out."""
@@ -96,7 +96,7 @@ class _Family:
             self._facts = {id(one): known[id(one)] for one in slices if id(one) in known}
 
 
-class ServiceState:
+class ServicePlanner:
     """One Service with its pods and slices, and the plan that follows from them."""
 
     def __init__(self, service: Service, *, cluster: Cluster, settings: Settings) -> None:
@@ -180,7 +180,7 @@ class ServiceState:
         *,
         trigger_time: str = "",
         populated: bool | None = None,
-        answers: Sequence[tuple[ZoneDemand, Answer]] = (),
+        answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
     ) -> ServicePlan:
         """Return the writes that are due now.
 
@@ -203,7 +203,7 @@ class ServiceState:
         totals: dict[str, dict[str, int]] = {}
         errors: dict[str, None] = {}
         hinted = SliceSet()
-        failures: list[Failure] = []
+        failures: list[HeuristicFailure] = []
         questions: list[ZoneDemand] = []
         for family in self._families:
             reasons.update(dict.fromkeys(self._divide(family, strategy)))
@@ -227,7 +227,7 @@ class ServiceState:
                 failures.append(hinting.failure)
             if hinting.question is not None:
                 questions.append(hinting.question)
-            plans[family.address_type] = finish(
+            plans[family.address_type] = finish_plan(
                 replace(
                     plan,
                     create=hinting.slices.create,
@@ -310,7 +310,7 @@ class ServiceState:
         strategy: Strategy,
         overlay: NodeLevelDecision | None,
         populated: bool | None,
-        answers: Sequence[tuple[ZoneDemand, Answer]],
+        answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]],
     ) -> Hinting:
         if populated is None:
             # Nobody else asks.
@@ -357,10 +357,10 @@ def plan_service(
     cluster: Cluster,
     settings: Settings,
     trigger_time: str = "",
-    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
+    answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
 ) -> ServicePlan:
     """Return the plan for a Service from nothing but its selected pods and its present slices."""
-    state = ServiceState(service, cluster=cluster, settings=settings)
+    state = ServicePlanner(service, cluster=cluster, settings=settings)
     for one in sorted(slices, key=lambda one: one.metadata.name):
         state.observe(one)
     for pod in pods:

@@ -86,7 +86,7 @@ class Listener:
         self._on_exhausted(error)
 
 
-async def open_sockets(host: str, port: int) -> list[socket.socket]:
+async def open_listening_sockets(host: str, port: int) -> list[socket.socket]:
     """Return sockets that listen at all addresses of a host; raises OSError."""
     flags = socket.AI_PASSIVE
     try:

@@ -33,7 +33,7 @@ class NetworkError(Exception):
     """The kernel or one of its tools refused something; says what in one line."""
 
 
-class Namespace:
+class NetworkNamespace:
     """A network namespace, there as long as this object or a socket inside holds it."""
 
     def __init__(self, name: str, fd: int) -> None:
@@ -113,7 +113,7 @@ class Namespace:
             self.fd = -1
 
 
-def make_namespace(name: str, values: Mapping[str, int | str] | None = None) -> Namespace:
+def make_namespace(name: str, values: Mapping[str, int | str] | None = None) -> NetworkNamespace:
     """Make a namespace with its loopback up and perhaps settings; raises NetworkError."""
 
     def make() -> int:
@@ -124,7 +124,7 @@ def make_namespace(name: str, values: Mapping[str, int | str] | None = None) -> 
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     try:
-        return Namespace(name, _do_in_thread(make))
+        return NetworkNamespace(name, _do_in_thread(make))
     except OSError as error:
         raise NetworkError(f"the kernel makes no network namespace: {error.strerror}") from None
 

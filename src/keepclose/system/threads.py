@@ -63,10 +63,10 @@ async def finish_in_thread(work: Callable[[], _T]) -> _T:
     Raises what the call raises, unless the waiting task was cancelled.
     """
     # NB: a future, because the end of the event loop cancels tasks.
-    return await finish(asyncio.get_running_loop().run_in_executor(None, work))
+    return await finish_task(asyncio.get_running_loop().run_in_executor(None, work))
 
 
-async def finish(work: Awaitable[_T]) -> _T:
+async def finish_task(work: Awaitable[_T]) -> _T:
     """Await work to its end, and raise a cancellation only then."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -46,7 +46,7 @@ from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Pod
-from keepclose.reconcile.settings import COMPONENT, ControllerSettings
+from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
 from keepclose.slices.settings import Cluster
 from keepclose.testing.api_server import PATIENCE, Served
 from keepclose.testing.crowds import do_all
@@ -176,7 +176,7 @@ class World:
     async def events(self) -> list[tuple[str, str, str, int]]:
         """Return type, reason, message and count of our events in the namespace, oldest first."""
         page = await self.client.list_all(EVENTS, namespace=self.namespace)
-        found = [one for one in page.items if one.source.component == COMPONENT]
+        found = [one for one in page.items if one.source.component == CONTROLLER_COMPONENT]
         found.sort(key=lambda one: one.metadata.name)
         return [(one.type, one.reason, one.message, one.count) for one in found]
 
@@ -224,7 +224,7 @@ class World:
                 client,
                 settings or QUICK,
                 clock=CLOCK,
-                recorder=EventRecorder(client, component=COMPONENT, clock=CLOCK),
+                recorder=EventRecorder(client, component=CONTROLLER_COMPONENT, clock=CLOCK),
                 **parts,
             )
             task = asyncio.create_task(controller.run())

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.testing.scripted_streams import FakeResponse, status_of
 
 
@@ -22,7 +22,7 @@ class EchoTransport:
 
     def __init__(self) -> None:
         self.version = 1_000_000
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
         self.handed_over = 0.0
         """When the last request came, by the clock of `time.process_time`."""
         self._refusals: deque[tuple[int, str] | None] = deque()
@@ -31,7 +31,7 @@ class EchoTransport:
         """Refuse the next requests with these codes and reasons; None serves one."""
         self._refusals.extend(refusals)
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Answer a write."""
         self.handed_over = time.process_time()
         self.requests.append(request)

@@ -17,7 +17,7 @@ import msgspec
 from keepclose.kube import requests
 from keepclose.kube.errors import ConnectionLost
 from keepclose.kube.requests import Kind
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_cluster_state import Change, Compacted, FakeStore, FakeWatch
@@ -64,7 +64,7 @@ class FakeCluster:
         self._script = ScriptedTransport(clock)
         self._watches: list[FakeWatch] = []
         self.store = FakeStore(history=history)
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
         self.streams_lists = streams_lists
         """Whether the server can begin a watch with all objects; else it refuses to."""
         self.expires_by_event = True
@@ -105,7 +105,7 @@ class FakeCluster:
         """Delete an object as another client would."""
         self.store.delete(kind.plural, NamespacedName(namespace, name))
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Answer one request."""
         self.requests.append(request)
         if self._script.left:
@@ -126,7 +126,7 @@ class FakeCluster:
     async def close(self) -> None:
         """Do nothing; the cluster outlives its clients."""
 
-    def _serve(self, request: Request) -> tuple[int, JsonObject | FakeWatch]:
+    def _serve(self, request: ApiRequest) -> tuple[int, JsonObject | FakeWatch]:
         kind, namespace, name = _resolve(request.path)
         query = dict(request.query)
         body: JsonObject = msgspec.json.decode(request.body) if request.body else {}

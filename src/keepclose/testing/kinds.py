@@ -12,9 +12,9 @@ import msgspec
 
 from keepclose.apiserver.registry.metadata import metadata_causes
 from keepclose.apiserver.registry.registry import AllocationSettings, strategies
-from keepclose.apiserver.registry.strategy import Context, Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy, WriteContext
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
@@ -38,7 +38,7 @@ class Kinds:
         settings = AllocationSettings(cidrs or ("10.96.0.0/24",), first_port, last_port, seed=7)
         self.strategies = strategies(settings)
 
-    def of(self, obj: JsonObject) -> Strategy:
+    def of(self, obj: JsonObject) -> KindStrategy:
         """Return the strategy of an object."""
         return self.strategies[BY_KIND[obj["apiVersion"], obj["kind"]].store]
 
@@ -53,13 +53,13 @@ class Kinds:
     ) -> Outcome:
         """Write the object, over the stored one when it is an update."""
         new, strategy = deepcopy(new), self.of(new)
-        context = Context(gates or FeatureGates(), NOW, dry_run)
+        context = WriteContext(gates or FeatureGates(), NOW, dry_run)
         try:
             if old is None:
                 strategy.prepare_create(new, context)
             else:
                 strategy.prepare_update(new, deepcopy(old), context, subresource=subresource)
-        except Failure as failure:
+        except StatusError as failure:
             return Outcome(failure=f"{failure.code} {failure.message}")
         causes = metadata_causes(
             BY_KIND[new["apiVersion"], new["kind"]], new, old, gates=context.gates

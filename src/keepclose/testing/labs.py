@@ -23,14 +23,14 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import make_credentials
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.transport.aiohttp_transport import AioTransport
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Transport
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.workloads.controller import WorkloadController
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import PATIENCE, Served
 from keepclose.testing.controllers import World, opened
@@ -51,7 +51,7 @@ class StubKubelet:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.pods: Cache[WorkloadPod] = Cache()
-        self._reflector = Reflector(client, PODS, self.pods, clock=CLOCK)
+        self._reflector = Reflector(client, WORKLOAD_PODS, self.pods, clock=CLOCK)
         self._queue: WorkQueue[NamespacedName] = WorkQueue(CLOCK, first_delay_s=0.01)
         self.makes_ready: Callable[[WorkloadPod], bool] = _always
         """Which pods get ready."""
@@ -86,7 +86,7 @@ class StubKubelet:
         if pod.is_terminating:
             if self.lets_end(pod):
                 await self._client.delete(
-                    PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+                    WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
                 )
             return
         ready = self.makes_ready(pod)
@@ -97,13 +97,17 @@ class StubKubelet:
         condition = {
             "type": "Ready",
             "status": "True" if ready else "False",
-            "lastTransitionTime": format_time(CLOCK.now()),
+            "lastTransitionTime": format_event_time(CLOCK.now()),
         }
         status: dict[str, Any] = {"phase": "Running", "conditions": [condition]}
         if pod.status.phase != "Running":
             status |= {"podIP": address, "podIPs": [{"ip": address}]}
         await self._client.patch(
-            PODS, meta.name, {"status": status}, namespace=meta.namespace, subresource="status"
+            WORKLOAD_PODS,
+            meta.name,
+            {"status": status},
+            namespace=meta.namespace,
+            subresource="status",
         )
 
 

@@ -32,7 +32,7 @@ from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.conntrack.stale_flows import CleanUp, ConntrackError, Frontends
 from keepclose.proxy.counters.kernel_counters import CounterReader, Counts, ElementCount
 from keepclose.proxy.nft.element_messages import encode_key
-from keepclose.proxy.nft.writer import Family, NftWriter
+from keepclose.proxy.nft.writer import NftFamily, NftWriter
 from keepclose.proxy.settings import ProxySettings
 from keepclose.ruleset.tables import ElementKey
 from keepclose.testing.api_server import PATIENCE, Served
@@ -76,14 +76,18 @@ class FakeCounters:
             for number, count in enumerate(connections)
         }
 
-    async def read(self, family: Family, table: str) -> dict[str, int]:
+    async def read(self, family: NftFamily, table: str) -> dict[str, int]:
         """Return the numbers for IPv4, and none for IPv6."""
         del table
         self.reads += 1
         return self.numbers if family == "ip" else {}
 
     async def read_elements(
-        self, family: Family, table: str, container: str, keys: Sequence[ElementKey] | None = None
+        self,
+        family: NftFamily,
+        table: str,
+        container: str,
+        keys: Sequence[ElementKey] | None = None,
     ) -> Counts:
         """Return what a test says that elements count."""
         del table, keys

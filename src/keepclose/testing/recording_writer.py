@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from keepclose.proxy.nft.writer import ElementsOf, Failure, Family, NftError, encode_transaction
+from keepclose.proxy.nft.writer import (
+    ElementsOf,
+    NftError,
+    NftFailure,
+    NftFamily,
+    encode_transaction,
+)
 
 _EMPTY: Final = b'{"nftables": [{"metainfo": {"json_schema_version": 1}}]}'
 
@@ -22,19 +28,19 @@ class RecordingWriter:
         self.checked: list[str] = []
         self.closed = False
         self._failures: deque[NftError | None] = deque()
-        self._tables: dict[tuple[Family, str], bytes] = {}
-        self._elements: dict[tuple[ElementsOf, Family, str, str], bytes] = {}
+        self._tables: dict[tuple[NftFamily, str], bytes] = {}
+        self._elements: dict[tuple[ElementsOf, NftFamily, str, str], bytes] = {}
 
     def fail_next(self, *failures: NftError | None) -> None:
         """Fail the next transactions with these; None lets one through."""
         self._failures.extend(failures)
 
-    def hold(self, family: Family, table: str, listing: bytes = _EMPTY) -> None:
+    def hold(self, family: NftFamily, table: str, listing: bytes = _EMPTY) -> None:
         """List this for a table from now on."""
         self._tables[family, table] = listing
 
     def hold_elements(
-        self, kind: ElementsOf, family: Family, table: str, *, name: str, listing: bytes
+        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str, listing: bytes
     ) -> None:
         """List this for a set or map from now on."""
         self._elements[kind, family, table, name] = listing
@@ -56,23 +62,23 @@ class RecordingWriter:
         if text.startswith("delete "):
             message = "Device or resource busy"
             output = f"{message}\n" * text.count("\n")
-            raise NftError(message, failure=Failure.BUSY, output=output)
+            raise NftError(message, failure=NftFailure.BUSY, output=output)
 
-    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
         """Return what is held; terse or not is the same here."""
         del terse
         listing = self._tables.get((family, table))
         if listing is None:
-            raise NftError("No such file or directory", failure=Failure.NOT_FOUND)
+            raise NftError("No such file or directory", failure=NftFailure.NOT_FOUND)
         return listing
 
     async def list_elements(
-        self, kind: ElementsOf, family: Family, table: str, *, name: str
+        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return what is held."""
         listing = self._elements.get((kind, family, table, name))
         if listing is None:
-            raise NftError("No such file or directory", failure=Failure.NOT_FOUND)
+            raise NftError("No such file or directory", failure=NftFailure.NOT_FOUND)
         return listing
 
     async def close(self) -> None:

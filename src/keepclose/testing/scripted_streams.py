@@ -25,7 +25,7 @@ from multidict import CIMultiDict
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConnectionLost, ConnectionRefused, TimedOut, TransportError
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 
 HOST: Final = "scripted"
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
@@ -108,7 +108,7 @@ class ScriptedTransport:
     def __init__(self, clock: MovableClock, *answers: Answer) -> None:
         self._clock = clock
         self._answers = deque(answers)
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
         self.responses: list[FakeResponse] = []
         self.is_closed = False
 
@@ -125,7 +125,7 @@ class ScriptedTransport:
         """Return what each request asked for, in order."""
         return [dict(request.query) for request in self.requests]
 
-    async def send(self, request: Request) -> FakeResponse:
+    async def send(self, request: ApiRequest) -> FakeResponse:
         """Return the next answer of the script."""
         self.requests.append(request)
         answer = self._answers.popleft() if self._answers else Answer(parts=(STALL,))

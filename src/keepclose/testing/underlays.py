@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.underlay import Underlay
-from keepclose.system.namespaces import Namespace
+from keepclose.system.namespaces import NetworkNamespace
 
 
 @contextlib.contextmanager
@@ -31,7 +31,9 @@ def underlay_or_skip(*nodes: str) -> Iterator[Underlay]:
         yield underlay
 
 
-def call(source: Namespace, target: Namespace, address: str, *, seconds: float = 20.0) -> str:
+def call(
+    source: NetworkNamespace, target: NetworkNamespace, address: str, *, seconds: float = 20.0
+) -> str:
     """Return under which address the caller is seen at an address of the target, "" if it is not.
 
     The kernel answers for whoever listens, so that nobody need serve.

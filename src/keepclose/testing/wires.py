@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.kube.errors import ConnectionLost
-from keepclose.kube.transport.transport import Request, Response, Transport
+from keepclose.kube.transport.transport import ApiRequest, Response, Transport
 
 
 class Wire:
@@ -21,7 +21,7 @@ class Wire:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self.writes: list[Request] = []
+        self.writes: list[ApiRequest] = []
         """The writes of slices and Services, those that failed too."""
         self.failing = 0.0
         """The part of the writes that fail, one half before they are served, one half after."""
@@ -37,7 +37,7 @@ class Wire:
         self.writes.clear()
         return taken
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: ApiRequest) -> Response:
         """Pass a request on, or do not."""
         if request.method == "GET" or "/events" in request.path or "/leases" in request.path:
             return await self._transport.send(request)
@@ -60,14 +60,14 @@ class Wire:
         await self._transport.close()
 
 
-def name_write(request: Request) -> str:
+def name_write(request: ApiRequest) -> str:
     """Return the method and what it was for, as in "PATCH services/status"."""
     parts = request.path.split("/namespaces/", 1)[-1].split("/")[1:]
     kind, subresource = parts[0], parts[2:3]
     return " ".join((request.method, "/".join((kind, *subresource))))
 
 
-def written(request: Request) -> dict[str, object]:
+def written(request: ApiRequest) -> dict[str, object]:
     """Return the object that a write sent; empty for a delete."""
     if request.method == "DELETE" or request.body is None:
         return {}

@@ -19,8 +19,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
-from keepclose.routing.heuristic_answers import Answer as HeuristicAnswer
-from keepclose.routing.heuristic_answers import ZoneDemand
+from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hint_facts import SliceFacts
 from keepclose.routing.node_level import EndpointOwner
 from keepclose.slices.changes import is_managed_by
@@ -69,7 +68,7 @@ class View(Protocol):
         ...
 
 
-class Verdict(StrEnum):
+class AdmissionVerdict(StrEnum):
     """What became of a slice; the words are those of a metric."""
 
     HINTED = "hinted"
@@ -86,10 +85,10 @@ class Verdict(StrEnum):
     """A custom heuristic has not answered yet."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AdmissionAnswer(msgspec.Struct, frozen=True):
     """The steps that change the slice; none leave it as it is."""
 
-    verdict: Verdict
+    verdict: AdmissionVerdict
     patch: tuple[_Operation, ...] = ()
     heuristic: str = ""
     """The custom heuristic that has to answer the questions first."""
@@ -128,7 +127,7 @@ _OWNED: Final = msgspec.json.Decoder(_OwnedObject)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def read_request(body: bytes) -> _Request | None:
+def read_review(body: bytes) -> _Request | None:
     """Return the request of an AdmissionReview, None when the bytes are none."""
     try:
         return _REVIEWS.decode(body).request
@@ -148,30 +147,30 @@ def write_response(uid: str, patch: Iterable[_Operation] = ()) -> bytes:
     return _ENCODER.encode(review)
 
 
-def answer(
+def answer_admission(
     request: _Request, view: View, answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = ()
-) -> Answer:
+) -> AdmissionAnswer:
     """Return what to do about a slice that is about to be created or updated; total.
 
     `answers` are those of a custom heuristic to the questions of an earlier answer.
     """
     if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
-        return Answer(Verdict.FOREIGN)
+        return AdmissionAnswer(AdmissionVerdict.FOREIGN)
     if request.options is not None and request.options.field_manager == HINTS_MANAGER:
-        return Answer(Verdict.OURS)
+        return AdmissionAnswer(AdmissionVerdict.OURS)
     incoming = _read_slice(request.new)
     old = _read_slice(request.old) if request.operation == "UPDATE" else None
     if incoming is None or (request.operation == "UPDATE" and old is None):
-        return Answer(Verdict.UNREADABLE)
+        return AdmissionAnswer(AdmissionVerdict.UNREADABLE)
     key = incoming.service_key
     if not key.name or not is_managed_by(incoming, view.settings.managed_by):
-        return Answer(Verdict.FOREIGN)
+        return AdmissionAnswer(AdmissionVerdict.FOREIGN)
     service = view.service(key)
     if service is None:
-        return Answer(Verdict.UNKNOWN)
+        return AdmissionAnswer(AdmissionVerdict.UNKNOWN)
     claim = claim_service(service, view.settings)
     if not claim.is_ours:
-        return Answer(Verdict.FOREIGN)
+        return AdmissionAnswer(AdmissionVerdict.FOREIGN)
     carried = carry_hints(incoming, old)
     facts: dict[int, SliceFacts] = {}
 
@@ -196,13 +195,17 @@ def answer(
         answers=answers,
     )
     if hinted.questions:
-        return Answer(Verdict.PENDING, heuristic=claim.strategy.value, questions=hinted.questions)
+        return AdmissionAnswer(
+            AdmissionVerdict.PENDING, heuristic=claim.strategy.value, questions=hinted.questions
+        )
     wanted = next((one for one in hinted.changed if one.metadata.name == name), carried)
     patch = hint_steps(incoming, wanted)
     if old is not None and _says_nothing(incoming, wanted, old):
         patch += _trigger_steps(incoming, old)
         patch += _ownership_steps(request)
-    return Answer(Verdict.HINTED if patch else Verdict.RIGHT, tuple(patch))
+    return AdmissionAnswer(
+        AdmissionVerdict.HINTED if patch else AdmissionVerdict.RIGHT, tuple(patch)
+    )
 
 
 def hint_steps(present: EndpointSlice, wanted: EndpointSlice) -> list[_Operation]:

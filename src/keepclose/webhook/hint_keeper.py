@@ -23,13 +23,13 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.reconcile.conditions import ConditionWriter
-from keepclose.reconcile.contention import Brake
+from keepclose.reconcile.contention import ReapplyBackoff
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import service_reference
 from keepclose.reconcile.node_changes import node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
-from keepclose.routing.heuristic_answers import Answer, ZoneDemand
+from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName
@@ -64,7 +64,7 @@ class HintKeeper:
         self._clock = clock
         self._recorder = recorder
         self._metrics = metrics
-        self._brake = Brake(clock)
+        self._brake = ReapplyBackoff(clock)
         self._conditions = ConditionWriter(
             client, view.caches.services, clock=clock, prefix=settings.plan.condition_prefix
         )
@@ -78,7 +78,7 @@ class HintKeeper:
         self._clientele = Clientele()
         self._told: dict[NamespacedName, str] = {}
         self._warned: dict[NamespacedName, str] = {}
-        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, Answer]]] = {}
+        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, HeuristicAnswer]]] = {}
         """What a deferred heuristic answered in the last sync of a Service."""
         self._queue: WorkQueue[NamespacedName] | None = None
         view.caches.slices.subscribe(self.guard.hear_slice)

@@ -36,8 +36,8 @@ from keepclose.webhook.serving_certificates import ServingPair, keep_pair, read_
 from keepclose.webhook.settings import PATH, WebhookSettings
 
 _T = TypeVar("_T")
-COMPONENT: Final = "keepclose-webhook"
-LEASE_NAME: Final = "keepclose-webhook"
+WEBHOOK_COMPONENT: Final = "keepclose-webhook"
+WEBHOOK_LEASE_NAME: Final = "keepclose-webhook"
 CONDITION_PREFIX: Final = "keepclose.dev/"
 _ONCE: Final = Retries(max_elapsed=0.0)
 _RETRY_S: Final = 2.0
@@ -65,7 +65,7 @@ class WebhookProcess:
         self._clock = clock
         self._leader_elect = leader_elect
         self._recorder = EventRecorder(
-            client, component=COMPONENT, clock=clock, host=socket.gethostname()
+            client, component=WEBHOOK_COMPONENT, clock=clock, host=socket.gethostname()
         )
         self.listening = asyncio.Event()
         self.synced = asyncio.Event()
@@ -142,7 +142,7 @@ class WebhookProcess:
             elector = LeaderElector(
                 self._client,
                 namespace=self._settings.home,
-                name=LEASE_NAME,
+                name=WEBHOOK_LEASE_NAME,
                 identity=f"{socket.gethostname()}_{os.getpid()}_{uuid4()}",
                 clock=self._clock,
             )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointHints, EndpointSlice
 from keepclose.model.service.types import Service
-from keepclose.routing.heuristic_answers import Answer, Failure, ZoneDemand
+from keepclose.routing.heuristic_answers import HeuristicAnswer, HeuristicFailure, ZoneDemand
 from keepclose.routing.hint_facts import FactsOf, slice_facts, with_hints
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.node_level import EndpointOwner
@@ -37,7 +37,7 @@ class Rehinting(msgspec.Struct, frozen=True):
     slices: tuple[EndpointSlice, ...]
     changed: tuple[EndpointSlice, ...]
     reasons: tuple[Reason, ...]
-    failure: Failure | None = None
+    failure: HeuristicFailure | None = None
     """How the custom heuristic failed that governs the Service."""
     questions: tuple[ZoneDemand, ...] = ()
     """What a custom heuristic has to be asked elsewhere before the hints are right."""
@@ -53,7 +53,7 @@ def rehint(
     owners: OwnersOf,
     facts: FactsOf = slice_facts,
     address_type: str = "",
-    answers: Sequence[tuple[ZoneDemand, Answer]] = (),
+    answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
 ) -> Rehinting:
     """Return the slices of a Service with the hints that the mechanism wants; total.
 
@@ -77,7 +77,7 @@ def rehint(
             families.setdefault(one.address_type, []).append(one)
     hinted: list[EndpointSlice] = []
     changed: list[EndpointSlice] = []
-    failures: list[Failure] = []
+    failures: list[HeuristicFailure] = []
     questions: list[ZoneDemand] = []
     for name, family in families.items():
         hinting = hint_slices(

@@ -29,7 +29,7 @@ from keepclose.model.well_known import (
 )
 from keepclose.model.workload import Node
 from keepclose.reconcile.caches import Caches
-from keepclose.reconcile.node_changes import NodeView, node_change
+from keepclose.reconcile.node_changes import NodeFacts, node_change
 from keepclose.routing.hint_facts import SliceFacts, slice_facts
 from keepclose.routing.node_level import EndpointOwner, controller_of
 from keepclose.routing.strategy import (
@@ -120,7 +120,7 @@ class HintView:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.caches = Caches()
-        self._nodes = NodeView(self.caches.nodes)
+        self._nodes = NodeFacts(self.caches.nodes)
         self._facts: dict[NamespacedName, tuple[EndpointSlice, SliceFacts]] = {}
         self.caches.nodes.subscribe(self._hear_node)
         self.caches.slices.subscribe(self._hear_slice)

@@ -17,7 +17,7 @@ from aiohttp import web
 from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.clock import Clock
 from keepclose.runtime.pages import add_health_pages
-from keepclose.webhook.admission import View, answer, read_request, write_response
+from keepclose.webhook.admission import View, answer_admission, read_review, write_response
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.serving_certificates import ServingPair, load_pair
 from keepclose.webhook.settings import PATH
@@ -73,18 +73,18 @@ class Webhook:
     async def review(self, body: bytes) -> bytes | None:
         """Return the answer to an AdmissionReview; None for bytes that are none."""
         started = self._clock.monotonic()
-        request = read_request(body)
+        request = read_review(body)
         if request is None:
             return None
         if not self._is_ready():
             self._metrics.reviewed("early", self._clock.monotonic() - started)
             return write_response(request.uid)
         try:
-            found = answer(request, self._view)
+            found = answer_admission(request, self._view)
             if found.questions:
                 heuristics = self._view.settings.heuristics
                 answers = await fetch_answers(heuristics, found.heuristic, found.questions)
-                found = answer(request, self._view, answers)
+                found = answer_admission(request, self._view, answers)
             response = write_response(request.uid, found.patch)
             verdict = found.verdict.value
         except Exception:  # noqa: BLE001 - told, and the write goes through

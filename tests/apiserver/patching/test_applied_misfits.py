@@ -7,23 +7,23 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.patch.typed_values import find_misfits
-from keepclose.apiserver.schema.types import ANY, Form, ListKind, Type
+from keepclose.apiserver.schema.types import ANY_TYPE, ListKind, Type, TypeForm
 
-_TEXT = Type(Form.STRING, omits_empty=True)
+_TEXT = Type(TypeForm.STRING, omits_empty=True)
 TYPE = Type(
-    Form.OBJECT,
+    TypeForm.OBJECT,
     fields={
         "text": _TEXT,
-        "on": Type(Form.BOOLEAN),
-        "number": Type(Form.NUMBER),
-        "amount": Type(Form.QUANTITY),
-        "any": ANY,
-        "map": Type(Form.MAP, items=_TEXT),
-        "list": Type(Form.LIST, items=_TEXT),
-        "set": Type(Form.LIST, items=_TEXT, list_kind=ListKind.SET),
+        "on": Type(TypeForm.BOOLEAN),
+        "number": Type(TypeForm.NUMBER),
+        "amount": Type(TypeForm.QUANTITY),
+        "any": ANY_TYPE,
+        "map": Type(TypeForm.MAP, items=_TEXT),
+        "list": Type(TypeForm.LIST, items=_TEXT),
+        "set": Type(TypeForm.LIST, items=_TEXT, list_kind=ListKind.SET),
         "items": Type(
-            Form.LIST,
-            items=Type(Form.OBJECT, fields={"port": Type(Form.INTEGER), "name": _TEXT}),
+            TypeForm.LIST,
+            items=Type(TypeForm.OBJECT, fields={"port": Type(TypeForm.INTEGER), "name": _TEXT}),
             list_kind=ListKind.MAP,
             list_keys=("port",),
         ),

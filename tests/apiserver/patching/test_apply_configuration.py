@@ -13,50 +13,50 @@ from hypothesis import strategies as st
 from keepclose.apiserver.patch.apply import LAST_APPLIED, apply_configuration
 from keepclose.apiserver.patch.field_sets import FieldSet
 from keepclose.apiserver.patch.managed_fields import record_update
-from keepclose.apiserver.schema.types import Form, ListKind, Type, load_types
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.schema.types import ListKind, Type, TypeForm, load_types
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.gates import FeatureGates
 
 TYPES = load_types(FeatureGates())
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
-_TEXT = Type(Form.STRING, omits_empty=True)
-_LABELS = Type(Form.MAP, items=_TEXT)
+_TEXT = Type(TypeForm.STRING, omits_empty=True)
+_LABELS = Type(TypeForm.MAP, items=_TEXT)
 THING = Type(
-    Form.OBJECT,
+    TypeForm.OBJECT,
     fields={
         "apiVersion": _TEXT,
         "kind": _TEXT,
         "metadata": Type(
-            Form.OBJECT,
+            TypeForm.OBJECT,
             fields={
                 "name": _TEXT,
                 "namespace": _TEXT,
                 "labels": _LABELS,
                 "annotations": _LABELS,
-                "managedFields": Type(Form.ANY),
+                "managedFields": Type(TypeForm.ANY),
             },
         ),
         "spec": Type(
-            Form.OBJECT,
+            TypeForm.OBJECT,
             fields={
                 "text": _TEXT,
-                "count": Type(Form.INTEGER),
-                "whole": Type(Form.MAP, items=_TEXT, atomic=True),
-                "list": Type(Form.LIST, items=_TEXT),
-                "set": Type(Form.LIST, items=_TEXT, list_kind=ListKind.SET),
-                "deep": Type(Form.OBJECT, fields={"a": _TEXT, "labels": _LABELS}),
+                "count": Type(TypeForm.INTEGER),
+                "whole": Type(TypeForm.MAP, items=_TEXT, atomic=True),
+                "list": Type(TypeForm.LIST, items=_TEXT),
+                "set": Type(TypeForm.LIST, items=_TEXT, list_kind=ListKind.SET),
+                "deep": Type(TypeForm.OBJECT, fields={"a": _TEXT, "labels": _LABELS}),
                 "items": Type(
-                    Form.LIST,
+                    TypeForm.LIST,
                     items=Type(
-                        Form.OBJECT, fields={"name": _TEXT, "value": _TEXT, "labels": _LABELS}
+                        TypeForm.OBJECT, fields={"name": _TEXT, "value": _TEXT, "labels": _LABELS}
                     ),
                     list_kind=ListKind.MAP,
                     list_keys=("name",),
                 ),
             },
         ),
-        "status": Type(Form.OBJECT, fields={"text": _TEXT}),
+        "status": Type(TypeForm.OBJECT, fields={"text": _TEXT}),
     },
 )
 
@@ -225,7 +225,7 @@ def test_twins_become_one() -> None:
 def test_a_conflict_is_told() -> None:
     """A field of another manager with another value is refused, with the manager and the path."""
     live = _update(_apply(None, _wish({"text": "a"})), {"count": 1}, "kubectl-client-side-apply")
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _apply(live, _wish({"count": 2}), "two")
     failure = caught.value
     assert (failure.code, failure.reason) == (409, "Conflict")
@@ -250,7 +250,7 @@ def test_many_conflicts_are_told_by_manager() -> None:
     live = _update(live, {"count": 1})
     entry = live["metadata"]["managedFields"][1]
     live["metadata"]["managedFields"][1] = {**entry, "subresource": "status"}
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _apply(
             live,
             _wish({"text": "b", "count": 2, "items": [{"name": "x", "value": "2"}]}),
@@ -293,7 +293,7 @@ def test_the_same_value_is_shared() -> None:
 def test_a_null_over_a_value_of_another_is_a_conflict() -> None:
     """To want nothing where another wants something is a conflict too."""
     live = _apply(None, _wish({"count": 1}))
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _apply(live, _wish({"count": None}), "two")
     assert caught.value.message == 'Apply failed with 1 conflict: conflict with "one": .spec.count'
 
@@ -308,7 +308,7 @@ def test_applying_nothing_gives_all_up() -> None:
 def test_the_first_apply_meets_an_owner_of_all_before() -> None:
     """An object without owners belongs to before-first-apply, as if that had updated it."""
     live = _wish({"text": "a", "count": 1})
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _apply(live, _wish({"text": "b"}))
     assert caught.value.message == (
         'Apply failed with 1 conflict: conflict with "before-first-apply" using v1: .spec.text'
@@ -373,7 +373,7 @@ def test_a_configuration_that_does_not_fit_is_refused(
     wish: dict[str, Any], want_code: int, want: str
 ) -> None:
     """Code and text are those of a real server."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _apply(None, wish)
     assert (caught.value.code, caught.value.message) == (want_code, want)
 
@@ -403,7 +403,7 @@ def test_kubectl_takes_over_what_it_applied_from_the_client() -> None:
     assert result["metadata"]["annotations"][LAST_APPLIED] == want
     forced = _apply(live, wish, "kubectl", force=True)
     assert forced["metadata"]["annotations"][LAST_APPLIED] == want
-    with pytest.raises(Failure):
+    with pytest.raises(StatusError):
         _apply(live, _wish({"text": "b"}), "other")
 
 
@@ -420,7 +420,7 @@ def test_kubectl_takes_over_what_it_applied_from_the_client() -> None:
 def test_kubectl_takes_over_nothing_else(stated: Any) -> None:
     """An annotation that does not fit the object hands nothing over."""
     live = _client_side({"text": "a"}, stated)
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _apply(live, _wish({"text": "b"}), "kubectl")
     assert caught.value.code == 409
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.patch.json_patch import MAX_OPERATIONS, apply_json_patch
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 
 DOCUMENT: dict[str, Any] = {
     "spec": {"ports": [{"port": 80}, {"port": 443}], "type": "ClusterIP", "on": True},
@@ -153,7 +153,7 @@ def test_an_operation_changes_its_target(
 )
 def test_what_does_not_fit_is_refused(operation: dict[str, Any]) -> None:
     """The answer is 422 with the text that a real server gives for all of these."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _patch({"op": "add", "path": "/spec/first", "value": 1}, operation)
     want = "the server rejected our request due to an error in our request"
     assert (caught.value.code, caught.value.reason) == (422, "Invalid")
@@ -185,14 +185,14 @@ def test_what_does_not_fit_is_refused(operation: dict[str, Any]) -> None:
 )
 def test_a_body_that_is_no_patch_is_a_bad_request(body: bytes, want: str) -> None:
     """The answer says what was found in place of a list of operations."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         apply_json_patch(DOCUMENT, body)
     assert (caught.value.code, caught.value.message) == (400, want)
 
 
 def test_a_broken_body_is_a_bad_request() -> None:
     """What is no JSON cannot be a patch."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         apply_json_patch(DOCUMENT, b"[{]")
     assert caught.value.code == 400
     assert caught.value.message.startswith("error decoding patch: ")
@@ -200,7 +200,7 @@ def test_a_broken_body_is_a_bad_request() -> None:
 
 def test_a_document_cannot_become_a_list() -> None:
     """An object stays an object."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _patch({"op": "replace", "path": "", "value": [1]})
     assert caught.value.code == 422
 
@@ -209,7 +209,7 @@ def test_there_is_a_limit_of_operations() -> None:
     """One operation too many is refused before anything is done."""
     one = {"op": "test", "path": "/spec/type", "value": "ClusterIP"}
     assert _patch(*[one] * MAX_OPERATIONS) == DOCUMENT
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _patch(*[one] * (MAX_OPERATIONS + 1))
     assert caught.value.code == 413
     assert caught.value.message == (
@@ -222,7 +222,7 @@ def test_the_document_is_not_changed() -> None:
     """Operations work on a copy, also when a later one fails."""
     before = json.dumps(DOCUMENT)
     patched = _patch({"op": "add", "path": "/spec/ports/0/name", "value": "x"})
-    with pytest.raises(Failure):
+    with pytest.raises(StatusError):
         _patch({"op": "remove", "path": "/spec"}, {"op": "remove", "path": "/spec"})
     assert patched["spec"]["ports"][0] == {"port": 80, "name": "x"}
     assert json.dumps(DOCUMENT) == before

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.patch.json_patch import apply_merge_patch
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_patch_is_merged(
 def test_a_patch_must_be_an_object() -> None:
     """A list is no merge patch."""
     broken: Any = [1]
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         apply_merge_patch({}, broken)
     assert (caught.value.code, caught.value.message) == (400, "Invalid JSON Patch")
 

@@ -13,43 +13,43 @@ from hypothesis import strategies as st
 from keepclose.apiserver.patch.field_sets import FieldSet
 from keepclose.apiserver.patch.json_patch import apply_json_patch
 from keepclose.apiserver.patch.managed_fields import record_update
-from keepclose.apiserver.schema.types import Form, ListKind, Type, load_types
+from keepclose.apiserver.schema.types import ListKind, Type, TypeForm, load_types
 from keepclose.model.gates import FeatureGates
 
 TYPES = load_types(FeatureGates())
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
-_TEXT = Type(Form.STRING, omits_empty=True)
-_LABELS = Type(Form.MAP, items=_TEXT)
+_TEXT = Type(TypeForm.STRING, omits_empty=True)
+_LABELS = Type(TypeForm.MAP, items=_TEXT)
 THING = Type(
-    Form.OBJECT,
+    TypeForm.OBJECT,
     fields={
         "apiVersion": _TEXT,
         "kind": _TEXT,
         "metadata": Type(
-            Form.OBJECT,
+            TypeForm.OBJECT,
             fields={
                 "name": _TEXT,
                 "labels": _LABELS,
-                "finalizers": Type(Form.LIST, items=_TEXT, list_kind=ListKind.SET),
+                "finalizers": Type(TypeForm.LIST, items=_TEXT, list_kind=ListKind.SET),
             },
         ),
         "spec": Type(
-            Form.OBJECT,
+            TypeForm.OBJECT,
             fields={
                 "text": _TEXT,
-                "whole": Type(Form.MAP, items=_TEXT, atomic=True),
-                "list": Type(Form.LIST, items=_TEXT),
+                "whole": Type(TypeForm.MAP, items=_TEXT, atomic=True),
+                "list": Type(TypeForm.LIST, items=_TEXT),
                 "items": Type(
-                    Form.LIST,
-                    items=Type(Form.OBJECT, fields={"name": _TEXT, "value": _TEXT}),
+                    TypeForm.LIST,
+                    items=Type(TypeForm.OBJECT, fields={"name": _TEXT, "value": _TEXT}),
                     list_kind=ListKind.MAP,
                     list_keys=("name",),
                 ),
-                "deep": Type(Form.MAP, items=_LABELS),
+                "deep": Type(TypeForm.MAP, items=_LABELS),
             },
         ),
-        "status": Type(Form.OBJECT, fields={"text": _TEXT}),
+        "status": Type(TypeForm.OBJECT, fields={"text": _TEXT}),
     },
 )
 
@@ -368,7 +368,7 @@ def test_an_object_without_metadata_is_left_alone() -> None:
 
 def test_a_type_without_fields_has_no_owners() -> None:
     """What is not described cannot be owned field by field."""
-    recorded = _record(None, _thing({"text": "a"}), type=Type(Form.ANY))
+    recorded = _record(None, _thing({"text": "a"}), type=Type(TypeForm.ANY))
     assert "managedFields" not in recorded["metadata"]
 
 

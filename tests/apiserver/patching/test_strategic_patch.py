@@ -10,37 +10,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
-from keepclose.apiserver.schema.types import Form, Type, load_types
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.schema.types import Type, TypeForm, load_types
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.gates import FeatureGates
 
-_TEXT = Type(Form.STRING)
+_TEXT = Type(TypeForm.STRING)
 _ITEM = Type(
-    Form.OBJECT,
+    TypeForm.OBJECT,
     fields={
         "name": _TEXT,
         "value": _TEXT,
-        "args": Type(Form.LIST, items=_TEXT),
+        "args": Type(TypeForm.LIST, items=_TEXT),
         "env": Type(
-            Form.LIST,
-            items=Type(Form.OBJECT, fields={"name": _TEXT, "value": _TEXT}),
+            TypeForm.LIST,
+            items=Type(TypeForm.OBJECT, fields={"name": _TEXT, "value": _TEXT}),
             patch_strategies=("merge",),
             merge_key="name",
         ),
     },
 )
 TYPE = Type(
-    Form.OBJECT,
+    TypeForm.OBJECT,
     fields={
-        "items": Type(Form.LIST, items=_ITEM, patch_strategies=("merge",), merge_key="name"),
-        "set": Type(Form.LIST, items=_TEXT, patch_strategies=("merge",)),
-        "plain": Type(Form.LIST, items=_ITEM),
-        "keyless": Type(Form.LIST, items=_ITEM, patch_strategies=("merge",)),
-        "labels": Type(Form.MAP, items=_TEXT),
-        "whole": Type(Form.OBJECT, fields={"a": _TEXT}, patch_strategies=("replace",)),
+        "items": Type(TypeForm.LIST, items=_ITEM, patch_strategies=("merge",), merge_key="name"),
+        "set": Type(TypeForm.LIST, items=_TEXT, patch_strategies=("merge",)),
+        "plain": Type(TypeForm.LIST, items=_ITEM),
+        "keyless": Type(TypeForm.LIST, items=_ITEM, patch_strategies=("merge",)),
+        "labels": Type(TypeForm.MAP, items=_TEXT),
+        "whole": Type(TypeForm.OBJECT, fields={"a": _TEXT}, patch_strategies=("replace",)),
         "either": Type(
-            Form.OBJECT,
-            fields={"type": _TEXT, "rolling": Type(Form.MAP, items=_TEXT)},
+            TypeForm.OBJECT,
+            fields={"type": _TEXT, "rolling": Type(TypeForm.MAP, items=_TEXT)},
             patch_strategies=("retainKeys",),
         ),
         "text": _TEXT,
@@ -385,7 +385,7 @@ def test_a_patch_without_sense_is_refused(patch: dict[str, Any], want_code: int,
         "labels": {"a": "1"},
         "text": "t",
     }
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         apply_strategic_patch(document, patch, TYPE)
     assert (caught.value.code, caught.value.message) == (want_code, want)
 

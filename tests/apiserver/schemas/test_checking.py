@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepclose.apiserver.schema.checking import Problems, check_object
-from keepclose.apiserver.schema.types import Form, Type, load_types, published
+from keepclose.apiserver.schema.types import Type, TypeForm, load_types, published
 from keepclose.model.gates import FeatureGates
 
 TYPES = load_types(FeatureGates())
@@ -342,8 +342,11 @@ def test_values_without_a_type_may_not_be_too_deep(text: str) -> None:
 def test_a_double_is_any_number() -> None:
     """No kind that is served has one, but a type may."""
     shape = Type(
-        Form.OBJECT,
-        fields={"a": Type(Form.NUMBER, go_type="float64"), "b": Type(Form.LIST, go_type="[]x")},
+        TypeForm.OBJECT,
+        fields={
+            "a": Type(TypeForm.NUMBER, go_type="float64"),
+            "b": Type(TypeForm.LIST, go_type="[]x"),
+        },
         go_type="v1.Thing",
     )
     assert check_object(shape, {"a": 1.5, "b": [1, {}]}) == Problems()

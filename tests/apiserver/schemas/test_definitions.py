@@ -11,10 +11,10 @@ import pytest
 
 from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
 from keepclose.apiserver.schema.types import (
-    ANY,
-    Form,
+    ANY_TYPE,
     ListKind,
     Type,
+    TypeForm,
     _Builder,
     load_definitions,
     load_types,
@@ -33,7 +33,7 @@ def test_every_resource_has_a_type_and_a_list(resource: Resource) -> None:
     """The type of a resource has the usual fields, and a list of such objects has a type too."""
     found = type_of(resource, GATES)
     assert found.name == resource.definition
-    assert found.form is Form.OBJECT
+    assert found.form is TypeForm.OBJECT
     assert {"apiVersion", "kind", "metadata"} <= set(found.fields)
     items = TYPES[f"{resource.definition}List"].fields["items"].items
     assert items is found
@@ -42,7 +42,7 @@ def test_every_resource_has_a_type_and_a_list(resource: Resource) -> None:
 def test_the_ports_of_a_service_are_told_apart_by_port_and_protocol() -> None:
     """A list that merges says by which fields, for apply and for strategic patches."""
     ports = SERVICE_SPEC.fields["ports"]
-    assert ports.form is Form.LIST
+    assert ports.form is TypeForm.LIST
     assert ports.list_kind is ListKind.MAP
     assert ports.list_keys == ("port", "protocol")
     assert (ports.patch_strategies, ports.merge_key) == (("merge",), "port")
@@ -57,27 +57,27 @@ def test_the_ports_of_a_service_are_told_apart_by_port_and_protocol() -> None:
         pytest.param(
             "core.v1.ServiceSpec",
             "type",
-            Type(Form.STRING, go_type="v1.ServiceType", omits_empty=True),
+            Type(TypeForm.STRING, go_type="v1.ServiceType", omits_empty=True),
             id="a named string",
         ),
         pytest.param(
             "core.v1.ServiceSpec",
             "trafficDistribution",
-            Type(Form.STRING, go_type="string"),
+            Type(TypeForm.STRING, go_type="string"),
             id="a pointer keeps its empty value",
         ),
         pytest.param(
             "core.v1.ServicePort",
             "nodePort",
-            Type(Form.INTEGER, format="int32", go_type="int32", omits_empty=True),
+            Type(TypeForm.INTEGER, format="int32", go_type="int32", omits_empty=True),
             id="a number",
         ),
         pytest.param(
             "core.v1.ServiceSpec",
             "selector",
             Type(
-                Form.MAP,
-                items=Type(Form.STRING, go_type="string"),
+                TypeForm.MAP,
+                items=Type(TypeForm.STRING, go_type="string"),
                 atomic=True,
                 go_type="map[string]string",
                 omits_empty=True,
@@ -88,8 +88,8 @@ def test_the_ports_of_a_service_are_told_apart_by_port_and_protocol() -> None:
             "core.v1.ServiceSpec",
             "ipFamilies",
             Type(
-                Form.LIST,
-                items=Type(Form.STRING, go_type="v1.IPFamily"),
+                TypeForm.LIST,
+                items=Type(TypeForm.STRING, go_type="v1.IPFamily"),
                 go_type="[]v1.IPFamily",
                 omits_empty=True,
             ),
@@ -99,8 +99,8 @@ def test_the_ports_of_a_service_are_told_apart_by_port_and_protocol() -> None:
             "core.v1.ConfigMap",
             "binaryData",
             Type(
-                Form.MAP,
-                items=Type(Form.STRING, format="byte", go_type="[]uint8"),
+                TypeForm.MAP,
+                items=Type(TypeForm.STRING, format="byte", go_type="[]uint8"),
                 go_type="map[string][]uint8",
                 omits_empty=True,
             ),
@@ -110,8 +110,8 @@ def test_the_ports_of_a_service_are_told_apart_by_port_and_protocol() -> None:
             "meta.v1.ObjectMeta",
             "finalizers",
             Type(
-                Form.LIST,
-                items=Type(Form.STRING, go_type="string"),
+                TypeForm.LIST,
+                items=Type(TypeForm.STRING, go_type="string"),
                 list_kind=ListKind.SET,
                 patch_strategies=("merge",),
                 go_type="[]string",
@@ -122,13 +122,13 @@ def test_the_ports_of_a_service_are_told_apart_by_port_and_protocol() -> None:
         pytest.param(
             "core.v1.Service",
             "kind",
-            Type(Form.STRING, go_type="string", embedded="TypeMeta", omits_empty=True),
+            Type(TypeForm.STRING, go_type="string", embedded="TypeMeta", omits_empty=True),
             id="a field of an embedded struct",
         ),
         pytest.param(
             "discovery.v1.EndpointPort",
             "name",
-            Type(Form.STRING, go_type="string"),
+            Type(TypeForm.STRING, go_type="string"),
             id="an empty port name is a name",
         ),
     ],
@@ -141,17 +141,17 @@ def test_fields_carry_all_that_is_known_about_them(definition: str, field: str, 
 @pytest.mark.parametrize(
     ("definition", "field", "want_form", "want_go"),
     [
-        ("core.v1.ServicePort", "targetPort", Form.INT_OR_STRING, "intstr.IntOrString"),
-        ("core.v1.EmptyDirVolumeSource", "sizeLimit", Form.QUANTITY, "resource.Quantity"),
-        ("meta.v1.ObjectMeta", "creationTimestamp", Form.TIME, "v1.Time"),
-        ("coordination.v1.LeaseSpec", "renewTime", Form.TIME, "v1.MicroTime"),
-        ("meta.v1.ManagedFieldsEntry", "fieldsV1", Form.ANY, "v1.FieldsV1"),
-        ("meta.v1.WatchEvent", "object", Form.ANY, "runtime.RawExtension"),
-        ("core.v1.NodeStatus", "capacity", Form.MAP, "v1.ResourceList"),
+        ("core.v1.ServicePort", "targetPort", TypeForm.INT_OR_STRING, "intstr.IntOrString"),
+        ("core.v1.EmptyDirVolumeSource", "sizeLimit", TypeForm.QUANTITY, "resource.Quantity"),
+        ("meta.v1.ObjectMeta", "creationTimestamp", TypeForm.TIME, "v1.Time"),
+        ("coordination.v1.LeaseSpec", "renewTime", TypeForm.TIME, "v1.MicroTime"),
+        ("meta.v1.ManagedFieldsEntry", "fieldsV1", TypeForm.ANY, "v1.FieldsV1"),
+        ("meta.v1.WatchEvent", "object", TypeForm.ANY, "runtime.RawExtension"),
+        ("core.v1.NodeStatus", "capacity", TypeForm.MAP, "v1.ResourceList"),
     ],
 )
 def test_special_types_have_forms_of_their_own(
-    definition: str, field: str, want_form: Form, want_go: str
+    definition: str, field: str, want_form: TypeForm, want_go: str
 ) -> None:
     """Values that are more than JSON are known as such."""
     found = TYPES[published(definition)].fields[field]
@@ -186,7 +186,7 @@ def test_a_type_that_holds_itself_is_not_followed_for_ever() -> None:
     service = builder.object_type("core.v1.Service")
     ports = service.fields["spec"].fields["ports"].items
     assert ports is not None
-    assert ports.fields["owner"] is ANY
+    assert ports.fields["owner"] is ANY_TYPE
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.apiserver.schema.openapi_types import _OWN, describe, read_docstring
+from keepclose.apiserver.schema.openapi_types import _OWN, describe_field, read_docstring
 from keepclose.apiserver.schema.types import load_definitions
 
 
@@ -32,7 +32,7 @@ def test_a_docstring_of_another_form_says_nothing() -> None:
 
 def test_our_own_words_go_before_borrowed_ones() -> None:
     """The fields that this project is about are described by it, all others by lightkube-models."""
-    spec = describe("core.v1.ServiceSpec")
+    spec = describe_field("core.v1.ServiceSpec")
     assert spec["trafficDistribution"].startswith("How traffic is kept close to clients")
     assert spec["clusterIP"].startswith("clusterIP is the IP address of the service")
     assert spec[""] == "What a Service asks for."
@@ -40,7 +40,7 @@ def test_our_own_words_go_before_borrowed_ones() -> None:
 
 def test_types_that_nobody_describes_have_the_usual_texts() -> None:
     """Without the optional package every object still has a kind and a version."""
-    assert describe("nowhere.v1.Thing") == {
+    assert describe_field("nowhere.v1.Thing") == {
         "apiVersion": "Group and version of this object's kind.",
         "kind": "The kind of this object.",
         "metadata": "Name, namespace, labels and the like.",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.schema.openapi2 import PROTOBUF, json_document, protobuf_document
+from keepclose.apiserver.schema.openapi2 import OPENAPI2_PROTOBUF, json_document, protobuf_document
 from keepclose.model.gates import FeatureGates
 
 GATES = FeatureGates()
@@ -151,7 +151,7 @@ def read_path(data: bytes) -> dict[str, Any]:
 def test_the_protobuf_says_the_same_as_the_json() -> None:
     """Read back message by message, nothing is missing and nothing is new."""
     document = protobuf_document(GATES)
-    assert document.media_type == PROTOBUF
+    assert document.media_type == OPENAPI2_PROTOBUF
     fields = read_message(document.body)
     assert sorted(fields) == [1, 2, 8, 9]
     info = read_message(fields[2][0])
@@ -163,7 +163,7 @@ def test_the_protobuf_says_the_same_as_the_json() -> None:
 
 def test_the_media_type_can_be_parsed_by_kubectl() -> None:
     """An @ in it would break every kubectl."""
-    assert PROTOBUF == "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+    assert OPENAPI2_PROTOBUF == "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def test_documents_are_built_once() -> None:

@@ -14,7 +14,7 @@ from keepclose.apiserver.schema.protobuf_wire import (
     read_json,
     read_micro_time,
     read_quantity,
-    read_time,
+    read_time_message,
 )
 
 
@@ -63,14 +63,14 @@ def holding(data: bytes) -> bytes:
 )
 def test_a_time_is_text(message: bytes, want: str | None, want_micro: str | None) -> None:
     """Seconds since 1970 become RFC 3339 in UTC, with as many digits as the type has."""
-    assert (read_time(message), read_micro_time(message)) == (want, want_micro)
+    assert (read_time_message(message), read_micro_time(message)) == (want, want_micro)
 
 
 @pytest.mark.parametrize("seconds", [253402300800, -62135596801, (1 << 63) - 1, -(1 << 63)])
 def test_a_time_beyond_the_calendar_is_refused(seconds: int) -> None:
     """RFC 3339 has four digits for the year."""
     with pytest.raises(MessageError, match=r"^a time outside of the years 1 to 9999$"):
-        read_time(fields(seconds))
+        read_time_message(fields(seconds))
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.auth.credentials import authenticate
-from keepclose.apiserver.auth.users import ANONYMOUS, User, known_user
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.auth.users import ANONYMOUS, RequestUser, known_user
+from keepclose.apiserver.status_errors import StatusError
 
-VIEWER = User("keepclose:viewer", ("keepclose:viewers", "system:authenticated"))
+VIEWER = RequestUser("keepclose:viewer", ("keepclose:viewers", "system:authenticated"))
 GOOD = "a-token-that-is-good"
 
 
 class OneToken:
     """Knows a single token."""
 
-    def find(self, token: str) -> User | None:
+    def find(self, token: str) -> RequestUser | None:
         """Return whose token it is."""
         return VIEWER if token == GOOD else None
 
@@ -27,7 +27,7 @@ def certificate(*attributes: tuple[str, str]) -> dict[str, Any]:
     return {"subject": tuple((attribute,) for attribute in attributes), "version": 3}
 
 
-def who(authorization: str | None, peer: dict[str, Any] | None = None) -> User | Failure:
+def who(authorization: str | None, peer: dict[str, Any] | None = None) -> RequestUser | StatusError:
     """Return who sends a request with this header and this certificate."""
     headers = {} if authorization is None else {"Authorization": authorization}
     return authenticate(headers, peer, tokens=OneToken())
@@ -46,7 +46,7 @@ def who(authorization: str | None, peer: dict[str, Any] | None = None) -> User |
         pytest.param(f"  bearer {GOOD} more", VIEWER, id="scheme in small letters, words after"),
     ],
 )
-def test_tokens_name_users(authorization: str | None, want_user: User) -> None:
+def test_tokens_name_users(authorization: str | None, want_user: RequestUser) -> None:
     """As in Kubernetes, what is no bearer token counts as none."""
     assert who(authorization) == want_user
 
@@ -54,7 +54,7 @@ def test_tokens_name_users(authorization: str | None, want_user: User) -> None:
 def test_a_wrong_token_is_refused() -> None:
     """Credentials that nobody has are a mistake to be told, not an anonymous request."""
     answer = who("Bearer wrong")
-    assert isinstance(answer, Failure)
+    assert isinstance(answer, StatusError)
     assert (answer.code, answer.reason, answer.message) == (401, "Unauthorized", "Unauthorized")
 
 
@@ -76,7 +76,7 @@ def test_a_wrong_token_is_refused() -> None:
         pytest.param({}, ANONYMOUS, id="nothing verified"),
     ],
 )
-def test_certificates_name_users(peer: dict[str, Any], want_user: User) -> None:
+def test_certificates_name_users(peer: dict[str, Any], want_user: RequestUser) -> None:
     """CN is the user, each O a group."""
     assert who(None, peer) == want_user
 

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from keepclose.apiserver.auth.certificates import Authority, InvalidHostError
+from keepclose.apiserver.auth.certificates import CertificateAuthority, InvalidHostError
 from keepclose.apiserver.auth.credentials import certified_user
-from keepclose.apiserver.auth.users import User, known_user
+from keepclose.apiserver.auth.users import RequestUser, known_user
 from keepclose.system.private_files import BrokenFileError
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC).timestamp()
@@ -51,7 +51,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def start(directory: Path, *hosts: str, now: float = NOW) -> bool:
     """Start as the server does and return whether it made a new certificate."""
-    return Authority(directory, now=now).keep_server_certificate(hosts)
+    return CertificateAuthority(directory, now=now).keep_server_certificate(hosts)
 
 
 def test_the_first_start_makes_private_files(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_key_that_a_crash_left_alone_is_replaced(tmp_path: Path) -> None:
 def test_a_server_certificate_without_names_is_made_anew(tmp_path: Path) -> None:
     """A certificate that serves no name is not kept, whoever put it there."""
     start(tmp_path)
-    made = Authority(tmp_path, now=NOW).issue_client("joe")
+    made = CertificateAuthority(tmp_path, now=NOW).issue_client("joe")
     (tmp_path / "server.crt").write_bytes(made.certificate)
     (tmp_path / "server.key").write_bytes(made.key)
     assert start(tmp_path) is True
@@ -138,7 +138,7 @@ def rsa_key() -> bytes:
 
 def another_key(directory: Path) -> bytes:
     """Return a key of our kind that fits nothing."""
-    return Authority(directory, now=NOW).issue_client("joe").key
+    return CertificateAuthority(directory, now=NOW).issue_client("joe").key
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_hosts_must_be_names_or_addresses(tmp_path: Path, host: str) -> None:
 
 
 async def shake_hands(
-    authority: Authority, client: ssl.SSLContext, host: str
+    authority: CertificateAuthority, client: ssl.SSLContext, host: str
 ) -> dict[str, Any] | None:
     """Return the client's certificate as the server sees it; None when the server hangs up."""
     seen: list[dict[str, Any]] = []
@@ -208,16 +208,16 @@ async def shake_hands(
     return seen[0] if seen else None
 
 
-def trusting(authority: Authority) -> ssl.SSLContext:
+def trusting(authority: CertificateAuthority) -> ssl.SSLContext:
     """Return a client that trusts the CA alone, as strictly as it can."""
     context = ssl.create_default_context(cadata=authority.pem.decode())
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     return context
 
 
-def current_authority(directory: Path) -> Authority:
+def current_authority(directory: Path) -> CertificateAuthority:
     """Return a CA of today, since a handshake looks at the real clock."""
-    authority = Authority(directory, now=datetime.now(UTC).timestamp())
+    authority = CertificateAuthority(directory, now=datetime.now(UTC).timestamp())
     authority.keep_server_certificate(["keepclose.example"])
     return authority
 
@@ -244,7 +244,7 @@ async def test_another_name_is_not_served(tmp_path: Path) -> None:
     ],
 )
 async def test_a_client_certificate_names_its_user(
-    tmp_path: Path, groups: list[str], want_user: User
+    tmp_path: Path, groups: list[str], want_user: RequestUser
 ) -> None:
     """What the CA issued for a user authenticates as that user."""
     authority = current_authority(tmp_path)
@@ -270,7 +270,7 @@ async def test_the_servers_own_certificate_names_nobody(tmp_path: Path) -> None:
 
 
 def with_certificate(
-    directory: Path, trusted: Authority, issuer: Authority, groups: list[str]
+    directory: Path, trusted: CertificateAuthority, issuer: CertificateAuthority, groups: list[str]
 ) -> ssl.SSLContext:
     """Return a client with a certificate for joe."""
     issued = issuer.issue_client("joe", groups)

@@ -6,21 +6,27 @@ from typing import Any, Final
 
 import pytest
 
-from keepclose.apiserver.auth.authorization import Action, Rule, allowed, list_rules, refusal
+from keepclose.apiserver.auth.authorization import (
+    RequestAction,
+    RoleRule,
+    allowed,
+    list_rules,
+    why_refused,
+)
 from keepclose.apiserver.auth.users import (
     ANONYMOUS,
-    Role,
-    User,
+    RequestUser,
+    UserRole,
     known_user,
     node_user,
     role_user,
 )
 
 USERS: Final = {
-    "admin": role_user(Role.ADMIN),
-    "controller": role_user(Role.CONTROLLER),
-    "viewer": role_user(Role.VIEWER),
-    "lab": role_user(Role.LAB),
+    "admin": role_user(UserRole.ADMIN),
+    "controller": role_user(UserRole.CONTROLLER),
+    "viewer": role_user(UserRole.VIEWER),
+    "lab": role_user(UserRole.LAB),
     "node": node_user("n1"),
     "stranger": known_user("joe", "ops"),
     "anonymous": ANONYMOUS,
@@ -30,15 +36,15 @@ LEASES: Final = "coordination.k8s.io"
 ACK: Final = "keepclose-ack-n1"
 
 
-def on(verb: str, resource: str, **rest: str) -> Action:
+def on(verb: str, resource: str, **rest: str) -> RequestAction:
     """Return what a request on objects wants; "pods/status" names a subresource."""
     resource, _, subresource = resource.partition("/")
-    return Action(verb, resource=resource, subresource=subresource, **rest)
+    return RequestAction(verb, resource=resource, subresource=subresource, **rest)
 
 
-def at(path: str, verb: str = "get") -> Action:
+def at(path: str, verb: str = "get") -> RequestAction:
     """Return what a request on a path wants."""
-    return Action(verb, path=path)
+    return RequestAction(verb, path=path)
 
 
 def named(name: str) -> dict[str, Any]:
@@ -122,7 +128,7 @@ def named(name: str) -> dict[str, Any]:
         (at("/"), "admin controller viewer lab"),
     ],
 )
-def test_roles_may_do_what_they_are_for(action: Action, want_users: str) -> None:
+def test_roles_may_do_what_they_are_for(action: RequestAction, want_users: str) -> None:
     """Of all kinds of users exactly these may."""
     found = [name for name, user in USERS.items() if allowed(user, action).allowed]
     assert found == want_users.split()
@@ -170,7 +176,7 @@ OWN_LEASE: Final = {"group": LEASES, "namespace": "kube-node-lease", "name": "n1
     ],
 )
 def test_a_node_writes_about_itself_alone(
-    action: Action, body: dict[str, Any] | None, *, want_allowed: bool
+    action: RequestAction, body: dict[str, Any] | None, *, want_allowed: bool
 ) -> None:
     """Only its own acknowledgement, lease, object and status; a create is judged by its body."""
     assert allowed(node_user("n1"), action, body).allowed is want_allowed
@@ -227,7 +233,7 @@ def test_groups_of_a_certificate_give_the_same_rights() -> None:
             id="a subresource, and nothing that looks like HTML",
         ),
         pytest.param(
-            User("x"),
+            RequestUser("x"),
             at("/metrics"),
             'forbidden: User "x" cannot get path "/metrics"',
             {},
@@ -236,10 +242,10 @@ def test_groups_of_a_certificate_give_the_same_rights() -> None:
     ],
 )
 def test_a_refusal_reads_as_that_of_kubernetes(
-    user: User, action: Action, want_message: str, want_details: dict[str, str]
+    user: RequestUser, action: RequestAction, want_message: str, want_details: dict[str, str]
 ) -> None:
     """Recorded from kube-apiserver: who cannot do what, and where."""
-    failure = refusal(user, action)
+    failure = why_refused(user, action)
     assert (failure.code, failure.reason) == (403, "Forbidden")
     assert (failure.message, failure.details) == (want_message, want_details)
 
@@ -269,7 +275,7 @@ RESOURCES: Final = (
 PATHS: Final = ("/healthz", "/healthz/ping", "/healthzz", "/api", "/apis/apps/v1", "/metrics", "/")
 
 
-def covers(rule: Rule, action: Action) -> bool:
+def covers(rule: RoleRule, action: RequestAction) -> bool:
     """Return whether a rule allows an action, as a reader of `kubectl auth can-i --list` would."""
     if "*" not in rule.verbs and action.verb not in rule.verbs:
         return False
@@ -286,7 +292,9 @@ def covers(rule: Rule, action: Action) -> bool:
 
 @pytest.mark.parametrize("user", USERS.values(), ids=list(USERS))
 @pytest.mark.parametrize("namespace", ["default", "kube-system", "kube-node-lease"])
-def test_listed_rules_allow_what_is_allowed_and_nothing_else(user: User, namespace: str) -> None:
+def test_listed_rules_allow_what_is_allowed_and_nothing_else(
+    user: RequestUser, namespace: str
+) -> None:
     """`kubectl auth can-i --list` shows for every role exactly what its requests meet."""
     rules = list_rules(user, namespace)
     cluster_scoped = ("nodes", "nodes/status", "servicecidrs", "users")

@@ -14,7 +14,7 @@ from keepclose.apiserver.auth.certificates import (
     write_node_kubeconfig,
 )
 from keepclose.apiserver.auth.credentials import InvalidNodeNameError, Tokens
-from keepclose.apiserver.auth.users import Role
+from keepclose.apiserver.auth.users import UserRole
 
 SERVER = "https://127.0.0.1:6443"
 CA = b"-----BEGIN CERTIFICATE-----\n"
@@ -57,10 +57,10 @@ def test_every_role_has_a_private_file(tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "tokens")
     paths = write_kubeconfigs(tmp_path, tokens, server=SERVER, ca=CA)
     assert paths == {
-        Role.ADMIN: tmp_path / "kubeconfig",
-        Role.CONTROLLER: tmp_path / "controller.kubeconfig",
-        Role.VIEWER: tmp_path / "viewer.kubeconfig",
-        Role.LAB: tmp_path / "lab.kubeconfig",
+        UserRole.ADMIN: tmp_path / "kubeconfig",
+        UserRole.CONTROLLER: tmp_path / "controller.kubeconfig",
+        UserRole.VIEWER: tmp_path / "viewer.kubeconfig",
+        UserRole.LAB: tmp_path / "lab.kubeconfig",
     }
     for role, path in paths.items():
         written = yaml.safe_load(path.read_text())
@@ -84,7 +84,7 @@ def test_a_node_has_a_file_on_request(tmp_path: Path) -> None:
 def test_a_file_is_written_again_only_when_it_changes(tmp_path: Path) -> None:
     """The same content keeps the file; another address replaces it."""
     tokens = Tokens(tmp_path / "tokens")
-    path = write_kubeconfigs(tmp_path, tokens, server=SERVER, ca=CA)[Role.ADMIN]
+    path = write_kubeconfigs(tmp_path, tokens, server=SERVER, ca=CA)[UserRole.ADMIN]
     before = path.stat().st_ino
     write_kubeconfigs(tmp_path, tokens, server=SERVER, ca=CA)
     assert path.stat().st_ino == before

@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from keepclose.apiserver.http import connection
-from keepclose.apiserver.http.server import Server
-from keepclose.apiserver.serving.messages import Answer, Request, Stream
+from keepclose.apiserver.http.server import HttpsServer
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Stream
 from keepclose.testing.api_server import PATIENCE
 
 
@@ -56,10 +56,10 @@ class Echo:
     """Answers with what it was asked; remembers it."""
 
     def __init__(self) -> None:
-        self.seen: list[Request] = []
+        self.seen: list[HttpRequest] = []
         self.stream = Numbers()
 
-    def __call__(self, request: Request) -> Answer | Stream:
+    def __call__(self, request: HttpRequest) -> HttpAnswer | Stream:
         """Answer."""
         self.seen.append(request)
         if request.path == "/stream":
@@ -67,21 +67,21 @@ class Echo:
         if request.path == "/broken":
             return Broken()
         if request.path == "/large":
-            return Answer(200, b"x" * 1_000_000)
-        return Answer(200, f"{request.method} {request.path}".encode(), b"text/plain")
+            return HttpAnswer(200, b"x" * 1_000_000)
+        return HttpAnswer(200, f"{request.method} {request.path}".encode(), b"text/plain")
 
 
 @pytest.fixture
-async def served() -> AsyncIterator[tuple[Echo, int, Server]]:
+async def served() -> AsyncIterator[tuple[Echo, int, HttpsServer]]:
     """Serve an echo on a free port."""
     echo = Echo()
-    server = Server(echo, context=None)
+    server = HttpsServer(echo, context=None)
     port = await server.start("127.0.0.1", 0)
     yield echo, port, server
     await server.stop()
 
 
-Served = tuple[Echo, int, Server]
+Served = tuple[Echo, int, HttpsServer]
 
 
 async def _exchange(port: int, data: bytes) -> bytes:

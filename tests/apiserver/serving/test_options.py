@@ -10,7 +10,7 @@ from keepclose.apiserver.serving.options import (
     read_write_options,
     wants_watch,
 )
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 
 
 def test_the_first_of_repeated_options_counts() -> None:
@@ -95,7 +95,7 @@ def test_list_options_are_read() -> None:
 )
 def test_wrong_list_options_are_refused(text: str, code: int, want: str) -> None:
     """A wrong option is named, not ignored."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         read_list_options(parse_query(text))
     assert caught.value.code == code
     assert want in caught.value.message
@@ -113,7 +113,7 @@ def test_wrong_list_options_are_refused(text: str, code: int, want: str) -> None
 )
 def test_wrong_write_options_are_refused(text: str, want: str) -> None:
     """A wrong option of a patch is named."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         read_write_options(parse_query(text), patch="application/merge-patch+json")
     assert caught.value.code == 422
     assert want in caught.value.message

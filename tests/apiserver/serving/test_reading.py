@@ -7,9 +7,9 @@ import base64
 import pytest
 
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.serving.options import Target, parse_query, read_list_options
+from keepclose.apiserver.serving.options import RequestTarget, parse_query, read_list_options
 from keepclose.apiserver.serving.reading import Listed, read_list, read_one
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.apiserver.storage.store import Store
 
 POD = BY_KIND["v1", "Pod"]
@@ -35,7 +35,7 @@ def store() -> Store:
 
 
 def _list(store: Store, query: str = "", namespace: str = "") -> Listed:
-    return read_list(store, Target(POD, namespace), read_list_options(parse_query(query)))
+    return read_list(store, RequestTarget(POD, namespace), read_list_options(parse_query(query)))
 
 
 def _names(listed: Listed) -> list[str]:
@@ -67,7 +67,7 @@ def test_selection(store: Store, query: str, namespace: str, want: list[str]) ->
 
 def test_an_unknown_field_is_refused(store: Store) -> None:
     """A field that cannot be selected by is named."""
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _list(store, "fieldSelector=spec.color%3Dred")
     assert caught.value.code == 400
     assert caught.value.message.endswith("field label not supported: spec.color")
@@ -100,7 +100,7 @@ def test_a_token_that_is_too_old_gives_another_one(store: Store) -> None:
     first = _list(store, "limit=1")
     store.create("pods", _pod("bb"))
     store.compact()
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _list(store, f"continue={first.metadata['continue']}")
     assert (caught.value.code, caught.value.reason) == (410, "Expired")
     token = caught.value.status()["metadata"]["continue"]
@@ -124,8 +124,8 @@ def test_a_token_that_is_too_old_gives_another_one(store: Store) -> None:
 )
 def test_a_broken_token_is_refused(store: Store, token: str) -> None:
     """A token that we did not make is told so."""
-    with pytest.raises(Failure) as caught:
-        read_list(store, Target(POD), read_list_options({"continue": token}))
+    with pytest.raises(StatusError) as caught:
+        read_list(store, RequestTarget(POD), read_list_options({"continue": token}))
     assert caught.value.code == 400
     assert caught.value.message.startswith("invalid continue token: continue key is not valid: ")
 
@@ -140,21 +140,21 @@ def test_versions(store: Store) -> None:
     assert exact.metadata["resourceVersion"] == str(before)
     assert _names(_list(store, f"resourceVersion={before}")) == ["b", "c"]
     assert _names(_list(store, "resourceVersion=0")) == ["b", "c"]
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _list(store, f"resourceVersion={store.version + 1}")
     assert (caught.value.code, caught.value.retry_after) == (504, 1)
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _list(store, "resourceVersion=abc")
     assert caught.value.code == 400
     store.compact()
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         _list(store, f"resourceVersion={before}&resourceVersionMatch=Exact")
     assert caught.value.code == 410
 
 
 def test_one_object(store: Store) -> None:
     """A name finds its object, or a 404 that names it."""
-    assert read_one(store, Target(POD, "default", "a")).uid == "u-a"
-    with pytest.raises(Failure) as caught:
-        read_one(store, Target(POD, "default", "x"))
+    assert read_one(store, RequestTarget(POD, "default", "a")).uid == "u-a"
+    with pytest.raises(StatusError) as caught:
+        read_one(store, RequestTarget(POD, "default", "x"))
     assert caught.value.message == 'pods "x" not found'

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keepclose.apiserver.auth.certificates import Authority
+from keepclose.apiserver.auth.certificates import CertificateAuthority
 from keepclose.testing.api_server import PATIENCE, Api, Served, connected, serving
 from keepclose.testing.certificates import Authority as Stranger
 
@@ -150,7 +150,7 @@ async def test_client_certificates(
     secured: Served, tmp_path: Path, user: str, groups: tuple[str, ...], want: int
 ) -> None:
     """A certificate of the server's own CA says who its holder is."""
-    authority = Authority(tmp_path / "data" / "pki", now=time.time())
+    authority = CertificateAuthority(tmp_path / "data" / "pki", now=time.time())
     issued = authority.issue_client(user, groups)
     file = tmp_path / "client.pem"
     file.write_bytes(issued.certificate + issued.key)

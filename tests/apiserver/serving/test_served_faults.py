@@ -9,7 +9,7 @@ from typing import Any, cast
 import structlog
 
 from keepclose.apiserver.registry.deletion import Propagation
-from keepclose.apiserver.registry.strategy import Context, Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy, WriteContext
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.storage.errors import StorageError
@@ -20,14 +20,14 @@ CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 
-class Failing(Strategy):
+class Failing(KindStrategy):
     """A kind with a fault: its creates and its deletions raise the given error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
         self.settled: list[bool] = []
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Fail, unless the object is named so that it may pass."""
         del context
         if new["metadata"]["name"] != "fine":
@@ -46,7 +46,7 @@ class Failing(Strategy):
 
 def _make_fail(api: Served, error: Exception) -> Failing:
     failing = Failing(error)
-    known = cast("dict[str, Strategy]", api.server.writer.strategies)
+    known = cast("dict[str, KindStrategy]", api.server.writer.strategies)
     known[BY_KIND["coordination.k8s.io/v1", "Lease"].store] = failing
     return failing
 
@@ -120,7 +120,7 @@ async def test_the_collector_survives_a_fault(api: Served) -> None:
         assert (await api.call("GET", f"{LEASES}/fine")).status == 200
         await api.create(CONFIGMAPS, {"metadata": {"name": "orphan", **metadata}})
         await api.until_gone(f"{CONFIGMAPS}/orphan")
-        known = cast("dict[str, Strategy]", api.server.writer.strategies)
-        known[BY_KIND["coordination.k8s.io/v1", "Lease"].store] = Strategy()
+        known = cast("dict[str, KindStrategy]", api.server.writer.strategies)
+        known[BY_KIND["coordination.k8s.io/v1", "Lease"].store] = KindStrategy()
         await api.until_gone(f"{LEASES}/fine")
     assert failing.settled == [True]

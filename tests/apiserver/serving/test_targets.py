@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.apiserver.resources import BINDINGS, BY_KIND
-from keepclose.apiserver.serving.options import Target, parse_path, verb_of
+from keepclose.apiserver.serving.options import RequestTarget, parse_path, verb_of
 
 POD = BY_KIND["v1", "Pod"]
 NODE = BY_KIND["v1", "Node"]
@@ -17,40 +17,48 @@ DEPLOYMENT = BY_KIND["apps/v1", "Deployment"]
 @pytest.mark.parametrize(
     ("path", "want"),
     [
-        pytest.param("/api/v1/pods", Target(POD), id="pods of all namespaces"),
-        pytest.param("/api/v1/namespaces/a/pods", Target(POD, "a"), id="pods of a namespace"),
-        pytest.param("/api/v1/namespaces/a/pods/p", Target(POD, "a", "p"), id="one pod"),
+        pytest.param("/api/v1/pods", RequestTarget(POD), id="pods of all namespaces"),
         pytest.param(
-            "/api/v1/namespaces/a/pods/p/status", Target(POD, "a", "p", "status"), id="its status"
+            "/api/v1/namespaces/a/pods", RequestTarget(POD, "a"), id="pods of a namespace"
         ),
-        pytest.param("/api/v1/nodes/n1", Target(NODE, "", "n1"), id="a node has no namespace"),
-        pytest.param("/api/v1/namespaces", Target(NAMESPACE), id="all namespaces"),
-        pytest.param("/api/v1/namespaces/a", Target(NAMESPACE, "", "a"), id="a namespace"),
+        pytest.param("/api/v1/namespaces/a/pods/p", RequestTarget(POD, "a", "p"), id="one pod"),
+        pytest.param(
+            "/api/v1/namespaces/a/pods/p/status",
+            RequestTarget(POD, "a", "p", "status"),
+            id="its status",
+        ),
+        pytest.param(
+            "/api/v1/nodes/n1", RequestTarget(NODE, "", "n1"), id="a node has no namespace"
+        ),
+        pytest.param("/api/v1/namespaces", RequestTarget(NAMESPACE), id="all namespaces"),
+        pytest.param("/api/v1/namespaces/a", RequestTarget(NAMESPACE, "", "a"), id="a namespace"),
         pytest.param(
             "/api/v1/namespaces/a/finalize",
-            Target(NAMESPACE, "", "a", "finalize"),
+            RequestTarget(NAMESPACE, "", "a", "finalize"),
             id="a namespace's own subresource is no resource in it",
         ),
         pytest.param(
             "/apis/discovery.k8s.io/v1/namespaces/a/endpointslices/s",
-            Target(SLICE, "a", "s"),
+            RequestTarget(SLICE, "a", "s"),
             id="a kind of another group",
         ),
         pytest.param(
             "/apis/apps/v1/namespaces/a/deployments/d/scale",
-            Target(DEPLOYMENT, "a", "d", "scale"),
+            RequestTarget(DEPLOYMENT, "a", "d", "scale"),
             id="scale",
         ),
         pytest.param(
-            "/api/v1/namespaces/a/pods/p/binding", Target(POD, "a", "p", "binding"), id="a binding"
+            "/api/v1/namespaces/a/pods/p/binding",
+            RequestTarget(POD, "a", "p", "binding"),
+            id="a binding",
         ),
         pytest.param(
-            "/api/v1/namespaces/a/bindings", Target(BINDINGS, "a"), id="the old way to bind"
+            "/api/v1/namespaces/a/bindings", RequestTarget(BINDINGS, "a"), id="the old way to bind"
         ),
-        pytest.param("/api/v1/pods/", Target(POD), id="a slash at the end does not matter"),
+        pytest.param("/api/v1/pods/", RequestTarget(POD), id="a slash at the end does not matter"),
     ],
 )
-def test_paths_name_what_they_should(path: str, want: Target) -> None:
+def test_paths_name_what_they_should(path: str, want: RequestTarget) -> None:
     """A path names a kind, a namespace, a name and a subresource."""
     assert parse_path(path) == want
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.serving.negotiation import Form, Shape
-from keepclose.apiserver.serving.options import Target, parse_query, read_list_options
+from keepclose.apiserver.serving.negotiation import ResponseForm, ResponseShape
+from keepclose.apiserver.serving.options import RequestTarget, parse_query, read_list_options
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import PATIENCE
@@ -28,10 +28,15 @@ class Watcher:
     """Reads the events of a watch one by one."""
 
     def __init__(
-        self, store: Store, query: str = "", *, namespace: str = "", form: Form | None = None
+        self,
+        store: Store,
+        query: str = "",
+        *,
+        namespace: str = "",
+        form: ResponseForm | None = None,
     ) -> None:
         options = read_list_options(parse_query(f"watch=1&{query}"))
-        self.watch = Watch(store, Target(MAP, namespace), options, form or Form())
+        self.watch = Watch(store, RequestTarget(MAP, namespace), options, form or ResponseForm())
         self.frames: AsyncIterator[bytes] = self.watch.frames()
         self._lines: list[bytes] = []
 
@@ -137,7 +142,7 @@ async def test_a_watcher_who_falls_behind_is_let_go() -> None:
     store.create("configmaps", _map("a"))
     options = read_list_options({"resourceVersion": str(store.version)})
     watcher = Watcher(store)
-    watcher.watch = Watch(store, Target(MAP), options, Form(), most_waiting=3)
+    watcher.watch = Watch(store, RequestTarget(MAP), options, ResponseForm(), most_waiting=3)
     watcher.frames = watcher.watch.frames()
     for number in range(5):
         store.update("configmaps", _map("a", x=str(number)))
@@ -160,7 +165,7 @@ async def test_tables_describe_their_columns_once() -> None:
     store = Store.open(None)
     store.create("configmaps", _map("a"))
     store.create("configmaps", _map("b"))
-    watcher = Watcher(store, form=Form(Shape.TABLE))
+    watcher = Watcher(store, form=ResponseForm(ResponseShape.TABLE))
     first, second = await watcher.event(), await watcher.event()
     assert first["object"]["kind"] == "Table"
     assert first["object"]["columnDefinitions"][0]["name"] == "Name"
@@ -173,7 +178,7 @@ async def test_metadata_alone_can_be_watched() -> None:
     """A watcher who wants metadata gets nothing else."""
     store = Store.open(None)
     store.create("configmaps", {**_map("a"), "data": {"secret": "x"}})
-    watcher = Watcher(store, form=Form(Shape.METADATA))
+    watcher = Watcher(store, form=ResponseForm(ResponseShape.METADATA))
     found = (await watcher.event())["object"]
     assert (found["kind"], found["apiVersion"]) == ("PartialObjectMetadata", "meta.k8s.io/v1")
     assert set(found) == {"kind", "apiVersion", "metadata"}

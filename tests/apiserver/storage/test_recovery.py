@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.storage.entries import Change, Entry
-from keepclose.apiserver.storage.recovery import Row, checksum, recover
-from keepclose.apiserver.storage.store import Compacted, StorageError, Store
+from keepclose.apiserver.storage.entries import Entry, StoredChange
+from keepclose.apiserver.storage.recovery import LogRow, checksum, recover
+from keepclose.apiserver.storage.store import RevisionCompacted, StorageError, Store
 
 STORES = ("pods", "services")
 Model = dict[tuple[str, str], int]
@@ -38,7 +38,7 @@ def listed(entries: list[Entry]) -> list[tuple[tuple[str, str], int]]:
     return [((entry.namespace, entry.name), entry.version) for entry in entries]
 
 
-def comparable(change: Change) -> tuple[object, ...]:
+def comparable(change: StoredChange) -> tuple[object, ...]:
     """Return all of a change that must survive a restart."""
     return (
         change.version,
@@ -168,7 +168,7 @@ class Machine:
             for version, then in self.past.items():
                 want = sorted(then[name].items())
                 if version < self.store.oldest_of(name):
-                    with pytest.raises(Compacted):
+                    with pytest.raises(RevisionCompacted):
                         self.store.entries_at(name, version)
                     continue
                 assert listed(self.store.entries_at(name, version)) == want
@@ -247,7 +247,7 @@ def test_old_versions_leave_the_disk_in_the_course_of_writing(tmp_path: Path) ->
     store.close()
 
 
-def row_of(version: int, name: str, kind: str, previous: int = 0, **changed: Any) -> Row:
+def row_of(version: int, name: str, kind: str, previous: int = 0, **changed: Any) -> LogRow:
     """Return a row of a log whose checksum fits, with some columns other than they should be."""
     data = msgspec.json.encode(make(name, resourceVersion=str(version)))
     head = (version, changed.get("store", "pods"), "default", changed.get("filed", name), kind)

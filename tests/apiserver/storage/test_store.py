@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.storage.entries import Change, Entry
+from keepclose.apiserver.storage.entries import Entry, StoredChange
 from keepclose.apiserver.storage.store import (
     Ahead,
-    Compacted,
     Exists,
     Malformed,
     Missing,
+    RevisionCompacted,
     Stale,
     Store,
 )
@@ -31,7 +31,7 @@ def names(entries: list[Entry]) -> list[str]:
     return [f"{entry.namespace}/{entry.name}@{entry.version}" for entry in entries]
 
 
-def shown(changes: list[Change]) -> list[tuple[int, str, str]]:
+def shown(changes: list[StoredChange]) -> list[tuple[int, str, str]]:
     """Return version, type and name of changes."""
     return [(change.version, change.type, change.entry.name) for change in changes]
 
@@ -297,9 +297,9 @@ def test_history_is_bounded_in_each_store(tmp_path: Path) -> None:
         (7, "ADDED", "p4"),
     ]
     assert shown(store.subscribe("services", since=1).take()) == [(2, "ADDED", "s")]
-    with pytest.raises(Compacted) as watch:
+    with pytest.raises(RevisionCompacted) as watch:
         store.subscribe("pods", since=3)
-    with pytest.raises(Compacted) as listed:
+    with pytest.raises(RevisionCompacted) as listed:
         store.entries_at("pods", 3)
     assert (watch.value.asked, watch.value.oldest) == (3, 4)
     assert (listed.value.asked, listed.value.oldest) == (3, 4)
@@ -335,7 +335,7 @@ def test_history_can_be_compacted_at_will(store: Store) -> None:
     store.compact()
     assert store.oldest == 203
     assert store.subscribe("pods", since=203).take() == []
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         store.subscribe("pods", since=202)
 
 
@@ -354,7 +354,7 @@ def test_old_changes_lose_their_line_but_not_their_content(store: Store) -> None
 
 def test_a_watch_from_a_version_before_the_first_fails(store: Store) -> None:
     """Version 0 never was, and what may come cannot be watched from."""
-    with pytest.raises(Compacted):
+    with pytest.raises(RevisionCompacted):
         store.subscribe("pods", since=0)
     with pytest.raises(Ahead) as ahead:
         store.subscribe("pods", since=2)

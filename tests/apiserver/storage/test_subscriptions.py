@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.storage import history
-from keepclose.apiserver.storage.entries import Change
+from keepclose.apiserver.storage.entries import StoredChange
 from keepclose.apiserver.storage.history import WOKEN_AT_ONCE, Closed, Overflow
 from keepclose.apiserver.storage.store import Store
 
@@ -18,7 +18,7 @@ def make(name: str, namespace: str = "default") -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": namespace}}
 
 
-def versions(changes: list[Change]) -> list[int]:
+def versions(changes: list[StoredChange]) -> list[int]:
     """Return the versions of changes."""
     return [change.version for change in changes]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.apiserver.registry.metadata import matches, selector_causes, selector_text
+from keepclose.apiserver.registry.metadata import selector_causes, selector_matches, selector_text
 from keepclose.model.json_values import JsonObject
 
 EXPRESSIONS: JsonObject = {
@@ -31,13 +31,13 @@ EXPRESSIONS: JsonObject = {
 )
 def test_labels_match_when_everything_holds(labels: dict[str, str], want_match: bool) -> None:
     """A selector asks for all that it names."""
-    assert matches(EXPRESSIONS, labels) is want_match
+    assert selector_matches(EXPRESSIONS, labels) is want_match
 
 
 def test_no_selector_matches_nothing_and_an_empty_one_everything() -> None:
     """Absent and empty selectors are opposites."""
-    assert matches(None, {"a": "b"}) is False
-    assert matches({}, {"a": "b"}) is True
+    assert selector_matches(None, {"a": "b"}) is False
+    assert selector_matches({}, {"a": "b"}) is True
 
 
 def test_a_selector_reads_as_a_query() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.registry.strategy import Context, PlainStrategy, Strategy, same
+from keepclose.apiserver.registry.strategy import KindStrategy, PlainStrategy, WriteContext, same
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
-CONTEXT = Context(FeatureGates(), "2026-01-01T00:00:00Z")
+CONTEXT = WriteContext(FeatureGates(), "2026-01-01T00:00:00Z")
 
 
 class _Counted(PlainStrategy):
@@ -62,7 +62,7 @@ def test_a_plain_kind_refuses_and_tells_nothing() -> None:
     assert plain.validate({}, {}, CONTEXT, subresource="status") == []
     assert plain.warnings({}, None, CONTEXT) == []
     assert plain.grace_period({}, 5) is None
-    assert Strategy().validate({}, None, CONTEXT) == []
+    assert KindStrategy().validate({}, None, CONTEXT) == []
 
 
 @pytest.mark.parametrize(

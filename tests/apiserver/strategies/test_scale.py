@@ -8,7 +8,7 @@ import pytest
 
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.subresources import scale_of, write_scale
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.json_values import JsonObject
 from keepclose.testing.kinds import raw
 
@@ -82,6 +82,6 @@ def test_writing_a_scale_changes_the_replicas_alone() -> None:
 def test_a_scale_that_cannot_be_followed(metadata: JsonObject, replicas: int, want: str) -> None:
     """Scales of other objects and negative ones are refused."""
     scale = {"metadata": metadata, "spec": {"replicas": replicas}}
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(StatusError) as caught:
         write_scale(DEPLOYMENTS, _workload(), scale)
     assert f"{caught.value.code} {caught.value.message}" == want

@@ -8,10 +8,10 @@ from keepclose.apiserver.registry.metadata import (
     beyond_metadata,
     carry_system_metadata,
     metadata_causes,
-    read_metadata,
+    read_object_metadata,
 )
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.field_errors import required
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
@@ -173,8 +173,8 @@ def test_clients_may_leave_out_what_the_system_sets() -> None:
 
 def test_metadata_of_the_wrong_type_is_a_bad_request() -> None:
     """What cannot be read is refused as a whole."""
-    with pytest.raises(Failure, match="metadata: Expected `str`, got `int`") as caught:
-        read_metadata({"metadata": {"name": 1}})
+    with pytest.raises(StatusError, match="metadata: Expected `str`, got `int`") as caught:
+        read_object_metadata({"metadata": {"name": 1}})
     assert caught.value.code == 400
 
 

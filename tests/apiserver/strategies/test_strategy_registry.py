@@ -8,7 +8,7 @@ from keepclose.apiserver.registry.allocation_ranges import RangeError
 from keepclose.apiserver.registry.registry import AllocationSettings, make_ranges, strategies
 from keepclose.apiserver.registry.strategy import read_as
 from keepclose.apiserver.resources import RESOURCES
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.service.types import Service
 
 
@@ -44,8 +44,8 @@ def test_objects_that_cannot_be_read_are_refused() -> None:
     """Wrong types are told at their field; another kind is not taken for this one."""
     bad = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"type": 1}}
     with pytest.raises(
-        Failure, match=r'Service "a" is invalid: spec.type: Invalid value: 1: expec'
+        StatusError, match=r'Service "a" is invalid: spec.type: Invalid value: 1: expec'
     ):
         read_as(Service, bad)
-    with pytest.raises(Failure, match="must be of type Service"):
+    with pytest.raises(StatusError, match="must be of type Service"):
         read_as(Service, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.apiserver.printing.cells import age_of, human_duration, read_time
+from keepclose.apiserver.printing.cells import age_of, human_duration, parse_creation_time
 
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 365 * 86_400
 
@@ -81,4 +81,4 @@ def test_seconds_are_never_lost_to_rounding(passed: int, start: int) -> None:
     moment = datetime.fromtimestamp(start, UTC)
     later = moment + timedelta(microseconds=passed)
     assert age_of(moment.isoformat(), later.timestamp()) == f"{passed // 1_000_000}s"
-    assert read_time(moment.isoformat()) == moment
+    assert parse_creation_time(moment.isoformat()) == moment

@@ -9,17 +9,17 @@ import pytest
 
 from keepclose.simulate.algorithms import find_algorithm
 from keepclose.simulate.datasets import KEP2004_LARGE, open_dataset
-from keepclose.simulate.engine import simulate
-from keepclose.simulate.summary import Figures
+from keepclose.simulate.engine import run_simulation
+from keepclose.simulate.summary import SummaryFigures
 
 SAMPLE_ROWS: Final = 5_000
 
 
 @cache
-def figures(algorithm: str) -> Figures:
+def figures(algorithm: str) -> SummaryFigures:
     """Return the figures of an algorithm over the sample."""
     pytest.importorskip("numpy")
     dataset = open_dataset(KEP2004_LARGE, rows=SAMPLE_ROWS)
-    (summary,) = simulate(dataset, [find_algorithm(algorithm)], compiled=False)
+    (summary,) = run_simulation(dataset, [find_algorithm(algorithm)], compiled=False)
     assert summary.figures is not None
     return summary.figures

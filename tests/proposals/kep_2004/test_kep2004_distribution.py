@@ -16,7 +16,7 @@ from planned_services import nodes_in, share_of_traffic
 from subset_services import A, B, C, decide, sizes, subsetted
 
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION, FOR_ZONE_LABEL
-from keepclose.routing.allocation.local import Outcome, local
+from keepclose.routing.allocation.local import LocalOutcome, local
 from keepclose.routing.subsets import SubsetMode, SubsetOptions
 from keepclose.routing.traffic_shares import traffic_shares
 
@@ -113,7 +113,7 @@ def test_kep2004_distribution_step_3_takers_take_until_below_the_threshold() -> 
 def test_kep2004_distribution_step_3_ends_without_available_zones() -> None:
     """Step 3: it ends when the pool of available zones is empty, with zones still requiring."""
     found = local(THIRDS, [1, 1, 0], start_per_zone=0)
-    assert found.outcome is Outcome.DOWNGRADED
+    assert found.outcome is LocalOutcome.DOWNGRADED
 
 
 def test_kep2004_distribution_step_3_ends_without_requiring_zones() -> None:
@@ -203,7 +203,7 @@ def _downgraded(total: int) -> float:
         for a in range(total + 1)
         for b in range(total - a + 1)
     ]
-    return outcomes.count(Outcome.DOWNGRADED) / len(outcomes)
+    return outcomes.count(LocalOutcome.DOWNGRADED) / len(outcomes)
 
 
 def test_kep2004_distribution_many_endpoints_are_downgraded_less() -> None:

@@ -17,8 +17,8 @@ from keepclose.simulate.datasets import (
     GivenRows,
     open_dataset,
 )
-from keepclose.simulate.engine import simulate
-from keepclose.simulate.summary import Figures, Weights
+from keepclose.simulate.engine import run_simulation
+from keepclose.simulate.summary import SummaryFigures, Weights
 
 NEAR = 0.25
 """How far the mean of the sample may be from the published one, in points."""
@@ -28,11 +28,13 @@ ONLY_MEAN = Weights(0.0, 0.0, 1.0, 0.0)
 ONLY_SLICES = Weights(0.0, 0.0, 0.0, 1.0)
 
 
-def evaluate(nodes: list[int], endpoints: list[int], algorithm: str, weights: Weights) -> Figures:
+def evaluate(
+    nodes: list[int], endpoints: list[int], algorithm: str, weights: Weights
+) -> SummaryFigures:
     """Return the figures of one input under other weights."""
     names = [f"zone-{number}" for number in range(len(nodes))]
     rows = GivenRows(names, nodes, endpoints)
-    (summary,) = simulate(rows, [find_algorithm(algorithm)], weights=weights)
+    (summary,) = run_simulation(rows, [find_algorithm(algorithm)], weights=weights)
     assert summary.figures is not None
     return summary.figures
 

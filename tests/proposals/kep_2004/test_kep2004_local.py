@@ -9,13 +9,13 @@ import pytest
 from planned_services import count_reallocated, count_writes, nodes_in
 from subset_services import A, B, C, decide, sizes, subsetted
 
-from keepclose.routing.allocation.local import Outcome, local
+from keepclose.routing.allocation.local import LocalOutcome, local
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.subsets import SubsetMode, SubsetOptions, overloads
 from keepclose.routing.traffic_shares import traffic_shares
 from keepclose.simulate.algorithms import find_algorithm
 from keepclose.simulate.datasets import KEP2004_SMALL, open_dataset
-from keepclose.simulate.engine import simulate
+from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.summary import Weights
 
 THIRDS = [1 / 3] * 3
@@ -47,7 +47,7 @@ def test_kep2004_local_rebalances_below_the_threshold() -> None:
         shares = [count / sum(nodes) for count in nodes]
         for counts in product((0, 1, 3, 8, 15), repeat=3):
             found = local(shares, counts)
-            if found.outcome is Outcome.ALLOCATED:
+            if found.outcome is LocalOutcome.ALLOCATED:
                 assert max(loads(shares, found.matrix)) < 0.5, (nodes, counts)
                 assert [sum(row) for row in found.matrix] == list(counts)
 
@@ -83,7 +83,7 @@ def test_kep2004_downgrading_example_of_five_endpoints() -> None:
     # No division of five leaves each zone two, so each of them has such a zone.
     for counts in product(range(6), repeat=3):
         if sum(counts) == 5:
-            assert local(THIRDS, counts, start_per_zone=0).outcome is Outcome.DOWNGRADED
+            assert local(THIRDS, counts, start_per_zone=0).outcome is LocalOutcome.DOWNGRADED
 
 
 def _moved_share(totals: range) -> float:
@@ -96,7 +96,7 @@ def _moved_share(totals: range) -> float:
                 first = local(THIRDS, before, start_per_zone=0)
                 after = [a + 1, b, total - a - b]
                 second = local(THIRDS, after, start_per_zone=0)
-                if first.outcome is second.outcome is Outcome.ALLOCATED:
+                if first.outcome is second.outcome is LocalOutcome.ALLOCATED:
                     stay = sum(
                         min(old, new)
                         for old_row, new_row in zip(first.matrix, second.matrix, strict=True)
@@ -121,7 +121,7 @@ def test_kep2004_starting_threshold_small_scales_are_imbalanced() -> None:
             for a in range(total + 1)
             for b in range(total - a + 1)
             if (one := local(THIRDS, [a, b, total - a - b], start_per_zone=0)).outcome
-            is Outcome.ALLOCATED
+            is LocalOutcome.ALLOCATED
         ]
         return sum(found) / len(found)
 
@@ -134,7 +134,7 @@ def score_from(start: float | None, weights: Weights = Weights()) -> float:  # n
     pytest.importorskip("numba")
     name = "original" if start is None else "local"
     algorithm = find_algorithm(name, start=start)
-    (summary,) = simulate(open_dataset(KEP2004_SMALL), [algorithm], weights=weights)
+    (summary,) = run_simulation(open_dataset(KEP2004_SMALL), [algorithm], weights=weights)
     assert summary.figures is not None
     return summary.figures.total.mean
 

@@ -14,7 +14,7 @@ from proposalworlds import add_three_zones
 from sights import groups, quick
 from subset_services import SUBSETTING, A, B, C, subsetted
 
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, Gate
@@ -45,7 +45,7 @@ class Observed:
     """The metrics of a controller that runs."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics(max_endpoints=100)
+        self.metrics = ControllerMetrics(max_endpoints=100)
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return a figure of the EndpointSlice controller."""

@@ -17,7 +17,7 @@ import pytest
 from simulated_sample import figures
 from subset_services import A, B, C, subsetted
 
-from keepclose.routing.allocation.local import Outcome, local
+from keepclose.routing.allocation.local import LocalOutcome, local
 from keepclose.simulate.allocators.local_opt import allocate_local_opt
 from keepclose.simulate.allocators.local_shared import allocate_local_shared
 from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
@@ -75,7 +75,7 @@ def test_kep2004_local_shared_zones_that_stay_overloaded_share() -> None:
     groups = allocate(allocate_local_shared, THIRDS, [3, 1, 1])
     assert [group.consumers for group in groups] == [[0], [1, 2]]
     # Local alone cannot keep the threshold there.
-    assert local(THIRDS, [3, 1, 1], start_per_zone=0).outcome is Outcome.DOWNGRADED
+    assert local(THIRDS, [3, 1, 1], start_per_zone=0).outcome is LocalOutcome.DOWNGRADED
 
 
 def test_kep2004_local_shared_is_balanced_well() -> None:

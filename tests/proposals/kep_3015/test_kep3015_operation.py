@@ -30,7 +30,7 @@ from sights import POST, PUT
 from structlog.testing import capture_logs
 from webobjects import addresses_of, web
 
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.addresses import IPV4
 from keepclose.model.gates import Gate, parse_gates
@@ -66,7 +66,7 @@ async def build(cluster: World) -> None:
 async def test_use_is_seen_by_the_values_of_services(cluster: World) -> None:
     """An operator sees the use by checking whether any Service has one of the new values."""
     await build(cluster)
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     for name, value in (("a", "PreferSameNode"), ("b", "PreferSameZone"), ("c", "PreferSameNode")):
         await cluster.add_service(name, trafficDistribution=value)
     page = await cluster.client.list_all(SERVICES, namespace=cluster.namespace)
@@ -112,7 +112,7 @@ async def test_sli_of_updating_slices(cluster: World) -> None:
     """It inherits the indicators around updating slices: syncs count Services with it."""
     await build(cluster)
     await cluster.add_service(trafficDistribution="PreferSameNode")
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     async with cluster.controlled(observer=metrics) as controller:
         await cluster.settle(controller)
     assert (metrics.registry.get_sample_value(SYNCS, {"result": "success"}) or 0) >= 1

@@ -19,8 +19,8 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.selection import Outcome
-from keepclose.ruleset.tracer import Node as PacketNode
 from keepclose.ruleset.tracer import Packet, trace_outcomes
+from keepclose.ruleset.tracer import TracedNode as PacketNode
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 OFF: Final = FeatureGates()

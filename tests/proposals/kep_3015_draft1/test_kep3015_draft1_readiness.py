@@ -35,7 +35,7 @@ from keepclose.kube.requests import SERVICES as SERVICE_KIND
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
 from keepclose.model.service.types import Service
-from keepclose.ruleset import Listing
+from keepclose.ruleset import TableListing
 from keepclose.testing.api_server import Served, serving
 from keepclose.testing.controllers import world
 
@@ -113,7 +113,7 @@ async def test_kep3015_draft1_enablement_changes_no_default(enabled: Served) -> 
 
 def _rules(asked: Service, slices: list[EndpointSlice], gates: FeatureGates) -> list[str]:
     ruleset = make_ruleset([asked], slices, gates=gates)
-    return list(ruleset.reconcile(Listing()).phases)
+    return list(ruleset.reconcile(TableListing()).phases)
 
 
 def test_kep3015_draft1_rollback_services_are_still_handled() -> None:

@@ -17,7 +17,7 @@ from proposalscenes import GATES, NO_FIELD, THREE_ZONES, UNEVEN, Scene, asking, 
 from proposalworlds import add_two_zones
 from sights import POST, PUT, hints, quick
 
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
@@ -164,7 +164,7 @@ async def test_syncs_are_counted_by_success_and_failure(two_zones: World) -> Non
     """The metric endpoint_slice_controller_syncs tracks successes and failures."""
     cluster = two_zones
     await cluster.add_service(trafficDistribution="PreferClose")
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     settings = replace(QUICK, most_retries=2)
     async with cluster.controlled(settings, observer=metrics) as controller:
         await cluster.settle(controller)

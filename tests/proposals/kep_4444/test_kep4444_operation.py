@@ -17,12 +17,12 @@ from proposalscenes import GATES, NO_FIELD, THREE_ZONES, UNEVEN, Scene, asking, 
 from sights import POST, PUT, STATUS, conditions, hints, quick
 from structlog.testing import capture_logs
 
-from keepclose.controller.metrics import Metrics
+from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.nft.writer import Failure, NftError
+from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.routing.reasons import ReasonCode
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.controllers import QUICK, World
@@ -45,7 +45,7 @@ async def route(cluster: ProxyCluster) -> None:
     await cluster.set_endpoints(hinted("10.0.0.1", "zone-a"), hinted("10.0.0.2", "zone-b"))
 
 
-def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+def value(metrics: ControllerMetrics, name: str, **labels: str) -> float | None:
     """Return the value of a series."""
     return metrics.registry.get_sample_value(name, labels)
 
@@ -53,7 +53,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 async def test_the_metric_of_services_by_distribution(two_zones: World) -> None:
     """The metric services_count_by_traffic_distribution tells whether the field is in use."""
     cluster = two_zones
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     await cluster.add_service()
     async with cluster.controlled(observer=metrics) as controller:
         await cluster.settle(controller)
@@ -68,7 +68,7 @@ async def test_the_metric_of_services_by_distribution(two_zones: World) -> None:
 async def test_the_label_of_that_metric(two_zones: World) -> None:
     """Its label traffic_distribution gives the number of Services with each value."""
     cluster = two_zones
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     for name, wanted in (("a", "PreferClose"), ("b", "PreferClose"), ("c", "PreferSameNode")):
         await cluster.add_service(name, trafficDistribution=wanted)
     async with cluster.controlled(observer=metrics) as controller:
@@ -124,7 +124,7 @@ async def test_slo_the_proxy_writes_rules_from_the_slices(tmp_path: Path) -> Non
 async def test_sli_syncs_is_a_counter_of_reconciliations(two_zones: World) -> None:
     """endpoint_slice_controller_syncs is incremented each time a Service is reconciled."""
     cluster = two_zones
-    metrics = Metrics(max_endpoints=100)
+    metrics = ControllerMetrics(max_endpoints=100)
     await cluster.add_service(trafficDistribution="PreferClose")
     async with cluster.controlled(observer=metrics) as controller:
         await cluster.settle(controller)
@@ -319,7 +319,7 @@ async def test_the_proxy_logs_what_goes_wrong(tmp_path: Path) -> None:
         async with cluster.proxied("n1", writer=writer, families=("IPv4",)) as proxy:
             await cluster.settle(proxy)
             with capture_logs() as logs:
-                writer.fail_next(NftError("Device or resource busy", failure=Failure.BUSY))
+                writer.fail_next(NftError("Device or resource busy", failure=NftFailure.BUSY))
                 await cluster.set_endpoints(hinted("10.0.0.9", "zone-a"))
                 await cluster.settle(proxy)
     assert any("Device or resource busy" in str(one) for one in levels(logs, "error"))

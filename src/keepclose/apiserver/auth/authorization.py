@@ -21,9 +21,9 @@ from keepclose.apiserver.auth.users import (
     LABS,
     MASTERS,
     VIEWERS,
-    User,
+    RequestUser,
 )
-from keepclose.apiserver.status_errors import Failure, forbidden
+from keepclose.apiserver.status_errors import StatusError, forbidden
 from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, acknowledgement_name
 from keepclose.model.field_errors import render_value
 
@@ -111,7 +111,7 @@ class _OwnObject(NamedTuple):
     name: str
 
 
-class Action(msgspec.Struct, frozen=True):
+class RequestAction(msgspec.Struct, frozen=True):
     """What a request wants; without a resource it is about the path."""
 
     verb: str
@@ -138,7 +138,9 @@ class Decision(msgspec.Struct, frozen=True):
 REFUSED: Final = Decision(False)
 
 
-def allowed(user: User, action: Action, body: Mapping[str, Any] | None = None) -> Decision:
+def allowed(
+    user: RequestUser, action: RequestAction, body: Mapping[str, Any] | None = None
+) -> Decision:
     """Return whether the user may do it.
 
     A create carries the name in its body: where a rule is about one name, a create without a body
@@ -159,7 +161,7 @@ def allowed(user: User, action: Action, body: Mapping[str, Any] | None = None) -
     return REFUSED
 
 
-def may_create_some(user: User, action: Action) -> bool:
+def may_create_some(user: RequestUser, action: RequestAction) -> bool:
     """Return whether the user may create an object of a name that is not known yet.
 
     Where the rule is about one name, `allowed` decides as soon as the object is read.
@@ -170,12 +172,12 @@ def may_create_some(user: User, action: Action) -> bool:
     return own is not None and "create" in own.verbs and own.namespace == action.namespace
 
 
-def refusal(user: User, action: Action) -> Failure:
+def why_refused(user: RequestUser, action: RequestAction) -> StatusError:
     """Return the answer to what the user may not do."""
     who = f"User {render_value(user.name)} cannot {action.verb}"
     if not action.resource:
         why = _harmless(f"{who} path {render_value(action.path)}")
-        return Failure(403, "Forbidden", f"forbidden: {why}", details={})
+        return StatusError(403, "Forbidden", f"forbidden: {why}", details={})
     resource = action.resource + (f"/{action.subresource}" if action.subresource else "")
     what = f"resource {render_value(resource)} in API group {render_value(action.group)}"
     scope = f"in the namespace {render_value(action.namespace)}"
@@ -183,7 +185,7 @@ def refusal(user: User, action: Action) -> Failure:
     return forbidden(action.resource, action.group, action.name, _harmless(f"{who} {what} {where}"))
 
 
-class Rule(msgspec.Struct, frozen=True):
+class RoleRule(msgspec.Struct, frozen=True):
     """Verbs that are allowed on a resource, or on paths where no resource is named."""
 
     verbs: tuple[str, ...]
@@ -193,16 +195,16 @@ class Rule(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
 
 
-def list_rules(user: User, namespace: str) -> list[Rule]:
+def list_rules(user: RequestUser, namespace: str) -> list[RoleRule]:
     """Return what the user may do in a namespace and at the cluster scope, as rules.
 
     They say what `allowed` decides: each allows nothing that it would refuse, and none is missing.
     """
     if MASTERS in user.groups:
-        return [Rule(("*",), "*", "*"), Rule(("*",), paths=("*",))]
-    rules: list[Rule] = []
+        return [RoleRule(("*",), "*", "*"), RoleRule(("*",), paths=("*",))]
+    rules: list[RoleRule] = []
     if _reads_everything(user):
-        rules += [Rule(tuple(sorted(_READ)), "*", "*"), _path_rule("*")]
+        rules += [RoleRule(tuple(sorted(_READ)), "*", "*"), _path_rule("*")]
     writes = [(CONTROLLERS, _CONTROLLER_WRITES), (LABS, _LAB_WRITES)]
     for group, tables in writes:
         if group in user.groups:
@@ -219,17 +221,17 @@ def list_rules(user: User, namespace: str) -> list[Rule]:
     return [*rules, _path_rule(*(f"{place}{end}" for place in (*_HEALTH, *known) for end in _ENDS))]
 
 
-def _resource_rule(target: tuple[str, str, str], verbs: frozenset[str], name: str = "") -> Rule:
+def _resource_rule(target: tuple[str, str, str], verbs: frozenset[str], name: str = "") -> RoleRule:
     group, resource, subresource = target
     full = f"{resource}/{subresource}" if subresource else resource
-    return Rule(tuple(sorted(verbs)), group, full, name)
+    return RoleRule(tuple(sorted(verbs)), group, full, name)
 
 
-def _path_rule(*paths: str) -> Rule:
-    return Rule(tuple(sorted(_PATH_READ)), paths=paths)
+def _path_rule(*paths: str) -> RoleRule:
+    return RoleRule(tuple(sorted(_PATH_READ)), paths=paths)
 
 
-def _allowed_path(user: User, action: Action) -> Decision:
+def _allowed_path(user: RequestUser, action: RequestAction) -> Decision:
     if action.verb not in _PATH_READ:
         return REFUSED
     if _is_at_or_below(action.path, _HEALTH):
@@ -241,11 +243,11 @@ def _allowed_path(user: User, action: Action) -> Decision:
     return REFUSED
 
 
-def _reads_everything(user: User) -> bool:
+def _reads_everything(user: RequestUser) -> bool:
     return any(group in user.groups for group in _READERS)
 
 
-def _allowed_node(node_name: str, action: Action, body: Mapping[str, Any]) -> Decision:
+def _allowed_node(node_name: str, action: RequestAction, body: Mapping[str, Any]) -> Decision:
     verb, target = action.verb, action.target
     if verb in _READ and target in _NODE_READS:
         return Decision(True, "nodes may read what routing needs")
@@ -270,7 +272,7 @@ def _own_objects(node_name: str) -> dict[tuple[str, str, str], _OwnObject]:
     }
 
 
-def _object_name(action: Action, body: Mapping[str, Any]) -> str:
+def _object_name(action: RequestAction, body: Mapping[str, Any]) -> str:
     if action.verb != "create":
         return action.name
     metadata = body.get("metadata")
@@ -293,14 +295,14 @@ def _harmless(text: str) -> str:
 class WriteRights(msgspec.Struct, frozen=True):
     """The rights of the caller of one write."""
 
-    user: User
-    action: Action
+    user: RequestUser
+    action: RequestAction
 
     def check_create(self, new: Json) -> None:
         """Return when the caller may create the object; raises Failure where it may not."""
         creation = msgspec.structs.replace(self.action, verb="create")
         if not allowed(self.user, creation, new).allowed:
-            raise refusal(self.user, creation)
+            raise why_refused(self.user, creation)
         self._check_own_node(new, None)
 
     def check_update(self, new: Json, old: Json) -> None:

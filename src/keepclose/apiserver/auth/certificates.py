@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from keepclose.apiserver.auth.credentials import Tokens
-from keepclose.apiserver.auth.users import NODE_PREFIX, Role, role_user
+from keepclose.apiserver.auth.users import NODE_PREFIX, UserRole, role_user
 from keepclose.model.metadata_validation import dns1123_subdomain
 from keepclose.system.private_files import (
     BrokenFileError,
@@ -80,7 +80,7 @@ class _ClientCertificate(NamedTuple):
     key: bytes
 
 
-class Authority:
+class CertificateAuthority:
     """The CA in a directory, and what it signs."""
 
     def __init__(self, directory: Path, *, now: float) -> None:
@@ -325,14 +325,14 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def write_kubeconfigs(
     directory: Path, tokens: Tokens, *, server: str, ca: bytes | None
-) -> dict[Role, Path]:
+) -> dict[UserRole, Path]:
     """Write the kubeconfig of every role and return where they are.
 
     `server` is the address with its scheme; `ca` is the CA as PEM, None for plain HTTP.
     """
-    paths: dict[Role, Path] = {}
-    for role in Role:
-        name = "kubeconfig" if role is Role.ADMIN else f"{role}.kubeconfig"
+    paths: dict[UserRole, Path] = {}
+    for role in UserRole:
+        name = "kubeconfig" if role is UserRole.ADMIN else f"{role}.kubeconfig"
         paths[role] = directory / name
         text = render_kubeconfig(
             server=server, ca=ca, user=role_user(role).name, token=tokens.of_role(role)

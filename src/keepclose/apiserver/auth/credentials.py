@@ -24,18 +24,18 @@ from zlib import crc32
 
 import structlog
 
-from keepclose.apiserver.auth.authorization import Action, allowed, refusal
+from keepclose.apiserver.auth.authorization import RequestAction, allowed, why_refused
 from keepclose.apiserver.auth.users import (
     ANONYMOUS,
     AUTHENTICATED,
     UNAUTHENTICATED,
-    Role,
-    User,
+    RequestUser,
+    UserRole,
     known_user,
     node_user,
     role_user,
 )
-from keepclose.apiserver.status_errors import Failure, bad_request, unauthorized
+from keepclose.apiserver.status_errors import StatusError, bad_request, unauthorized
 from keepclose.model.field_errors import render_value
 from keepclose.model.metadata_validation import dns1123_subdomain
 from keepclose.system.private_files import (
@@ -83,20 +83,20 @@ class Tokens:
         Raises BrokenFileError for a file that holds no token, or one that another file holds.
         """
         self._directory = directory
-        self._users: dict[bytes, User] = {}
+        self._users: dict[bytes, RequestUser] = {}
         self._read_at = -1
         self._recheck_seconds = recheck_seconds
         self._good_until = 0.0
         make_private_directory(directory)
         is_first = not any(self._files())
-        for role in Role:
+        for role in UserRole:
             path = directory / role
             if not is_first and _read(path) is None:
                 _log.warning("the token was missing, a new one is made", file=str(path))
             self.of_role(role)
         self._load()
 
-    def of_role(self, role: Role) -> str:
+    def of_role(self, role: UserRole) -> str:
         """Return the token of a role."""
         return self._keep_or_make(self._directory / role, role_user(role))
 
@@ -108,7 +108,7 @@ class Tokens:
         path = self._directory / f"{_NODE_FILE}{node_name}"
         return self._keep_or_make(path, node_user(node_name))
 
-    def find(self, token: str) -> User | None:
+    def find(self, token: str) -> RequestUser | None:
         """Return whose token it is, or None."""
         digest = _digest(token)
         user = self._users.get(digest)
@@ -129,7 +129,7 @@ class Tokens:
         changed_at = self._directory.stat().st_mtime_ns
         is_settled = time.time_ns() - changed_at > _TICK_NS
         self._read_at = changed_at if is_settled else -1
-        users: dict[bytes, User] = {}
+        users: dict[bytes, RequestUser] = {}
         # NB: opened and looked at once, since there may be a file for each of many nodes.
         with PrivateDirectory.open(self._directory) as directory:
             contents = [(path, user, directory.read(path.name)) for path, user in self._files()]
@@ -141,17 +141,17 @@ class Tokens:
                 raise BrokenFileError(path, "holds the token of another user", "remove it")
         self._users = users
 
-    def _files(self) -> Iterator[tuple[Path, User]]:
+    def _files(self) -> Iterator[tuple[Path, RequestUser]]:
         for path in sorted(self._directory.iterdir()):
             if path.is_symlink() and not path.exists():
                 # A link to nowhere holds no token; making one in its place names it.
                 continue
-            if path.name in list(Role):
-                yield path, role_user(Role(path.name))
+            if path.name in list(UserRole):
+                yield path, role_user(UserRole(path.name))
             elif path.name.startswith(_NODE_FILE):
                 yield path, node_user(path.name.removeprefix(_NODE_FILE))
 
-    def _keep_or_make(self, path: Path, user: User) -> str:
+    def _keep_or_make(self, path: Path, user: RequestUser) -> str:
         token = _read(path)
         while token is None:
             made = _make()
@@ -196,7 +196,7 @@ def _digest(token: str) -> bytes:
 class TokenSource(Protocol):
     """Who knows whose a token is."""
 
-    def find(self, token: str) -> User | None:
+    def find(self, token: str) -> RequestUser | None:
         """Return whose token it is, or None."""
         ...
 
@@ -206,7 +206,7 @@ def authenticate(
     peer_certificate: PeerCertificate | None,
     *,
     tokens: TokenSource,
-) -> User | Failure:
+) -> RequestUser | StatusError:
     """Return who sends the request, or the refusal of a wrong token.
 
     The certificate must have been verified against our CA by the TLS layer already. Header names
@@ -221,7 +221,7 @@ def authenticate(
     return tokens.find(token) or unauthorized()
 
 
-def certified_user(certificate: PeerCertificate) -> User | None:
+def certified_user(certificate: PeerCertificate) -> RequestUser | None:
     """Return whom a verified certificate names, or None when it names nobody."""
     names: list[str] = []
     groups: list[str] = []
@@ -297,27 +297,29 @@ def _list_texts(texts: Iterable[str]) -> str:
     return f"[]string{{{', '.join(map(render_value, texts))}}}"
 
 
-def impersonate(caller: User, wanted: Impersonation) -> User:
+def impersonate(caller: RequestUser, wanted: Impersonation) -> RequestUser:
     """Return the user whose rights the request has; raises Failure where the caller may not."""
     account = wanted.service_account
     if account is None:
-        _check(caller, Action("impersonate", resource="users", name=wanted.name))
+        _check(caller, RequestAction("impersonate", resource="users", name=wanted.name))
     else:
         namespace, name = account
         resource = "serviceaccounts"
-        _check(caller, Action("impersonate", resource=resource, namespace=namespace, name=name))
+        _check(
+            caller, RequestAction("impersonate", resource=resource, namespace=namespace, name=name)
+        )
     for group in wanted.groups:
-        _check(caller, Action("impersonate", resource="groups", name=group))
+        _check(caller, RequestAction("impersonate", resource="groups", name=group))
     groups = wanted.groups
     if account is not None and not groups:
         groups = (_SERVICE_ACCOUNTS, f"{_SERVICE_ACCOUNTS}:{account[0]}")
     if wanted.name == ANONYMOUS.name:
         missing = UNAUTHENTICATED not in groups
-        return User(wanted.name, (*groups, UNAUTHENTICATED) if missing else groups)
+        return RequestUser(wanted.name, (*groups, UNAUTHENTICATED) if missing else groups)
     missing = AUTHENTICATED not in groups and UNAUTHENTICATED not in groups
-    return User(wanted.name, (*groups, AUTHENTICATED) if missing else groups)
+    return RequestUser(wanted.name, (*groups, AUTHENTICATED) if missing else groups)
 
 
-def _check(caller: User, action: Action) -> None:
+def _check(caller: RequestUser, action: RequestAction) -> None:
     if not allowed(caller, action).allowed:
-        raise refusal(caller, action)
+        raise why_refused(caller, action)

@@ -22,7 +22,7 @@ UNAUTHENTICATED: Final = "system:unauthenticated"
 NODE_PREFIX: Final = "system:node:"
 
 
-class Role(StrEnum):
+class UserRole(StrEnum):
     """What the parts of keepclose and the people around it come as; nodes come one by one."""
 
     ADMIN = "admin"
@@ -31,7 +31,7 @@ class Role(StrEnum):
     LAB = "lab"
 
 
-class User(msgspec.Struct, frozen=True):
+class RequestUser(msgspec.Struct, frozen=True):
     """A caller, by name and groups."""
 
     name: str
@@ -45,26 +45,26 @@ class User(msgspec.Struct, frozen=True):
         return ""
 
 
-ANONYMOUS: Final = User("system:anonymous", (UNAUTHENTICATED,))
+ANONYMOUS: Final = RequestUser("system:anonymous", (UNAUTHENTICATED,))
 
 _GROUP_OF: Final = {
-    Role.ADMIN: MASTERS,
-    Role.CONTROLLER: CONTROLLERS,
-    Role.VIEWER: VIEWERS,
-    Role.LAB: LABS,
+    UserRole.ADMIN: MASTERS,
+    UserRole.CONTROLLER: CONTROLLERS,
+    UserRole.VIEWER: VIEWERS,
+    UserRole.LAB: LABS,
 }
 
 
-def known_user(name: str, *groups: str) -> User:
+def known_user(name: str, *groups: str) -> RequestUser:
     """Return a user that has shown who it is."""
-    return User(name, (*dict.fromkeys((*groups, AUTHENTICATED)),))
+    return RequestUser(name, (*dict.fromkeys((*groups, AUTHENTICATED)),))
 
 
-def role_user(role: Role) -> User:
+def role_user(role: UserRole) -> RequestUser:
     """Return the user of a role."""
     return known_user(f"keepclose:{role}", _GROUP_OF[role])
 
 
-def node_user(node_name: str) -> User:
+def node_user(node_name: str) -> RequestUser:
     """Return the user that a node is."""
     return known_user(NODE_PREFIX + node_name, _NODES)

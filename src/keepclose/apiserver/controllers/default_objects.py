@@ -16,15 +16,15 @@ from typing import Final
 import msgspec
 import structlog
 
-from keepclose.apiserver.controllers.garbage_collector import NAMESPACES
+from keepclose.apiserver.controllers.garbage_collector import NAMESPACE_STORE
 from keepclose.apiserver.controllers.store_follower import follow_stores
 from keepclose.apiserver.registry.deletion import Propagation
 from keepclose.apiserver.resources import BY_KIND, Resource
 from keepclose.apiserver.serving.deleting import Deleter
-from keepclose.apiserver.serving.options import Target, WriteOptions
-from keepclose.apiserver.serving.writing import Writer
-from keepclose.apiserver.status_errors import Failure
-from keepclose.apiserver.storage.entries import DELETED, Change
+from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
+from keepclose.apiserver.serving.writing import ObjectWriter
+from keepclose.apiserver.status_errors import StatusError
+from keepclose.apiserver.storage.entries import DELETED, StoredChange
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.addresses import (
     IPV4,
@@ -98,7 +98,13 @@ class KubernetesService:
     """Keeps the Service default/kubernetes and its endpoint."""
 
     def __init__(
-        self, writer: Writer, deleter: Deleter, *, cluster_ip: str, family: str, advertised: str
+        self,
+        writer: ObjectWriter,
+        deleter: Deleter,
+        *,
+        cluster_ip: str,
+        family: str,
+        advertised: str,
     ) -> None:
         """Hold what is to be made; `advertised` is "" when nodes cannot reach the server."""
         self._writer = writer
@@ -125,7 +131,7 @@ class KubernetesService:
             self._reconcile_service()
             self._reconcile_endpoints()
             self._reconcile_slice()
-        except Failure as error:
+        except StatusError as error:
             # NB: a Service that holds the address may do so for long; once is enough to tell.
             if str(error) != self._complaint:
                 _log.warning("Service default/kubernetes is not as it should be", why=str(error))
@@ -137,7 +143,7 @@ class KubernetesService:
         self.reconcile()
         yield
 
-    def _handle(self, change: Change) -> Iterator[None]:
+    def _handle(self, change: StoredChange) -> Iterator[None]:
         is_ours = (change.entry.namespace, change.entry.name) == KUBERNETES_SERVICE
         # What was refused may be possible now: a Service may have let the address go.
         if is_ours or (self._complaint and change.store == _SERVICES.store):
@@ -240,12 +246,12 @@ class KubernetesService:
     def _create(self, resource: Resource, new: JsonObject) -> None:
         new = {"apiVersion": resource.api_version, "kind": resource.kind, **new}
         new["metadata"] |= {"name": NAME, "namespace": NAMESPACE}
-        target = Target(resource, namespace=NAMESPACE)
+        target = RequestTarget(resource, namespace=NAMESPACE)
         self._writer.create(target, new, WriteOptions(), manager=MANAGER)
 
     def _update(self, resource: Resource, new: JsonObject) -> None:
         _log.info("repairing default/kubernetes", kind=resource.kind)
-        target = Target(resource, namespace=NAMESPACE, name=NAME)
+        target = RequestTarget(resource, namespace=NAMESPACE, name=NAME)
         self._writer.update(target, new, WriteOptions(), manager=MANAGER)
 
 
@@ -263,7 +269,7 @@ def _default_source(family: str) -> str:
 class NamespaceObjects:
     """Keeps the objects that every namespace has."""
 
-    def __init__(self, writer: Writer, *, ca: bytes, manager: str) -> None:
+    def __init__(self, writer: ObjectWriter, *, ca: bytes, manager: str) -> None:
         """Hold the certificate authority of the server, in PEM, and whose the fields are."""
         self._writer = writer
         self._ca = ca.decode()
@@ -273,7 +279,7 @@ class NamespaceObjects:
         """Follow namespaces and what is deleted in them, until the store is closed."""
         await follow_stores(
             store,
-            (NAMESPACES, _SERVICE_ACCOUNTS.store, _CONFIG_MAPS.store),
+            (NAMESPACE_STORE, _SERVICE_ACCOUNTS.store, _CONFIG_MAPS.store),
             resume=self._resume,
             handle=self._handle,
         )
@@ -284,7 +290,7 @@ class NamespaceObjects:
             pass
 
     def _resume(self) -> Iterator[None]:
-        for entry in self._writer.store.entries(NAMESPACES):
+        for entry in self._writer.store.entries(NAMESPACE_STORE):
             self._fill(entry.name)
             yield
 
@@ -297,12 +303,12 @@ class NamespaceObjects:
             data = config_map.get("data") or {}
             if data.get(CA_KEY) != self._ca and not config_map.get("immutable"):
                 config_map["data"] = {**data, CA_KEY: self._ca}
-                target = Target(_CONFIG_MAPS, namespace=entry.namespace, name=ROOT_CA)
+                target = RequestTarget(_CONFIG_MAPS, namespace=entry.namespace, name=ROOT_CA)
                 self._writer.update(target, config_map, WriteOptions(), manager=self._manager)
 
-    def _handle(self, change: Change) -> Iterator[None]:
+    def _handle(self, change: StoredChange) -> Iterator[None]:
         entry = change.entry
-        if change.store == NAMESPACES:
+        if change.store == NAMESPACE_STORE:
             self._fill(entry.name)
         elif change.type == DELETED and (change.store, entry.name) in _OURS:
             self._fill(entry.namespace)
@@ -310,7 +316,7 @@ class NamespaceObjects:
 
     def _fill(self, name: str) -> None:
         # NB: as it is now, since nothing can be created in one that has gone meanwhile.
-        namespace = self._writer.store.get(NAMESPACES, "", name)
+        namespace = self._writer.store.get(NAMESPACE_STORE, "", name)
         if namespace is None:
             return
         if msgspec.json.decode(namespace.data)["metadata"].get("deletionTimestamp"):
@@ -323,5 +329,5 @@ class NamespaceObjects:
         if self._writer.store.get(resource.store, namespace, new["metadata"]["name"]) is not None:
             return
         new = {"apiVersion": resource.api_version, "kind": resource.kind, **new}
-        target = Target(resource, namespace=namespace)
+        target = RequestTarget(resource, namespace=namespace)
         self._writer.create(target, new, WriteOptions(), manager=self._manager)

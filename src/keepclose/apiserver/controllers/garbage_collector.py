@@ -28,10 +28,10 @@ from keepclose.apiserver.registry.metadata import (
     ORPHAN_FINALIZER,
     finalizers_of,
 )
-from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy
 from keepclose.apiserver.resources import BY_KIND, RESOURCES
-from keepclose.apiserver.status_errors import Failure
-from keepclose.apiserver.storage.entries import DELETED, Change, Entry
+from keepclose.apiserver.status_errors import StatusError
+from keepclose.apiserver.storage.entries import DELETED, Entry, StoredChange
 from keepclose.apiserver.storage.errors import Closed, Overflow
 from keepclose.apiserver.storage.history import Subscription
 from keepclose.apiserver.storage.store import Store
@@ -40,7 +40,7 @@ from keepclose.model.json_values import JsonObject
 _Key = tuple[str, str, str]
 """Store, namespace and name."""
 
-NAMESPACES: Final = "namespaces"
+NAMESPACE_STORE: Final = "namespaces"
 _NAMESPACED_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES if one.namespaced))
 _STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES))
 
@@ -61,7 +61,7 @@ class Collector:
     """Keeps the store free of what nobody owns any more."""
 
     def __init__(
-        self, store: Store, strategies: Mapping[str, Strategy], delete: DeletePath
+        self, store: Store, strategies: Mapping[str, KindStrategy], delete: DeletePath
     ) -> None:
         """Hold what is needed; nothing happens before `run` or `handle`."""
         self._store = store
@@ -115,11 +115,11 @@ class Collector:
         if failure is not None:
             raise failure
 
-    def handle(self, change: Change) -> None:
+    def handle(self, change: StoredChange) -> None:
         """Do what a change asks for."""
         _finish(self._steps(change))
 
-    def _steps(self, change: Change) -> Iterator[None]:
+    def _steps(self, change: StoredChange) -> Iterator[None]:
         """Do what a change asks for, and yield after each object that was looked at."""
         entry = change.entry
         key = (change.store, entry.namespace, entry.name)
@@ -135,7 +135,7 @@ class Collector:
         for dependent in self._store.owned_by(entry.uid):
             yield from self._consider(dependent)
         yield from self._release_owners(key, entry.owners)
-        if change.store == NAMESPACES:
+        if change.store == NAMESPACE_STORE:
             self._leaving.discard(entry.name)
         elif entry.namespace in self._leaving:
             self._end_namespace(entry.namespace)
@@ -181,7 +181,7 @@ class Collector:
             # NB: it may have gone meanwhile, or have been freed by the last of its dependents.
             if entry.uid in self._waiting:
                 yield from self._advance(entry.uid)
-        elif key[0] == NAMESPACES and NAMESPACE_FINALIZER in _holders(obj):
+        elif key[0] == NAMESPACE_STORE and NAMESPACE_FINALIZER in _holders(obj):
             self._leaving.add(entry.name)
             yield from self._empty_namespace(entry.name)
 
@@ -309,13 +309,13 @@ class Collector:
         """Release a namespace on its way out once nothing is left in it."""
         if any(self._store.count(store, name) for store in _NAMESPACED_STORES):
             return
-        obj = self._read((NAMESPACES, "", name))
+        obj = self._read((NAMESPACE_STORE, "", name))
         if obj is None:
             return
         self._leaving.discard(name)
         finalizers = [one for one in _holders(obj) if one != NAMESPACE_FINALIZER]
         obj["spec"] = {"finalizers": finalizers} if finalizers else {}
-        self._write(NAMESPACES, obj)
+        self._write(NAMESPACE_STORE, obj)
 
     def _drop_references(self, key: _Key, uids: set[str]) -> None:
         def change(obj: JsonObject) -> None:
@@ -363,7 +363,7 @@ class Collector:
             return
         try:
             self._delete(*key, uid=entry.uid, propagation=propagation)
-        except Failure as failure:
+        except StatusError as failure:
             _log.warning("not collected", key="/".join(key), why=failure.message)
 
     def _read(self, key: _Key) -> JsonObject | None:

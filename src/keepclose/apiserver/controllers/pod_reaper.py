@@ -23,12 +23,12 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 from keepclose.apiserver.storage.entries import DELETED, Entry
 from keepclose.apiserver.storage.errors import Closed, Overflow
 from keepclose.apiserver.storage.store import Store
 
-PODS: Final = "pods"
+POD_STORE: Final = "pods"
 # A deletionTimestamp has whole seconds, so the period may end so much later than it says.
 _TRUNCATED_SECONDS: Final = 1.0
 # So many that no longer count may stay queued beside as many as do.
@@ -79,7 +79,7 @@ class Graces:
 
     async def run(self) -> None:
         """Follow the pods until the store is closed."""
-        subscription = self._store.subscribe(PODS, since=None)
+        subscription = self._store.subscribe(POD_STORE, since=None)
         try:
             self.resume()
             while True:
@@ -93,7 +93,7 @@ class Graces:
                 except TimeoutError:
                     continue
                 except Overflow:
-                    subscription = self._store.subscribe(PODS, since=None)
+                    subscription = self._store.subscribe(POD_STORE, since=None)
                     self.resume()
                     continue
                 for change in changes:
@@ -111,7 +111,7 @@ class Graces:
         self._ends.clear()
         for _clock, queued in self._queues:
             queued.clear()
-        for entry in self._store.entries(PODS):
+        for entry in self._store.entries(POD_STORE):
             self.note(entry)
 
     def note(self, entry: Entry) -> None:
@@ -145,7 +145,7 @@ class Graces:
             while (left := self._next_of(queue)) is not None and left <= 0:
                 _at, end, namespace, name = heapq.heappop(queue[1])
                 del self._ends[namespace, name]
-                entry = self._store.get(PODS, namespace, name)
+                entry = self._store.get(POD_STORE, namespace, name)
                 period = None if entry is None else _period_of(entry)
                 # NB: a name may have come again since.
                 if entry is not None and period is not None and period.end == end:
@@ -168,8 +168,8 @@ class Graces:
 
     def _end(self, entry: Entry) -> None:
         try:
-            self._delete(PODS, entry.namespace, entry.name, uid=entry.uid)
-        except Failure as failure:
+            self._delete(POD_STORE, entry.namespace, entry.name, uid=entry.uid)
+        except StatusError as failure:
             _log.warning("not ended", pod=f"{entry.namespace}/{entry.name}", why=failure.message)
 
 

@@ -18,9 +18,9 @@ from keepclose.apiserver.registry.metadata import finalizers_of
 from keepclose.apiserver.registry.service_allocation import held_addresses
 from keepclose.apiserver.registry.strategy import read_as
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.serving.options import Target, WriteOptions
-from keepclose.apiserver.serving.writing import Writer, timestamp
-from keepclose.apiserver.storage.entries import DELETED, Change
+from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
+from keepclose.apiserver.serving.writing import ObjectWriter, timestamp
+from keepclose.apiserver.storage.entries import DELETED, StoredChange
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
@@ -77,7 +77,7 @@ class SoleHolder:
 class ServiceCIDRConditions:
     """Keeps finalizers and conditions of ServiceCIDRs."""
 
-    def __init__(self, writer: Writer, *, manager: str) -> None:
+    def __init__(self, writer: ObjectWriter, *, manager: str) -> None:
         """Hold what writes, and under which name it owns the fields."""
         self._writer = writer
         self._manager = manager
@@ -104,7 +104,7 @@ class ServiceCIDRConditions:
             yield
         yield from self._release()
 
-    def _handle(self, change: Change) -> Iterator[None]:
+    def _handle(self, change: StoredChange) -> Iterator[None]:
         if change.store == _SERVICE_CIDRS.store:
             self._sync(change.entry.name)
             yield from self._release()
@@ -159,7 +159,7 @@ class ServiceCIDRConditions:
 
     def _set_finalizers(self, service_cidr: JsonObject, finalizers: list[str]) -> None:
         service_cidr["metadata"]["finalizers"] = finalizers
-        target = Target(_SERVICE_CIDRS, name=service_cidr["metadata"]["name"])
+        target = RequestTarget(_SERVICE_CIDRS, name=service_cidr["metadata"]["name"])
         self._writer.update(target, service_cidr, WriteOptions(), manager=self._manager)
 
     def _set_condition(self, name: str, wanted: dict[str, str]) -> None:
@@ -177,7 +177,7 @@ class ServiceCIDRConditions:
         others = [condition for condition in conditions if condition["type"] != wanted["type"]]
         changed = {**wanted, "lastTransitionTime": timestamp()}
         service_cidr["status"] = {"conditions": [*others, changed]}
-        target = Target(_SERVICE_CIDRS, name=name, subresource="status")
+        target = RequestTarget(_SERVICE_CIDRS, name=name, subresource="status")
         self._writer.update(target, service_cidr, WriteOptions(), manager=self._manager)
 
     def _read(self, name: str) -> JsonObject | None:
@@ -192,7 +192,7 @@ class ServiceCIDRConditions:
         return ranges
 
 
-def _lets_go(change: Change) -> bool:
+def _lets_go(change: StoredChange) -> bool:
     """Return whether a Service that changed gave up a cluster IP."""
     if change.previous is None:
         return False

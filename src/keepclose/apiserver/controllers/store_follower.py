@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from keepclose.apiserver.storage.entries import Change
+from keepclose.apiserver.storage.entries import StoredChange
 from keepclose.apiserver.storage.errors import Closed, Overflow
 from keepclose.apiserver.storage.history import Subscription
 from keepclose.apiserver.storage.store import Store
@@ -30,7 +30,7 @@ async def follow_stores(
     names: Iterable[str],
     *,
     resume: Callable[[], Iterator[None]],
-    handle: Callable[[Change], Iterator[None]],
+    handle: Callable[[StoredChange], Iterator[None]],
 ) -> None:
     """Look at everything once, then have every change handled, until the store is closed.
 

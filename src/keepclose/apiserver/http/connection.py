@@ -17,11 +17,11 @@ import structlog
 from keepclose.apiserver.http.connection_table import ConnectionTable, Transfer, Transfers
 from keepclose.apiserver.http.request_parser import Incoming, plain_answer
 from keepclose.apiserver.serving.messages import (
-    Answer,
-    Handler,
+    HttpAnswer,
+    HttpRequest,
     Knows,
     Pending,
-    Request,
+    RequestHandler,
     Stream,
     encode_head,
     encode_stream_head,
@@ -61,7 +61,7 @@ IDLE: Final = "idle"
 class Shared(Protocol):
     """What the connections of a server have in common."""
 
-    handler: Handler
+    handler: RequestHandler
     # None takes a body from every client.
     knows: Knows | None
     table: ConnectionTable
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._is_new = True
         self._unparsed: collections.deque[bytes] = collections.deque()
         self._arriving: Transfer | None = None
-        self._waiting: collections.deque[tuple[Request, bool]] = collections.deque()
+        self._waiting: collections.deque[tuple[HttpRequest, bool]] = collections.deque()
         self._waiting_bytes = 0
         self._answered = 0
         self._streaming: asyncio.Task[None] | None = None
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
 
     # What the reader of requests calls.
 
-    def take(self, request: Request, *, keep: bool) -> None:
+    def take(self, request: HttpRequest, *, keep: bool) -> None:
         """Answer the request, or put it in line behind the ones before it."""
         if self._closing:
             return
@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
         if len(self._waiting) == 1 and not self._is_busy():
             self._loop.call_soon(self._begin_turn)
 
-    def refuse(self, answer: Answer) -> None:
+    def refuse(self, answer: HttpAnswer) -> None:
         """Answer what cannot be read any further, and close."""
         if self._closing:
             return
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
         else:
             self._send(answer, keep=False, linger=True)
 
-    def refuse_stranger(self, request: Request) -> bool:
+    def refuse_stranger(self, request: HttpRequest) -> bool:
         """Refuse a request before its body is read, if it has no valid credentials."""
         knows = self._server.knows
         credentials = request.headers.get(b"authorization")
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
             self._credentials = credentials
             return False
         answer = self._handler(request)
-        if isinstance(answer, Answer):
+        if isinstance(answer, HttpAnswer):
             self.refuse(answer)
         elif isinstance(answer, Pending):
             # Strangers who ask so often that they would have to wait need not be heard.
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
     def _is_full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES
 
-    def _serve(self, request: Request, *, keep: bool) -> None:
+    def _serve(self, request: HttpRequest, *, keep: bool) -> None:
         self._answered += 1
         self.idle_since = None
         answer = self._handler(request)
@@ -291,29 +291,29 @@ class Connection(asyncio.Protocol):
         else:
             self._respond(answer, request, keep=keep)
 
-    async def _serve_later(self, pending: Pending, request: Request, *, keep: bool) -> None:
+    async def _serve_later(self, pending: Pending, request: HttpRequest, *, keep: bool) -> None:
         try:
             answer = await pending.begin()
         finally:
             self._streaming = None
         if self._closing:
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, HttpAnswer):
                 answer.close()
             return
         self._respond(answer, request, keep=keep)
         self._go_on()
 
-    def _respond(self, answer: Answer | Stream, request: Request, *, keep: bool) -> None:
+    def _respond(self, answer: HttpAnswer | Stream, request: HttpRequest, *, keep: bool) -> None:
         if (
             self.user is None
             and request.caller
             and not self._server.table.authenticate(self, request.caller)
         ):
             keep = False
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, HttpAnswer):
                 answer.close()
                 answer = answer_failure(too_many_connections())
-        if isinstance(answer, Answer):
+        if isinstance(answer, HttpAnswer):
             self._send(answer, keep=keep, head_only=request.method == "HEAD")
             return
         # NB: clients of HTTP/1.0 do not know chunks; the end of the connection ends the answer.
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _send(
-        self, answer: Answer, *, keep: bool, head_only: bool = False, linger: bool = False
+        self, answer: HttpAnswer, *, keep: bool, head_only: bool = False, linger: bool = False
     ) -> None:
         head = encode_head(answer, keep=keep)
         body = b"" if head_only else answer.body

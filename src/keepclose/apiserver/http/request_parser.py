@@ -17,9 +17,9 @@ import httptools
 import msgspec
 
 from keepclose.apiserver.auth.credentials import GROUP_HEADER, GROUP_SEPARATOR
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
 from keepclose.apiserver.serving.subresources import refusal_of
-from keepclose.apiserver.status_errors import Failure, too_large
+from keepclose.apiserver.status_errors import StatusError, too_large
 
 # Go's table of bytes that a Host header may have.
 _HOST: Final = re.compile(rb"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
@@ -119,15 +119,15 @@ class _RefusedError(Exception):
 class Receiver(Protocol):
     """The connection that requests come in by."""
 
-    def take(self, request: Request, *, keep: bool) -> None:
+    def take(self, request: HttpRequest, *, keep: bool) -> None:
         """Answer a complete request; `keep` leaves the connection open behind it."""
         ...
 
-    def refuse(self, answer: Answer) -> None:
+    def refuse(self, answer: HttpAnswer) -> None:
         """Answer a request that is not read any further, and close."""
         ...
 
-    def refuse_stranger(self, request: Request) -> bool:
+    def refuse_stranger(self, request: HttpRequest) -> bool:
         """Refuse a request before its body is read, if it has no valid credentials."""
         ...
 
@@ -286,12 +286,12 @@ class Incoming:
         request = self._request(body if isinstance(body, bytes) else bytes(body))
         self._receiver.take(request, keep=self._parser.should_keep_alive())
 
-    def _request(self, body: bytes) -> Request:
+    def _request(self, body: bytes) -> HttpRequest:
         try:
             path, query = read_target(self._url)
         except (BadTargetError, UnicodeDecodeError):
             self._refuse(400, b"400 Bad Request")
-        return Request(
+        return HttpRequest(
             method=self._parser.get_method().decode("ascii"),
             path=path,
             query=query,
@@ -323,7 +323,7 @@ class Incoming:
         self._excess_bytes = max(excess, 0)
         if self._excess_bytes > MAX_EXCESS_BYTES:
             message = "chunked encoding contains too much non-data"
-            self._refuse_with(Failure(500, "", message))
+            self._refuse_with(StatusError(500, "", message))
 
     def _refuse_head(self) -> NoReturn:
         self._refuse(431, b"431 Request Header Fields Too Large")
@@ -331,9 +331,9 @@ class Incoming:
     def _refuse_large(self) -> NoReturn:
         self._refuse_with(too_large(MAX_BODY_BYTES))
 
-    def _refuse_with(self, failure: Failure) -> NoReturn:
+    def _refuse_with(self, failure: StatusError) -> NoReturn:
         self._body = b""
-        self._receiver.refuse(Answer(failure.code, msgspec.json.encode(failure.status())))
+        self._receiver.refuse(HttpAnswer(failure.code, msgspec.json.encode(failure.status())))
         raise _RefusedError
 
     def _refuse(self, status: int, text: bytes) -> NoReturn:
@@ -341,6 +341,6 @@ class Incoming:
         raise _RefusedError
 
 
-def plain_answer(status: int, text: bytes) -> Answer:
+def plain_answer(status: int, text: bytes) -> HttpAnswer:
     """Return an answer to a request that is not even HTTP, or never became complete."""
-    return Answer(status, text + b"\n", b"text/plain; charset=utf-8")
+    return HttpAnswer(status, text + b"\n", b"text/plain; charset=utf-8")

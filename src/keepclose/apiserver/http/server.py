@@ -20,25 +20,25 @@ from keepclose.apiserver.http.connection_table import (
     ConnectionTable,
     Transfers,
 )
-from keepclose.apiserver.serving.messages import ConnectionLimits, Handler, Knows
-from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_sockets
+from keepclose.apiserver.serving.messages import ConnectionLimits, Knows, RequestHandler
+from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_listening_sockets
 
 _log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS: Final = 5.0
-STOP_SECONDS: Final = 5.0
+SERVER_STOP_SECONDS: Final = 5.0
 # Taking leave by TLS needs an answer, which idle clients do not give.
 LEAVE_SECONDS: Final = 0.1
 # A handshake takes two messages of the client, however slow its network is.
 HANDSHAKE_SECONDS: Final = 10.0
 
 
-class Server:
+class HttpsServer:
     """A listening socket and the connections that came of it."""
 
     def __init__(
         self,
-        handler: Handler,
+        handler: RequestHandler,
         *,
         context: ssl.SSLContext | None,
         knows: Knows | None = None,
@@ -58,7 +58,7 @@ class Server:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port."""
-        sockets = await open_sockets(host, port)
+        sockets = await open_listening_sockets(host, port)
         self._listener = Listener(sockets, self._accept, self._make_room)
         self._listener.start()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
@@ -72,7 +72,7 @@ class Server:
             self._sweeper.cancel()
         if self._connections:
             ending = [asyncio.ensure_future(one.finish()) for one in self._connections]
-            await asyncio.wait(ending, timeout=STOP_SECONDS)
+            await asyncio.wait(ending, timeout=SERVER_STOP_SECONDS)
         await self._cut_the_rest()
 
     @property

@@ -25,9 +25,9 @@ from keepclose.apiserver.patch.field_sets import (
     union,
     without_subtrees,
 )
-from keepclose.apiserver.patch.go_format import encode_sorted, quote
+from keepclose.apiserver.patch.go_format import encode_sorted, go_quote
 from keepclose.apiserver.patch.managed_fields import (
-    APPLY,
+    APPLY_OPERATION,
     UPDATE,
     Owner,
     compare_writes,
@@ -48,7 +48,7 @@ from keepclose.apiserver.patch.typed_values import (
 )
 from keepclose.apiserver.patch.zero_values import Resets, blank_of, resets_of
 from keepclose.apiserver.schema.types import Type
-from keepclose.apiserver.status_errors import Failure, bad_request
+from keepclose.apiserver.status_errors import StatusError, bad_request
 from keepclose.model.json_values import JsonObject, decode_json
 
 _Conflict = tuple[Owner, tuple[str, ...]]
@@ -70,7 +70,7 @@ def spell_owner(owner: Owner) -> str:
     return json.dumps({name: one for name, one in parts.items() if one}, separators=(",", ":"))
 
 
-def tell_conflicts(conflicts: list[_Conflict]) -> Failure:
+def tell_conflicts(conflicts: list[_Conflict]) -> StatusError:
     """Return the answer to an apply that is not forced; conflicts come sorted by owner."""
     causes = [
         {
@@ -89,14 +89,14 @@ def tell_conflicts(conflicts: list[_Conflict]) -> Failure:
             lines.append(f"conflicts with {_present(owner)}:")
             lines += (f"- {show_path(path)}" for other, path in conflicts if other == owner)
         message = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
-    return Failure(409, "Conflict", message, details={"causes": causes})
+    return StatusError(409, "Conflict", message, details={"causes": causes})
 
 
 def _present(owner: Owner) -> str:
     manager, operation, version, subresource = owner
-    text = quote(manager)
+    text = go_quote(manager)
     if subresource:
-        text += f" with subresource {quote(subresource)}"
+        text += f" with subresource {go_quote(subresource)}"
     return f"{text} using {version}" if operation == UPDATE else text
 
 
@@ -171,7 +171,7 @@ def apply_configuration(
         if changed:
             entry = make_entry(first, changed, api_version=api_version, time=now)
             entries[first] = entry
-    owner: Owner = (manager or "unknown", APPLY, "", subresource)
+    owner: Owner = (manager or "unknown", APPLY_OPERATION, "", subresource)
     request = _Request(
         base=base,
         applied=applied,
@@ -211,7 +211,7 @@ def _check(applied: JsonObject, *, type: Type, api_version: str) -> Shape:  # no
     if misfits or shape is None:
         text = misfits[0] if len(misfits) == 1 else "\n  ".join(["errors:", *misfits])
         named = f"{_name(metadata, 'namespace')}/{_name(metadata, 'name')}"
-        raise Failure(
+        raise StatusError(
             500,
             "",
             f"failed to create typed patch object ({named}; {_show_kind(version, kind)}): {text}",

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import Any, Final
 
 from keepclose.apiserver.patch.field_sets import LEAF, FieldSet, sort_steps
-from keepclose.apiserver.patch.shapes import Kind, Shape, step_of
+from keepclose.apiserver.patch.shapes import Shape, ShapeKind, step_of
 from keepclose.model.json_values import JsonObject
 
 UNOWNED: Final = frozenset({"apiVersion", "kind"})
@@ -30,8 +30,8 @@ UNOWNED_METADATA: Final = frozenset(
     }
 )
 
-_OBJECT: Final = Kind.OBJECT
-_MAP: Final = Kind.MAP
+_OBJECT: Final = ShapeKind.OBJECT
+_MAP: Final = ShapeKind.MAP
 # Null stands for an empty container of any kind.
 _MAPPED: Final = (dict, NoneType)
 _LISTED: Final = (list, NoneType)

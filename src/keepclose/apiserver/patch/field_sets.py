@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.patch.go_format import encode_sorted, quote
+from keepclose.apiserver.patch.go_format import encode_sorted, go_quote
 from keepclose.model.json_values import decode_json
 
 FieldSet = dict[str, Any]
@@ -260,4 +260,4 @@ def _show_step(step: str) -> str:
 
 
 def _show(value: Any) -> str:
-    return quote(value) if isinstance(value, str) else encode_sorted(value)
+    return go_quote(value) if isinstance(value, str) else encode_sorted(value)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 
-def quote(text: str) -> str:
+def go_quote(text: str) -> str:
     """Return the text in double quotes, with escapes."""
     return json.dumps(text, ensure_ascii=False)
 

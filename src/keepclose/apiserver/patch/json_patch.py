@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.apiserver.patch.go_format import name_type
-from keepclose.apiserver.status_errors import Failure, bad_request
+from keepclose.apiserver.status_errors import StatusError, bad_request
 from keepclose.model.json_values import (
     JsonDepthError,
     JsonObject,
@@ -61,13 +61,13 @@ def apply_json_patch(document: JsonObject, body: bytes) -> JsonObject:
         check_depth(patched)
     except JsonDepthError as error:
         message = f'"" is invalid: patch: Invalid value: {error}'
-        raise Failure(422, "Invalid", message) from None
+        raise StatusError(422, "Invalid", message) from None
     return patched
 
 
-def _unfit() -> Failure:
+def _unfit() -> StatusError:
     message = "the server rejected our request due to an error in our request"
-    return Failure(422, "Invalid", message, details={})
+    return StatusError(422, "Invalid", message, details={})
 
 
 def _read(body: bytes) -> list[JsonObject]:
@@ -80,7 +80,7 @@ def _read(body: bytes) -> list[JsonObject]:
     if not isinstance(patch, list):
         raise _unreadable(patch, "value of type []handlers.jsonPatchOp")
     if len(patch) > MAX_OPERATIONS:
-        raise Failure(
+        raise StatusError(
             413,
             "RequestEntityTooLarge",
             "Request entity too large: The allowed maximum operations in a JSON patch is"
@@ -98,7 +98,7 @@ def _read(body: bytes) -> list[JsonObject]:
     return operations
 
 
-def _unreadable(value: Any, go_value: str) -> Failure:
+def _unreadable(value: Any, go_value: str) -> StatusError:
     name = name_type(value)
     kinds = {"map[string]interface {}": "object", "[]interface {}": "array"}
     kind = kinds.get(name, "number" if name in {"int64", "float64"} else name)

@@ -30,7 +30,7 @@ from keepclose.model.json_values import JsonObject
 Owner = tuple[str, str, str, str]
 
 MAX_UPDATE_MANAGERS: Final = 10
-APPLY: Final = "Apply"
+APPLY_OPERATION: Final = "Apply"
 UPDATE: Final = "Update"
 
 
@@ -41,7 +41,7 @@ class EntryError(ValueError):
 def owner_of(entry: JsonObject) -> Owner:
     """Return what tells an entry from the others."""
     operation = entry["operation"]
-    version = "" if operation == APPLY else entry["apiVersion"]
+    version = "" if operation == APPLY_OPERATION else entry["apiVersion"]
     return entry.get("manager", ""), operation, version, entry.get("subresource", "")
 
 
@@ -93,7 +93,7 @@ def read_entries(sent: Any) -> list[JsonObject]:
     for number, entry in enumerate(sent):
         if not isinstance(entry, dict):
             raise EntryError("an entry must be an object")
-        if entry.get("operation") not in {APPLY, UPDATE}:
+        if entry.get("operation") not in {APPLY_OPERATION, UPDATE}:
             raise EntryError("operation must be `Apply` or `Update`")
         version = entry.get("apiVersion")
         if not isinstance(version, str) or not version:

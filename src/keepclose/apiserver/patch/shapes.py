@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from keepclose.apiserver.patch.go_format import encode_sorted
-from keepclose.apiserver.schema.types import Form, ListKind, Type
+from keepclose.apiserver.schema.types import ListKind, Type, TypeForm
 
 
-class Kind(IntEnum):
+class ShapeKind(IntEnum):
     """How the parts of a value are told apart."""
 
     OBJECT = 0  # by the names of its fields
@@ -29,10 +29,10 @@ class Shape:
 
     __slots__ = ("_named", "defaults", "empty", "fields", "keys", "kind", "of")
 
-    def __init__(self, described: Type, kind: Kind) -> None:
+    def __init__(self, described: Type, kind: ShapeKind) -> None:
         self.kind = kind
         # A set has no keys.
-        self.keys = described.list_keys if kind is Kind.ITEMS else ()
+        self.keys = described.list_keys if kind is ShapeKind.ITEMS else ()
         # What the key fields of an item stand for when they are left out.
         self.defaults: dict[str, Any] = {}
         if described.items is not None and described.list_keys:
@@ -41,8 +41,8 @@ class Shape:
                 if default is not None:
                     self.defaults[name] = default
         # What a null stands for among the values of a map; None where it is left out.
-        of_strings = described.items is not None and described.items.form is Form.STRING
-        self.empty = "" if kind is Kind.MAP and of_strings else None
+        of_strings = described.items is not None and described.items.form is TypeForm.STRING
+        self.empty = "" if kind is ShapeKind.MAP and of_strings else None
         # Fields that were met, with their step. None stands for what has no inside.
         self.fields: dict[str, tuple[str, Shape | None]] = {}
         self._named = described.fields
@@ -87,7 +87,7 @@ def _default(key: Type | None) -> Any:
     if key.default:
         return key.default
     # What is stored even when it is empty is published with that as its default.
-    empty = {Form.STRING: "", Form.INTEGER: 0, Form.BOOLEAN: False}
+    empty = {TypeForm.STRING: "", TypeForm.INTEGER: 0, TypeForm.BOOLEAN: False}
     return None if key.omits_empty else empty.get(key.form)
 
 
@@ -95,14 +95,14 @@ def _lay_out(described: Type) -> Shape | None:
     if described.atomic:
         return None
     match described.form:
-        case Form.OBJECT if described.fields:
-            return Shape(described, Kind.OBJECT)
-        case Form.MAP:
-            return Shape(described, Kind.MAP)
-        case Form.LIST if described.list_kind is ListKind.MAP and described.list_keys:
-            return Shape(described, Kind.ITEMS)
-        case Form.LIST if described.list_kind is ListKind.SET:
-            return Shape(described, Kind.SET)
+        case TypeForm.OBJECT if described.fields:
+            return Shape(described, ShapeKind.OBJECT)
+        case TypeForm.MAP:
+            return Shape(described, ShapeKind.MAP)
+        case TypeForm.LIST if described.list_kind is ListKind.MAP and described.list_keys:
+            return Shape(described, ShapeKind.ITEMS)
+        case TypeForm.LIST if described.list_kind is ListKind.SET:
+            return Shape(described, ShapeKind.SET)
         case _:
             return None
 

@@ -24,8 +24,8 @@ from keepclose.apiserver.patch.list_order import (
     recall_order,
     split_by_presence,
 )
-from keepclose.apiserver.schema.types import ANY, Type
-from keepclose.apiserver.status_errors import Failure, bad_request
+from keepclose.apiserver.schema.types import ANY_TYPE, Type
+from keepclose.apiserver.status_errors import StatusError, bad_request
 from keepclose.model.json_values import JsonObject
 
 DIRECTIVE: Final = "$patch"
@@ -53,8 +53,8 @@ def apply_strategic_patch(
     except ListError as problem:
         if problem.code == 422:
             message = "the server rejected our request due to an error in our request"
-            raise Failure(422, "Invalid", message, details={}) from None
-        raise Failure(problem.code, "", str(problem)) from None
+            raise StatusError(422, "Invalid", message, details={}) from None
+        raise StatusError(problem.code, "", str(problem)) from None
 
 
 def _merge_map(original: JsonObject, patch: JsonObject, described: Type) -> JsonObject:
@@ -94,7 +94,7 @@ def _merge_field(merged: JsonObject, name: str, value: Any, described: Type) -> 
 
 
 def _field(described: Type, name: str) -> Type:
-    return described.fields.get(name) or described.items or ANY
+    return described.fields.get(name) or described.items or ANY_TYPE
 
 
 def _replace_map(patch: JsonObject) -> JsonObject:
@@ -218,7 +218,7 @@ def _merge_list(original: list[Any], patch: list[Any], field: Type) -> list[Any]
             at = len(merged)
             merged.append(item)
         else:
-            merged[at] = _merge_map(merged[at], item, field.items or ANY)
+            merged[at] = _merge_map(merged[at], item, field.items or ANY_TYPE)
         index.place(item[key], at, merged[at])
     patched, others = split_by_presence(merged, patch, key)
     return order_elements(patched, others, wanted=patch, live=original, key=key)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepclose.apiserver.patch.field_sets import LEAF, FieldSet, show_path
-from keepclose.apiserver.patch.go_format import name_type, quote, show
-from keepclose.apiserver.patch.shapes import Kind, Shape, StepError, shape_of, step_of
-from keepclose.apiserver.schema.types import Form, Type
+from keepclose.apiserver.patch.go_format import go_quote, name_type, show
+from keepclose.apiserver.patch.shapes import Shape, ShapeKind, StepError, shape_of, step_of
+from keepclose.apiserver.schema.types import Type, TypeForm
 from keepclose.model.json_values import JsonObject
 
 # The steps to a value, innermost first. They are put together for the few values that do not fit.
@@ -35,7 +35,7 @@ def list_fields(value: Any, shape: Shape | None) -> FieldSet:
     out: FieldSet = {}
     if shape is None or not value:
         return out
-    if shape.kind is Kind.OBJECT or shape.kind is Kind.MAP:
+    if shape.kind is ShapeKind.OBJECT or shape.kind is ShapeKind.MAP:
         for name, one in value.items():
             step, below = shape.field(name)
             inside = LEAF if below is None else list_fields(one, below)
@@ -74,7 +74,7 @@ def merge_values(live: Any, applied: Any, shape: Shape | None) -> Any:
     """Return the live value with the applied one merged in; both may be shared by the result."""
     if live is _ABSENT or shape is None or (not live and not applied):
         return applied
-    if shape.kind is Kind.OBJECT or shape.kind is Kind.MAP:
+    if shape.kind is ShapeKind.OBJECT or shape.kind is ShapeKind.MAP:
         return _merge_fields(live or {}, applied or {}, shape)
     return _merge_items(live or [], applied or [], shape)
 
@@ -158,7 +158,7 @@ def remove_fields(value: Any, fields: FieldSet, shape: Shape | None) -> Any:
     """Return the value without the fields of the set; None when nothing is left of it."""
     if shape is None or not value:
         return None if isinstance(value, dict | list) else value
-    if shape.kind is Kind.OBJECT or shape.kind is Kind.MAP:
+    if shape.kind is ShapeKind.OBJECT or shape.kind is ShapeKind.MAP:
         out: JsonObject = {}
         for name, one in value.items():
             step, below = shape.field(name)
@@ -184,19 +184,19 @@ def find_misfits(value: Any, described: Type, *, path: Path = None) -> list[str]
     if value is None:
         return []
     match described.form:
-        case Form.OBJECT | Form.MAP if described.fields or described.items is not None:
+        case TypeForm.OBJECT | TypeForm.MAP if described.fields or described.items is not None:
             return _check_map(value, described, path)
-        case Form.LIST:
+        case TypeForm.LIST:
             return _check_list(value, described, path)
-        case Form.STRING | Form.TIME if not isinstance(value, str):
+        case TypeForm.STRING | TypeForm.TIME if not isinstance(value, str):
             return [_at(path, f"expected string, got {_go(value)}")]
-        case Form.BOOLEAN if not isinstance(value, bool):
+        case TypeForm.BOOLEAN if not isinstance(value, bool):
             return [_at(path, f"expected boolean, got {_go(value, plain=True)}")]
-        case Form.INTEGER | Form.NUMBER if isinstance(value, bool) or not isinstance(
+        case TypeForm.INTEGER | TypeForm.NUMBER if isinstance(value, bool) or not isinstance(
             value, int | float
         ):
             return [_at(path, f"expected numeric (int or float), got {name_type(value)}")]
-        case Form.QUANTITY | Form.INT_OR_STRING if isinstance(value, dict | list):
+        case TypeForm.QUANTITY | TypeForm.INT_OR_STRING if isinstance(value, dict | list):
             return [_at(path, f"expected any scalar, got {_go(value, plain=True)}")]
         case _:
             return []
@@ -223,7 +223,7 @@ def _check_list(value: Any, described: Type, path: Path) -> list[str]:
     seen: set[str] = set()
     for number, one in enumerate(value):
         step = f"i:{number}"
-        if shape is not None and shape.kind in {Kind.ITEMS, Kind.SET}:
+        if shape is not None and shape.kind in {ShapeKind.ITEMS, ShapeKind.SET}:
             try:
                 step = step_of(one, shape)
             except StepError as problem:
@@ -248,5 +248,5 @@ def _at(path: Path, text: str) -> str:
 def _go(value: Any, *, plain: bool = False) -> str:
     if plain:
         return "&{" + show(value) + "}"
-    shown = quote(value) if isinstance(value, str) else show(value)
+    shown = go_quote(value) if isinstance(value, str) else show(value)
     return "&value.valueUnstructured{Value:" + shown + "}"

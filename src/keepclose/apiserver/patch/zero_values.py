@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from keepclose.apiserver.patch.field_sets import FieldSet, set_of
-from keepclose.apiserver.schema.types import Form, Type
+from keepclose.apiserver.schema.types import Type, TypeForm
 from keepclose.model.json_values import JsonObject
 
 _TEMPLATE: Final[JsonObject] = {"metadata": {}, "spec": {"containers": None}}
@@ -102,7 +102,7 @@ def blank_of(described: Type) -> JsonObject:
         return known
     named = ("metadata", "spec", "status")
     fields = described.fields
-    return {name: {} for name in named if name in fields and fields[name].form is Form.OBJECT}
+    return {name: {} for name in named if name in fields and fields[name].form is TypeForm.OBJECT}
 
 
 class Resets:

@@ -81,7 +81,7 @@ def pairs_at(value: object, *path: str) -> dict[str, str]:
     return {key: one if isinstance(one, str) else "" for key, one in found.items()}
 
 
-def read_time(stamp: object) -> datetime | None:
+def parse_creation_time(stamp: object) -> datetime | None:
     """Return the moment of an RFC 3339 text in UTC; None for the zero time and for other texts."""
     if not isinstance(stamp, str):
         return None
@@ -97,7 +97,7 @@ def read_time(stamp: object) -> datetime | None:
 
 def age_of(stamp: object, now: float) -> str:
     """Return how long before `now`, in seconds since 1970, the stamp lies."""
-    moment = read_time(stamp)
+    moment = parse_creation_time(stamp)
     return UNKNOWN if moment is None else age_since(moment, now)
 
 
@@ -174,7 +174,7 @@ def _show_expression(expression: object) -> str | None:
     return None
 
 
-class Column(msgspec.Struct, frozen=True):
+class TableColumn(msgspec.Struct, frozen=True):
     """The head of a column."""
 
     name: str
@@ -201,28 +201,28 @@ def _no_conditions(_: JsonObject) -> list[JsonObject]:
 class Printer(msgspec.Struct, frozen=True):
     """How the objects of one kind are printed."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     # From an object and the current time in seconds since 1970 to one cell a column.
     cells: Callable[[JsonObject, float], Cells]
     # What is to be said of the whole row, such as that its pod is done.
     conditions: Callable[[JsonObject], list[JsonObject]] = _no_conditions
 
 
-NAME: Final = Column("Name", "Name of the object, unique within its namespace.", format="name")
-AGE: Final = Column("Age", "Time since the object was created.")
+NAME: Final = TableColumn("Name", "Name of the object, unique within its namespace.", format="name")
+AGE: Final = TableColumn("Age", "Time since the object was created.")
 
 
-def wide(name: str, description: str) -> Column:
+def wide(name: str, description: str) -> TableColumn:
     """Return a column that is shown on request only."""
-    return Column(name, description, priority=1)
+    return TableColumn(name, description, priority=1)
 
 
-def whole_number(name: str, description: str) -> Column:
+def whole_number(name: str, description: str) -> TableColumn:
     """Return a column of whole numbers."""
-    return Column(name, description, type="integer")
+    return TableColumn(name, description, type="integer")
 
 
-def name_of(item: JsonObject) -> str:
+def object_name(item: JsonObject) -> str:
     """Return an object's name."""
     return text_at(item, "metadata", "name")
 

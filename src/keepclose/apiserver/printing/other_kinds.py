@@ -15,17 +15,17 @@ from keepclose.apiserver.printing.cells import (
     NONE,
     UNKNOWN,
     Cells,
-    Column,
     Printer,
+    TableColumn,
     age,
     age_of,
     is_set,
     list_at,
-    name_of,
     number_at,
     object_at,
+    object_name,
     pairs_at,
-    read_time,
+    parse_creation_time,
     text_at,
     texts_at,
     value_at,
@@ -60,7 +60,7 @@ def _cells(node: JsonObject, now: float) -> Cells:
     architecture = text_at(node, "status", "nodeInfo", "architecture")
     kernel = _info(node, "kernelVersion")
     return [
-        name_of(node),
+        object_name(node),
         node_status(node),
         node_roles(node),
         age(node, now),
@@ -84,13 +84,13 @@ def _info(node: JsonObject, name: str) -> str:
     return text_at(node, "status", "nodeInfo", name) or UNKNOWN
 
 
-NODE: Final = Printer(
+NODE_COLUMNS: Final = Printer(
     columns=(
         NAME,
-        Column("Status", "Whether the node is ready and takes new pods."),
-        Column("Roles", "What the node is for, by its labels."),
+        TableColumn("Status", "Whether the node is ready and takes new pods."),
+        TableColumn("Roles", "What the node is for, by its labels."),
         AGE,
-        Column("Version", "Version of the kubelet."),
+        TableColumn("Version", "Version of the kubelet."),
         wide("Internal-IP", "First address inside the cluster."),
         wide("External-IP", "First address outside the cluster."),
         wide("OS-Image", "Operating system."),
@@ -162,7 +162,7 @@ def _other_kinds_cells(event: JsonObject, now: float, *, names: _Names) -> Cells
         text_at(event, names.message).strip(),
         first,
         count,
-        name_of(event),
+        object_name(event),
     ]
 
 
@@ -182,57 +182,57 @@ def _source(event: JsonObject, names: _Names) -> str:
 
 
 _COLUMNS: Final = (
-    Column("Last Seen", "Time since it happened last."),
-    Column("Type", "Normal or Warning."),
-    Column("Reason", "Why it happened, in one word."),
-    Column("Object", "What it happened to."),
+    TableColumn("Last Seen", "Time since it happened last."),
+    TableColumn("Type", "Normal or Warning."),
+    TableColumn("Reason", "Why it happened, in one word."),
+    TableColumn("Object", "What it happened to."),
     wide("Subobject", "Which part of the object it happened to."),
     wide("Source", "Who reports it."),
-    Column("Message", "What happened."),
+    TableColumn("Message", "What happened."),
     wide("First Seen", "Time since it happened first."),
     wide("Count", "How often it happened."),
-    Column("Name", "Name of the event.", format="name", priority=1),
+    TableColumn("Name", "Name of the event.", format="name", priority=1),
 )
 EVENT: Final = Printer(columns=_COLUMNS, cells=_core_cells)
 NEWER_EVENT: Final = Printer(columns=_COLUMNS, cells=_newer_cells)
 
 
 def _namespace_cells(item: JsonObject, now: float) -> Cells:
-    return [name_of(item), text_at(item, "status", "phase") or "Active", age(item, now)]
+    return [object_name(item), text_at(item, "status", "phase") or "Active", age(item, now)]
 
 
 def _config_map_cells(item: JsonObject, now: float) -> Cells:
     entries = len(object_at(item, "data") or {}) + len(object_at(item, "binaryData") or {})
-    return [name_of(item), entries, age(item, now)]
+    return [object_name(item), entries, age(item, now)]
 
 
 def _service_account_cells(item: JsonObject, now: float) -> Cells:
-    return [name_of(item), age(item, now)]
+    return [object_name(item), age(item, now)]
 
 
 def _lease_cells(item: JsonObject, now: float) -> Cells:
-    return [name_of(item), text_at(item, "spec", "holderIdentity"), age(item, now)]
+    return [object_name(item), text_at(item, "spec", "holderIdentity"), age(item, now)]
 
 
 def _service_cidr_cells(item: JsonObject, now: float) -> Cells:
-    return [name_of(item), ",".join(texts_at(item, "spec", "cidrs")), age(item, now)]
+    return [object_name(item), ",".join(texts_at(item, "spec", "cidrs")), age(item, now)]
 
 
 def _unknown_cells(item: JsonObject, now: float) -> Cells:
     del now
-    created = read_time(value_at(item, "metadata", "creationTimestamp"))
+    created = parse_creation_time(value_at(item, "metadata", "creationTimestamp"))
     if created is None:
-        return [name_of(item), "0001-01-01T00:00:00Z"]
+        return [object_name(item), "0001-01-01T00:00:00Z"]
     shown = created.replace(microsecond=0, tzinfo=None).isoformat()
-    return [name_of(item), f"{shown}Z"]
+    return [object_name(item), f"{shown}Z"]
 
 
-NAMESPACE: Final = Printer(
-    columns=(NAME, Column("Status", "Whether the namespace is in use or going away."), AGE),
+NAMESPACE_COLUMNS: Final = Printer(
+    columns=(NAME, TableColumn("Status", "Whether the namespace is in use or going away."), AGE),
     cells=_namespace_cells,
 )
 CONFIG_MAP: Final = Printer(
-    columns=(NAME, Column("Data", "How many entries it has."), AGE),
+    columns=(NAME, TableColumn("Data", "How many entries it has."), AGE),
     cells=_config_map_cells,
 )
 SERVICE_ACCOUNT: Final = Printer(
@@ -240,14 +240,14 @@ SERVICE_ACCOUNT: Final = Printer(
     cells=_service_account_cells,
 )
 LEASE: Final = Printer(
-    columns=(NAME, Column("Holder", "Who holds the lease."), AGE),
+    columns=(NAME, TableColumn("Holder", "Who holds the lease."), AGE),
     cells=_lease_cells,
 )
 SERVICE_CIDR: Final = Printer(
-    columns=(NAME, Column("CIDRs", "Ranges from which Services get their addresses."), AGE),
+    columns=(NAME, TableColumn("CIDRs", "Ranges from which Services get their addresses."), AGE),
     cells=_service_cidr_cells,
 )
 UNKNOWN_KIND: Final = Printer(
-    columns=(NAME, Column("Created At", "When the object was created.", type="date")),
+    columns=(NAME, TableColumn("Created At", "When the object was created.", type="date")),
     cells=_unknown_cells,
 )

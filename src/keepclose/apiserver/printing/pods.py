@@ -17,16 +17,16 @@ from keepclose.apiserver.printing.cells import (
     NAME,
     NONE,
     Cells,
-    Column,
     Printer,
+    TableColumn,
     age,
     age_since,
     is_set,
     list_at,
-    name_of,
     number_at,
     object_at,
-    read_time,
+    object_name,
+    parse_creation_time,
     text_at,
     value_at,
     wide,
@@ -44,7 +44,7 @@ class _Restarts:
     def add(self, status: object) -> None:
         """Count a container's restarts in."""
         self.count += number_at(status, "restartCount")
-        ended = read_time(value_at(status, "lastState", "terminated", "finishedAt"))
+        ended = parse_creation_time(value_at(status, "lastState", "terminated", "finishedAt"))
         if ended is not None and (self.last is None or ended > self.last):
             self.last = ended
 
@@ -81,7 +81,7 @@ def _cells(pod: JsonObject, now: float) -> Cells:
         word, ready = running.word, ready + running.ready
     total = len(list_at(pod, "spec", "containers")) + sum(lasting.values())
     return [
-        name_of(pod),
+        object_name(pod),
         f"{ready}/{total}",
         _judge_deletion(pod, word),
         restarts.show(now),
@@ -215,9 +215,9 @@ def _conditions(pod: JsonObject) -> list[JsonObject]:
 POD: Final = Printer(
     columns=(
         NAME,
-        Column("Ready", "Ready containers of all that are to run."),
-        Column("Status", "How the pod is, in one word."),
-        Column("Restarts", "How often containers were started again, and when that was last."),
+        TableColumn("Ready", "Ready containers of all that are to run."),
+        TableColumn("Status", "How the pod is, in one word."),
+        TableColumn("Restarts", "How often containers were started again, and when that was last."),
         AGE,
         wide("IP", "First address of the pod."),
         wide("Node", "Node on which the pod runs."),

@@ -14,12 +14,12 @@ from keepclose.apiserver.printing.cells import (
     NAME,
     NONE,
     Cells,
-    Column,
     Printer,
+    TableColumn,
     age,
     list_at,
-    name_of,
     number_at,
+    object_name,
     pairs_at,
     show_labels,
     text_at,
@@ -52,7 +52,7 @@ def port_list(service: JsonObject) -> str:
 
 def _cells(service: JsonObject, now: float) -> Cells:
     return [
-        name_of(service),
+        object_name(service),
         text_at(service, "spec", "type") or "ClusterIP",
         _cluster_ip(service),
         external_address(service),
@@ -81,13 +81,13 @@ def _port(port: object) -> str:
     return f"{number}:{node_port}/{protocol}" if node_port > 0 else f"{number}/{protocol}"
 
 
-SERVICE: Final = Printer(
+SERVICE_COLUMNS: Final = Printer(
     columns=(
         NAME,
-        Column("Type", "How the Service is exposed."),
-        Column("Cluster-IP", "Address of the Service inside the cluster."),
-        Column("External-IP", "Addresses of the Service for clients outside the cluster."),
-        Column("Port(s)", "Ports of the Service, with node ports after a colon."),
+        TableColumn("Type", "How the Service is exposed."),
+        TableColumn("Cluster-IP", "Address of the Service inside the cluster."),
+        TableColumn("External-IP", "Addresses of the Service for clients outside the cluster."),
+        TableColumn("Port(s)", "Ports of the Service, with node ports after a colon."),
         AGE,
         wide("Selector", "Labels of the pods behind the Service."),
     ),
@@ -103,7 +103,7 @@ def _slice_cells(item: JsonObject, now: float) -> Cells:
         for address in texts_at(endpoint, "addresses")
     ]
     return [
-        name_of(item),
+        object_name(item),
         text_at(item, "addressType"),
         _shorten(ports) or "<unset>",
         _shorten(addresses) or "<unset>",
@@ -114,7 +114,7 @@ def _slice_cells(item: JsonObject, now: float) -> Cells:
 def _endpoints_cells(item: JsonObject, now: float) -> Cells:
     subsets = list_at(item, "subsets")
     addresses = [address for subset in subsets for address in _subset_addresses(subset)]
-    return [name_of(item), _shorten(addresses) if subsets else NONE, age(item, now)]
+    return [object_name(item), _shorten(addresses) if subsets else NONE, age(item, now)]
 
 
 def _slice_port(port: object) -> str:
@@ -142,14 +142,14 @@ def _shorten(texts: Sequence[str]) -> str:
 ENDPOINT_SLICE: Final = Printer(
     columns=(
         NAME,
-        Column("AddressType", "Family of the addresses."),
-        Column("Ports", "Ports that every endpoint of the slice has."),
-        Column("Endpoints", "Addresses of the endpoints."),
+        TableColumn("AddressType", "Family of the addresses."),
+        TableColumn("Ports", "Ports that every endpoint of the slice has."),
+        TableColumn("Endpoints", "Addresses of the endpoints."),
         AGE,
     ),
     cells=_slice_cells,
 )
-ENDPOINTS: Final = Printer(
-    columns=(NAME, Column("Endpoints", "Ready addresses with their ports."), AGE),
+ENDPOINTS_COLUMNS: Final = Printer(
+    columns=(NAME, TableColumn("Endpoints", "Ready addresses with their ports."), AGE),
     cells=_endpoints_cells,
 )

@@ -14,15 +14,15 @@ from keepclose.apiserver.printing.other_kinds import (
     CONFIG_MAP,
     EVENT,
     LEASE,
-    NAMESPACE,
+    NAMESPACE_COLUMNS,
     NEWER_EVENT,
-    NODE,
+    NODE_COLUMNS,
     SERVICE_ACCOUNT,
     SERVICE_CIDR,
     UNKNOWN_KIND,
 )
 from keepclose.apiserver.printing.pods import POD
-from keepclose.apiserver.printing.services import ENDPOINT_SLICE, ENDPOINTS, SERVICE
+from keepclose.apiserver.printing.services import ENDPOINT_SLICE, ENDPOINTS_COLUMNS, SERVICE_COLUMNS
 from keepclose.apiserver.printing.workloads import DAEMON_SET, DEPLOYMENT, REPLICA_SET
 from keepclose.apiserver.resources import Resource
 from keepclose.model.json_values import JsonObject
@@ -32,11 +32,11 @@ Include = Literal["Metadata", "Object", "None"]
 META_V1: Final = "meta.k8s.io/v1"
 
 _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = {
-    ("", "Namespace"): NAMESPACE,
-    ("", "Node"): NODE,
+    ("", "Namespace"): NAMESPACE_COLUMNS,
+    ("", "Node"): NODE_COLUMNS,
     ("", "Pod"): POD,
-    ("", "Service"): SERVICE,
-    ("", "Endpoints"): ENDPOINTS,
+    ("", "Service"): SERVICE_COLUMNS,
+    ("", "Endpoints"): ENDPOINTS_COLUMNS,
     ("", "Event"): EVENT,
     ("", "ConfigMap"): CONFIG_MAP,
     ("", "ServiceAccount"): SERVICE_ACCOUNT,

@@ -9,12 +9,12 @@ from keepclose.apiserver.printing.cells import (
     NAME,
     NONE,
     Cells,
-    Column,
     Printer,
+    TableColumn,
     age,
     list_at,
-    name_of,
     number_at,
+    object_name,
     pairs_at,
     show_labels,
     show_selector,
@@ -35,7 +35,7 @@ def _deployment_cells(item: JsonObject, now: float) -> Cells:
     # NB: a selector without requirements stays empty here, and a bad one is "<invalid>".
     selector = show_selector(item, "spec", "selector")
     return [
-        name_of(item),
+        object_name(item),
         f"{number_at(item, 'status', 'readyReplicas')}/{_replicas(item)}",
         number_at(item, "status", "updatedReplicas"),
         number_at(item, "status", "availableReplicas"),
@@ -47,7 +47,7 @@ def _deployment_cells(item: JsonObject, now: float) -> Cells:
 
 def _replica_set_cells(item: JsonObject, now: float) -> Cells:
     return [
-        name_of(item),
+        object_name(item),
         _replicas(item),
         number_at(item, "status", "replicas"),
         number_at(item, "status", "readyReplicas"),
@@ -59,7 +59,7 @@ def _replica_set_cells(item: JsonObject, now: float) -> Cells:
 
 def _daemon_set_cells(item: JsonObject, now: float) -> Cells:
     return [
-        name_of(item),
+        object_name(item),
         number_at(item, "status", "desiredNumberScheduled"),
         number_at(item, "status", "currentNumberScheduled"),
         number_at(item, "status", "numberReady"),
@@ -92,9 +92,9 @@ def _selector(item: JsonObject) -> str:
 DEPLOYMENT: Final = Printer(
     columns=(
         NAME,
-        Column("Ready", "Ready pods of those wanted."),
-        Column("Up-to-date", "Pods made from the current template."),
-        Column("Available", "Pods that have been ready for long enough."),
+        TableColumn("Ready", "Ready pods of those wanted."),
+        TableColumn("Up-to-date", "Pods made from the current template."),
+        TableColumn("Available", "Pods that have been ready for long enough."),
         AGE,
         *_TEMPLATE,
     ),
@@ -119,7 +119,7 @@ DAEMON_SET: Final = Printer(
         whole_number("Ready", "Nodes on which the pod is ready."),
         whole_number("Up-to-date", "Nodes whose pod is made from the current template."),
         whole_number("Available", "Nodes whose pod has been ready for long enough."),
-        Column("Node Selector", "Labels of the nodes that run the pod."),
+        TableColumn("Node Selector", "Labels of the nodes that run the pod."),
         AGE,
         *_TEMPLATE,
     ),

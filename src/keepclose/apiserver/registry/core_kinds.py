@@ -18,8 +18,8 @@ from keepclose.apiserver.registry.metadata import (
     is_known_finalizer,
 )
 from keepclose.apiserver.registry.strategy import (
-    Context,
     PlainStrategy,
+    WriteContext,
     keep,
     keep_all_but_status,
     read_as,
@@ -27,10 +27,10 @@ from keepclose.apiserver.registry.strategy import (
 )
 from keepclose.model.addresses import cidr_causes, family_of
 from keepclose.model.field_errors import (
-    Cause,
     CauseType,
+    FieldError,
     duplicate,
-    forbidden,
+    forbidden_field,
     invalid,
     not_supported,
     required,
@@ -87,11 +87,13 @@ class LeaseStrategy(PlainStrategy):
         for key in ("strategy", "preferredHolder"):
             (new.get("spec") or {}).pop(key, None)
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the numbers."""
         del old, context
         spec = new.get("spec") or {}
-        causes: list[Cause] = []
+        causes: list[FieldError] = []
         duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
         if duration is not None and duration <= 0:
             causes.append(invalid("spec.leaseDurationSeconds", duration, "must be greater than 0"))
@@ -106,7 +108,7 @@ class NamespaceStrategy(PlainStrategy):
     has_status = True
     returns_deleted = True
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Make the namespace active, held by its contents."""
         del context
         new["status"] = {"phase": "Active"}
@@ -117,7 +119,7 @@ class NamespaceStrategy(PlainStrategy):
         self.set_defaults(new)
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Keep what belongs to the other subresources."""
         del context
@@ -141,10 +143,12 @@ class NamespaceStrategy(PlainStrategy):
             labels = new["metadata"].get("labels") or {}
             new["metadata"]["labels"] = {**labels, NAME_LABEL: name}
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the finalizers of the spec."""
         del old, context
-        causes: list[Cause] = []
+        causes: list[FieldError] = []
         for finalizer in (new.get("spec") or {}).get("finalizers") or ():
             field = "spec.finalizers"
             causes += [invalid(field, finalizer, text) for text in qualified_name(finalizer)]
@@ -152,7 +156,9 @@ class NamespaceStrategy(PlainStrategy):
                 causes.append(invalid(field, finalizer, NOT_STANDARD))
         return causes
 
-    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+    def status_causes(
+        self, new: JsonObject, old: JsonObject, context: WriteContext
+    ) -> list[FieldError]:
         """Return when the phase does not fit."""
         del old, context
         phase = (new.get("status") or {}).get("phase", "")
@@ -169,13 +175,15 @@ class NamespaceStrategy(PlainStrategy):
 class ConfigMapStrategy(PlainStrategy):
     """Settings."""
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with keys and sizes, and what an immutable one may not change."""
         del context
-        causes: list[Cause] = []
+        causes: list[FieldError] = []
         if old is not None and old.get("immutable"):
             causes += [
-                forbidden(key, "field is immutable when `immutable` is set")
+                forbidden_field(key, "field is immutable when `immutable` is set")
                 for key in ("immutable", "data", "binaryData")
                 if not same(new.get(key) or None, old.get(key))
             ]
@@ -221,7 +229,7 @@ class NodeStrategy(PlainStrategy):
 
     has_status = True
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Set defaults; a new node may bring its status."""
         del context
         new.setdefault("spec", {})
@@ -230,7 +238,7 @@ class NodeStrategy(PlainStrategy):
         _set_status_defaults(new["status"])
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Keep the status, or with a status update everything else."""
         super().prepare_update(new, old, context, subresource=subresource)
@@ -249,7 +257,9 @@ class NodeStrategy(PlainStrategy):
         elif ranges and not first:
             spec["podCIDR"] = ranges[0]
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the node."""
         spec: JsonObject = new.get("spec") or {}
         causes = _taint_causes(spec.get("taints") or [])
@@ -258,7 +268,9 @@ class NodeStrategy(PlainStrategy):
         causes += _range_causes(spec.get("podCIDRs") or [], strict=strict)
         return causes if old is None else causes + _change_causes(spec, old.get("spec") or {})
 
-    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+    def status_causes(
+        self, new: JsonObject, old: JsonObject, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with what the node reports."""
         del old, context
         causes = beyond_metadata(validate_node(read_as(Node, new)))
@@ -281,8 +293,8 @@ def _set_status_defaults(status: JsonObject) -> None:
         info.setdefault(key, "")
 
 
-def _taint_causes(taints: list[JsonObject]) -> list[Cause]:
-    causes: list[Cause] = []
+def _taint_causes(taints: list[JsonObject]) -> list[FieldError]:
+    causes: list[FieldError] = []
     seen: set[tuple[Any, Any]] = set()
     for place, taint in enumerate(taints):
         # NB: the path is upstream's, although taints stand in the spec.
@@ -297,14 +309,14 @@ def _taint_causes(taints: list[JsonObject]) -> list[Cause]:
         if (key, effect) in seen:
             shown = {"Key": key, "Value": value, "Effect": effect, "TimeAdded": None}
             detail = "taints must be unique by key and effect pair"
-            causes.append(Cause(CauseType.DUPLICATE, field, detail, shown))
+            causes.append(FieldError(CauseType.DUPLICATE, field, detail, shown))
         seen.add((key, effect))
     return causes
 
 
-def _range_causes(ranges: list[str], *, strict: bool) -> list[Cause]:
+def _range_causes(ranges: list[str], *, strict: bool) -> list[FieldError]:
     field = "spec.podCIDRs"
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for place, one in enumerate(ranges):
         causes += cidr_causes(f"{field}[{place}]", one, strict=strict)
     families = {family_of(one.partition("/")[0]) for one in ranges}
@@ -314,10 +326,10 @@ def _range_causes(ranges: list[str], *, strict: bool) -> list[Cause]:
     return causes
 
 
-def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
-    causes: list[Cause] = []
+def _change_causes(spec: JsonObject, before: JsonObject) -> list[FieldError]:
+    causes: list[FieldError] = []
     for key, name in (("podCIDRs", "podCIDR"), ("providerID", "providerID")):
         if before.get(key) and spec.get(key) != before[key]:
             detail = f'node updates may not change {name} except from "" to valid'
-            causes.append(forbidden(f"spec.{key}", detail))
+            causes.append(forbidden_field(f"spec.{key}", detail))
     return causes

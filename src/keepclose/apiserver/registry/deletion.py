@@ -20,10 +20,10 @@ from keepclose.apiserver.registry.metadata import (
     ORPHAN_FINALIZER,
     finalizers_of,
 )
-from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy
 from keepclose.apiserver.resources import Resource
-from keepclose.apiserver.status_errors import Failure, conflict, forbidden, invalid_object
-from keepclose.model.field_errors import Cause, not_supported
+from keepclose.apiserver.status_errors import StatusError, conflict, forbidden, invalid_object
+from keepclose.model.field_errors import FieldError, not_supported
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
 
@@ -57,7 +57,7 @@ class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
     preconditions: Preconditions = Preconditions()
 
 
-class Step(StrEnum):
+class DeletionStep(StrEnum):
     """What is to be done with the stored object."""
 
     # Remove it from the store; the object is its last state.
@@ -71,14 +71,14 @@ class Step(StrEnum):
 class Deletion(msgspec.Struct, frozen=True):
     """What a request for deletion leads to. The stored object is never changed."""
 
-    step: Step
+    step: DeletionStep
     object: JsonObject
 
 
 def check_options(options: DeleteOptions) -> None:
     """Raise a Failure when the options contradict themselves."""
     policy = options.propagation_policy
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if policy is not None and options.orphan_dependents is not None:
         detail = "orphanDependents and deletionPropagation cannot be both set"
         causes.append(invalid_value("propagationPolicy", policy, detail))
@@ -89,7 +89,12 @@ def check_options(options: DeleteOptions) -> None:
 
 
 def decide_deletion(
-    resource: Resource, stored: JsonObject, strategy: Strategy, options: DeleteOptions, *, now: str
+    resource: Resource,
+    stored: JsonObject,
+    strategy: KindStrategy,
+    options: DeleteOptions,
+    *,
+    now: str,
 ) -> Deletion:
     """Return what a request to delete the stored object leads to; raises a Failure to refuse it.
 
@@ -105,15 +110,15 @@ def decide_deletion(
     marked = _copy(stored)
     graceful = _begin_grace(marked, strategy.grace_period(stored, asked), asked, now)
     if graceful is None:
-        return Deletion(Step.WAIT, stored)
+        return Deletion(DeletionStep.WAIT, stored)
     _set_finalizers(marked, _wanted_finalizers(stored, options))
     if finalizers_of(marked):
         if not graceful:
             _mark(marked, now)
-        return Deletion(Step.WAIT if marked == stored else Step.MARK, marked)
+        return Deletion(DeletionStep.WAIT if marked == stored else DeletionStep.MARK, marked)
     if graceful and marked["metadata"]["deletionGracePeriodSeconds"] > 0:
-        return Deletion(Step.MARK, marked)
-    return Deletion(Step.REMOVE, marked)
+        return Deletion(DeletionStep.MARK, marked)
+    return Deletion(DeletionStep.REMOVE, marked)
 
 
 def is_finished(new: JsonObject) -> bool:
@@ -168,7 +173,7 @@ def _check_preconditions(resource: Resource, stored: JsonObject, wanted: Precond
         )
 
 
-def _conflict(resource: Resource, stored: JsonObject, why: str) -> Failure:
+def _conflict(resource: Resource, stored: JsonObject, why: str) -> StatusError:
     return conflict(resource.kind, resource.group, stored["metadata"]["name"], why)
 
 
@@ -237,8 +242,8 @@ def _decide_namespace(stored: JsonObject, options: DeleteOptions, now: str) -> D
         marked["metadata"]["deletionTimestamp"] = now
         marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
         _set_finalizers(marked, _wanted_finalizers(stored, options))
-        return Deletion(Step.REMOVE if is_finished(marked) else Step.MARK, marked)
-    return Deletion(Step.REMOVE if is_finished(stored) else Step.WAIT, stored)
+        return Deletion(DeletionStep.REMOVE if is_finished(marked) else DeletionStep.MARK, marked)
+    return Deletion(DeletionStep.REMOVE if is_finished(stored) else DeletionStep.WAIT, stored)
 
 
 def _copy(stored: JsonObject) -> JsonObject:

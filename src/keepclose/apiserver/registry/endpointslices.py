@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Final
 
 from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
-from keepclose.apiserver.registry.strategy import Context, PlainStrategy, carry, read_as, same
+from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, carry, read_as, same
 from keepclose.model.addresses import endpoint_ip_causes, ip_warnings, legacy_ip_causes
 from keepclose.model.endpointslice.strategy import (
     ALLOWS_CREATE_ON_UPDATE,
     ALLOWS_UNCONDITIONAL_UPDATE,
-    prepare_for_create,
-    prepare_for_update,
+    prepare_slice_for_create,
+    prepare_slice_for_update,
     warnings_on_create,
     warnings_on_update,
 )
@@ -30,7 +30,7 @@ from keepclose.model.endpointslice.validation import (
     validate_endpoint_slice,
     validate_endpoint_slice_update,
 )
-from keepclose.model.field_errors import Cause, invalid, not_supported, required
+from keepclose.model.field_errors import FieldError, invalid, not_supported, required
 from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import (
@@ -55,12 +55,14 @@ class EndpointsStrategy(PlainStrategy):
             for port in subset.get("ports") or ():
                 port["protocol"] = port.get("protocol") or "TCP"
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the addresses and ports; unchanged ones are left alone."""
         if old is not None and same(new.get("subsets"), old.get("subsets")):
             return []
         strict = context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
-        causes: list[Cause] = []
+        causes: list[FieldError] = []
         for place, subset in enumerate(read_as(Endpoints, new).subsets):
             field = f"subsets[{place}]"
             if not subset.addresses and not subset.not_ready_addresses:
@@ -75,7 +77,7 @@ class EndpointsStrategy(PlainStrategy):
                 causes += _port_causes(f"{field}.ports[{index}]", port, named=len(subset.ports) > 1)
         return causes
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
         """Return which addresses are badly spelt; the controller knows its own."""
         del old, context
         label, controller = _MANAGED_BY
@@ -93,7 +95,7 @@ class EndpointsStrategy(PlainStrategy):
         ]
 
 
-def _address_causes(field: str, address: EndpointAddress, *, strict: bool) -> list[Cause]:
+def _address_causes(field: str, address: EndpointAddress, *, strict: bool) -> list[FieldError]:
     causes = legacy_ip_causes(f"{field}.ip", address.ip, strict=strict)
     if address.hostname:
         causes += [
@@ -108,8 +110,8 @@ def _address_causes(field: str, address: EndpointAddress, *, strict: bool) -> li
     return causes + endpoint_ip_causes(f"{field}.ip", address.ip)
 
 
-def _port_causes(field: str, port: EndpointsPort, *, named: bool) -> list[Cause]:
-    causes: list[Cause] = []
+def _port_causes(field: str, port: EndpointsPort, *, named: bool) -> list[FieldError]:
+    causes: list[FieldError] = []
     if port.name:
         causes += [invalid(f"{field}.name", port.name, text) for text in dns1123_label(port.name)]
     elif named:
@@ -137,26 +139,30 @@ class EndpointSliceStrategy(PlainStrategy):
         before = read_as(EndpointSlice, new)
         carry(new, before, default_endpoint_slice(before))
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Set defaults and the first generation, drop what has no gate."""
         before = read_as(EndpointSlice, new)
-        after = prepare_for_create(default_endpoint_slice(before), gates=context.gates)
+        after = prepare_slice_for_create(default_endpoint_slice(before), gates=context.gates)
         carry(new, before, after)
         _write_empty(new)
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Set defaults and the next generation, drop what has no gate and was not there before."""
         del subresource
         carry_system_metadata(new, old)
         before = read_as(EndpointSlice, new)
         stored = read_as(EndpointSlice, old)
-        after = prepare_for_update(default_endpoint_slice(before), stored, gates=context.gates)
+        after = prepare_slice_for_update(
+            default_endpoint_slice(before), stored, gates=context.gates
+        )
         carry(new, before, after)
         _write_empty(new)
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the slice."""
         new_slice = read_as(EndpointSlice, new)
         if old is None:
@@ -166,7 +172,7 @@ class EndpointSliceStrategy(PlainStrategy):
             causes = validate_endpoint_slice_update(new_slice, stored, gates=context.gates)
         return beyond_metadata(causes)
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
         """Return what to tell the client although the write is followed."""
         del context
         new_slice = read_as(EndpointSlice, new)

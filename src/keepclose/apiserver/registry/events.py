@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.strategy import Context, PlainStrategy, same
+from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, same
 from keepclose.apiserver.resources import Resource
-from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import IMMUTABLE, qualified_name
 from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
@@ -111,7 +111,9 @@ class EventStrategy(PlainStrategy):
         for key in ("reportingComponent", "reportingInstance"):
             new[key] = new.get(key) or ""
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the event."""
         del old, context
         namespace = new["metadata"].get("namespace", "")
@@ -121,16 +123,18 @@ class EventStrategy(PlainStrategy):
             if about == namespace or (not about and namespace == "default"):
                 return []
             return [invalid(place, about, _NOT_OURS)]
-        causes: list[Cause] = []
+        causes: list[FieldError] = []
         if not about and namespace not in ("default", "kube-system"):
             causes.append(invalid(place, about, _NOT_OURS))
         return causes + _text_causes(new)
 
 
-def newer_event_causes(causes: list[Cause], new: JsonObject, old: JsonObject | None) -> list[Cause]:
+def newer_event_causes(
+    causes: list[FieldError], new: JsonObject, old: JsonObject | None
+) -> list[FieldError]:
     """Return the causes of an event that came by way of events.k8s.io/v1, in that group's names."""
     renamed = [
-        Cause(cause.type, "reportingController", cause.detail, cause.value)
+        FieldError(cause.type, "reportingController", cause.detail, cause.value)
         if cause.field == "reportingComponent"
         else cause
         for cause in causes
@@ -138,7 +142,7 @@ def newer_event_causes(causes: list[Cause], new: JsonObject, old: JsonObject | N
     return renamed + strict_event_causes(new, old)
 
 
-def strict_event_causes(new: JsonObject, old: JsonObject | None) -> list[Cause]:
+def strict_event_causes(new: JsonObject, old: JsonObject | None) -> list[FieldError]:
     """Return what else is wrong with an event that came by way of events.k8s.io/v1.
 
     The event is in the form in which it is stored.
@@ -164,11 +168,11 @@ def strict_event_causes(new: JsonObject, old: JsonObject | None) -> list[Cause]:
     return causes
 
 
-def _series_causes(new: JsonObject) -> list[Cause]:
+def _series_causes(new: JsonObject) -> list[FieldError]:
     series = new.get("series")
     if series is None:
         return []
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if series.get("count", 0) < 2:
         causes.append(invalid("series.count", "", "should be at least 2"))
     if not series.get("lastObservedTime"):
@@ -176,9 +180,9 @@ def _series_causes(new: JsonObject) -> list[Cause]:
     return causes
 
 
-def _text_causes(new: JsonObject) -> list[Cause]:
+def _text_causes(new: JsonObject) -> list[FieldError]:
     controller = new.get("reportingComponent") or ""
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if not controller:
         causes.append(required("reportingComponent"))
     causes += [

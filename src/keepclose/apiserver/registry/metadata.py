@@ -13,7 +13,14 @@ import msgspec
 
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import bad_request
-from keepclose.model.field_errors import Cause, forbidden, invalid, required, too_long, too_many
+from keepclose.model.field_errors import (
+    FieldError,
+    forbidden_field,
+    invalid,
+    required,
+    too_long,
+    too_many,
+)
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
@@ -66,13 +73,13 @@ def metadata_causes(
     old: JsonObject | None,
     *,
     gates: FeatureGates = DEFAULT_GATES,
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with the metadata of an object that is to be written.
 
     `old` is the stored object when it is an update. A name is judged only once, on create.
     """
-    meta = read_metadata(new)
-    before = None if old is None else read_metadata(old)
+    meta = read_object_metadata(new)
+    before = None if old is None else read_object_metadata(old)
     causes = validate_metadata(
         meta,
         namespaced=resource.namespaced,
@@ -91,7 +98,7 @@ def metadata_causes(
     return causes
 
 
-def manager_causes(field: str, manager: str) -> list[Cause]:
+def manager_causes(field: str, manager: str) -> list[FieldError]:
     """Return what is wrong with the name of a field manager, which logs and events show."""
     if len(manager) > FIELD_MANAGER_MAX or len(manager.encode()) > FIELD_MANAGER_MAX:
         # NB: no word of its letters: each cause repeats the name, which may be as long as a body.
@@ -107,13 +114,15 @@ def manager_causes(field: str, manager: str) -> list[Cause]:
     ]
 
 
-def finalizer_causes(new: JsonObject, old: JsonObject | None, *, known_only: bool) -> list[Cause]:
+def finalizer_causes(
+    new: JsonObject, old: JsonObject | None, *, known_only: bool
+) -> list[FieldError]:
     """Return what is wrong with the finalizers of an object that is to be written.
 
     With `known_only` a finalizer without a domain must be one of Kubernetes' own.
     """
     finalizers = finalizers_of(new)
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for finalizer in finalizers:
         causes += [invalid(_FINALIZERS, finalizer, text) for text in qualified_name(finalizer)]
     if FOREGROUND_FINALIZER in finalizers and ORPHAN_FINALIZER in finalizers:
@@ -124,7 +133,7 @@ def finalizer_causes(new: JsonObject, old: JsonObject | None, *, known_only: boo
         if extra:
             listed = ", ".join(f'"{name}"' for name in extra)
             causes.append(
-                forbidden(
+                forbidden_field(
                     _FINALIZERS,
                     "no new finalizers can be added if the object is being deleted, "
                     f"found new finalizers []string{{{listed}}}",
@@ -144,7 +153,7 @@ def is_known_finalizer(finalizer: str) -> bool:
     return "/" in finalizer or finalizer in STANDARD_FINALIZERS
 
 
-def beyond_metadata(causes: list[Cause]) -> list[Cause]:
+def beyond_metadata(causes: list[FieldError]) -> list[FieldError]:
     """Return the causes of a typed object without those that `metadata_causes` gives too."""
     return [
         cause
@@ -172,7 +181,7 @@ def carry_system_metadata(new: JsonObject, old: JsonObject) -> None:
             _copy(meta, before, "deletionGracePeriodSeconds")
 
 
-def read_metadata(raw: JsonObject) -> ObjectMeta:
+def read_object_metadata(raw: JsonObject) -> ObjectMeta:
     """Return the metadata of a raw object as a struct."""
     members = {
         key: value for key, value in (raw.get("metadata") or {}).items() if value is not None
@@ -200,7 +209,7 @@ def _accept_stored_name(_name: str) -> list[str]:
     return []
 
 
-def selector_causes(selector: JsonObject, field: str) -> list[Cause]:
+def selector_causes(selector: JsonObject, field: str) -> list[FieldError]:
     """Return what is wrong with a selector."""
     causes = validate_labels(selector.get("matchLabels") or {}, f"{field}.matchLabels")
     for place, expression in enumerate(selector.get("matchExpressions") or ()):
@@ -213,7 +222,7 @@ def is_empty(selector: JsonObject) -> bool:
     return not selector.get("matchLabels") and not selector.get("matchExpressions")
 
 
-def matches(selector: JsonObject | None, labels: _Labels) -> bool:
+def selector_matches(selector: JsonObject | None, labels: _Labels) -> bool:
     """Return whether the labels are what a valid selector asks for; none matches nothing."""
     if selector is None:
         return False
@@ -235,10 +244,10 @@ def selector_text(selector: JsonObject | None) -> str:
     return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
 
-def _expression_causes(expression: JsonObject, field: str) -> list[Cause]:
+def _expression_causes(expression: JsonObject, field: str) -> list[FieldError]:
     operator, values = expression.get("operator", ""), expression.get("values") or []
     key = expression.get("key", "")
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if operator in _WITH_VALUES:
         if not values:
             detail = "must be specified when `operator` is 'In' or 'NotIn'"
@@ -246,7 +255,7 @@ def _expression_causes(expression: JsonObject, field: str) -> list[Cause]:
     elif operator in _WITHOUT_VALUES:
         if values:
             detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            causes.append(forbidden(f"{field}.values", detail))
+            causes.append(forbidden_field(f"{field}.values", detail))
     else:
         causes.append(invalid(f"{field}.operator", operator, "not a valid selector operator"))
     causes += [invalid(f"{field}.key", key, text) for text in qualified_name(key)]

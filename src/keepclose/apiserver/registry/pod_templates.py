@@ -12,10 +12,10 @@ from typing import Final
 from keepclose.apiserver.registry.metadata import beyond_metadata
 from keepclose.apiserver.registry.strategy import read_as
 from keepclose.model.field_errors import (
-    Cause,
+    FieldError,
     duplicate,
     invalid,
-    not_found,
+    missing_reference,
     not_supported,
     required,
 )
@@ -81,7 +81,7 @@ def default_pod(spec: JsonObject) -> None:
         spec["terminationGracePeriodSeconds"] = 1
 
 
-def admit_pod(spec: JsonObject) -> None:
+def default_and_check_pod(spec: JsonObject) -> None:
     """Set what the admission of a cluster adds to a pod; its writer does not own that."""
     if spec.get("priority") is None:
         spec["priority"] = 0
@@ -201,13 +201,13 @@ def _tolerates(toleration: JsonObject, taint: str) -> bool:
     )
 
 
-def pod_causes(pod: JsonObject) -> list[Cause]:
+def pod_causes(pod: JsonObject) -> list[FieldError]:
     """Return what is wrong with a pod apart from its metadata; it must be defaulted."""
     spec = pod.get("spec") or {}
     return _spec_causes(spec, "spec") + beyond_metadata(validate_pod(read_as(Pod, pod)))
 
 
-def template_causes(template: JsonObject, field: str) -> list[Cause]:
+def template_causes(template: JsonObject, field: str) -> list[FieldError]:
     """Return what is wrong with the template of a pod, which stands at the given field."""
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
     causes = validate_labels(metadata.get("labels") or {}, f"{field}.labels")
@@ -215,7 +215,7 @@ def template_causes(template: JsonObject, field: str) -> list[Cause]:
     causes += _spec_causes(spec, f"{field}.spec")
     stand_in = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
     for cause in beyond_metadata(validate_pod(read_as(Pod, stand_in))):
-        causes.append(Cause(cause.type, f"{field}.{cause.field}", cause.detail, cause.value))
+        causes.append(FieldError(cause.type, f"{field}.{cause.field}", cause.detail, cause.value))
     return causes
 
 
@@ -232,7 +232,7 @@ def hostname_warnings(new: JsonObject, where: str) -> list[str]:
     ]
 
 
-def _spec_causes(spec: JsonObject, field: str) -> list[Cause]:
+def _spec_causes(spec: JsonObject, field: str) -> list[FieldError]:
     volumes, causes = _volume_causes(spec.get("volumes") or [], f"{field}.volumes")
     containers = spec.get("containers") or []
     seen: set[str] = set()
@@ -258,15 +258,15 @@ def _spec_causes(spec: JsonObject, field: str) -> list[Cause]:
     return causes
 
 
-def _volume_causes(volumes: list[JsonObject], field: str) -> tuple[set[str], list[Cause]]:
+def _volume_causes(volumes: list[JsonObject], field: str) -> tuple[set[str], list[FieldError]]:
     names: set[str] = set()
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for place, volume in enumerate(volumes):
         causes += _name_causes(volume.get("name") or "", f"{field}[{place}].name", names)
     return names, causes
 
 
-def _name_causes(name: str, field: str, seen: set[str]) -> list[Cause]:
+def _name_causes(name: str, field: str, seen: set[str]) -> list[FieldError]:
     if not name:
         return [required(field)]
     if messages := dns1123_label(name):
@@ -279,7 +279,7 @@ def _name_causes(name: str, field: str, seen: set[str]) -> list[Cause]:
 
 def _container_causes(
     container: JsonObject, field: str, seen: set[str], volumes: set[str]
-) -> list[Cause]:
+) -> list[FieldError]:
     causes = _name_causes(container.get("name") or "", f"{field}.name", seen)
     image = container.get("image") or ""
     if not image:
@@ -309,15 +309,15 @@ def _container_causes(
         if not name:
             causes.append(required(f"{field}.volumeMounts[{place}].name"))
         if name not in volumes:
-            causes.append(not_found(f"{field}.volumeMounts[{place}].name", name))
+            causes.append(missing_reference(f"{field}.volumeMounts[{place}].name", name))
         if not mount.get("mountPath"):
             causes.append(required(f"{field}.volumeMounts[{place}].mountPath"))
     return causes
 
 
-def _resource_causes(resources: JsonObject, field: str) -> list[Cause]:
+def _resource_causes(resources: JsonObject, field: str) -> list[FieldError]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for key, amounts in (("limits", limits), ("requests", requests)):
         for name in sorted(amounts):
             amount, place = amounts[name], f"{field}.{key}[{name}]"

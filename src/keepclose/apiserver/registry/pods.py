@@ -14,16 +14,16 @@ import msgspec
 
 from keepclose.apiserver.registry.metadata import beyond_metadata
 from keepclose.apiserver.registry.pod_templates import (
-    admit_pod,
     containers_of,
+    default_and_check_pod,
     default_pod,
     default_pod_spec,
     hostname_warnings,
     pod_causes,
     quality_of_service,
 )
-from keepclose.apiserver.registry.strategy import Context, PlainStrategy, read_as, same
-from keepclose.model.field_errors import Cause, forbidden, invalid, required
+from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, read_as, same
+from keepclose.model.field_errors import FieldError, forbidden_field, invalid, required
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import IMMUTABLE
 from keepclose.model.workload import Pod, validate_pod
@@ -64,35 +64,39 @@ class PodStrategy(PlainStrategy):
             condition.setdefault("lastProbeTime", None)
             condition.setdefault("lastTransitionTime", None)
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Set defaults; a new pod waits for a node."""
         super().prepare_create(new, context)
-        admit_pod(new["spec"])
+        default_and_check_pod(new["spec"])
         new["status"] = {"phase": "Pending", "qosClass": quality_of_service(new["spec"])}
         if new["spec"].get("schedulingGates"):
             new["status"]["conditions"] = [{**_GATED, "lastTransitionTime": context.now}]
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Keep the status, or with a status update everything else."""
         if not subresource:
             # NB: admission comes first; what it adds again is no change that a generation counts.
-            admit_pod(new["spec"])
+            default_and_check_pod(new["spec"])
         super().prepare_update(new, old, context, subresource=subresource)
         if subresource == "status":
             status, before = new.setdefault("status", {}), old.get("status") or {}
             _settle_addresses(status, before)
             _keep_set_once(status, before)
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the pod, or with what an update changed."""
         del context
         if old is None:
             return pod_causes(new)
         return _change_causes(new["spec"], old["spec"])
 
-    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+    def status_causes(
+        self, new: JsonObject, old: JsonObject, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with what was reported of the pod."""
         del context
         found = beyond_metadata(validate_pod(read_as(Pod, new)))
@@ -100,7 +104,7 @@ class PodStrategy(PlainStrategy):
         causes = [cause for cause in found if cause.field.startswith("status.podIPs")]
         return _reported_causes(new.get("status") or {}, old.get("status") or {}) + causes
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
         """Return that the name of a new pod is no good host name."""
         del context
         return [] if old is not None else hostname_warnings(new, "the Pod's hostname")
@@ -114,7 +118,7 @@ class PodStrategy(PlainStrategy):
         return period if period >= 0 else 1
 
 
-def _reported_causes(status: JsonObject, before: JsonObject) -> list[Cause]:
+def _reported_causes(status: JsonObject, before: JsonObject) -> list[FieldError]:
     reported = {
         f"status.conditions[{place}].observedGeneration": condition
         for place, condition in enumerate(status.get("conditions") or ())
@@ -171,11 +175,11 @@ def _keep_observed_generation(new: JsonObject, old: JsonObject) -> None:
         new["observedGeneration"] = old["observedGeneration"]
 
 
-def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
+def _change_causes(spec: JsonObject, before: JsonObject) -> list[FieldError]:
     for key in ("containers", "initContainers"):
         if len(spec.get(key) or ()) != len(before.get(key) or ()):
-            return [forbidden(f"spec.{key}", "pod updates may not add or remove containers")]
-    causes: list[Cause] = []
+            return [forbidden_field(f"spec.{key}", "pod updates may not add or remove containers")]
+    causes: list[FieldError] = []
     for key in ("containers", "initContainers"):
         causes += [
             required(f"spec.{key}[{place}].image")
@@ -191,7 +195,7 @@ def _change_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
     if (before.get("terminationGracePeriodSeconds") or 0) < 0:
         changed["terminationGracePeriodSeconds"] = before["terminationGracePeriodSeconds"]
     if not same(changed, fixed):
-        causes.append(forbidden("spec", f"{FIXED_SPEC}\n{_difference(fixed, changed)}"))
+        causes.append(forbidden_field("spec", f"{FIXED_SPEC}\n{_difference(fixed, changed)}"))
     return causes
 
 
@@ -202,18 +206,18 @@ def _fixed_part(spec: JsonObject) -> JsonObject:
     return copy
 
 
-def _toleration_causes(now: list[JsonObject], before: list[JsonObject]) -> list[Cause]:
+def _toleration_causes(now: list[JsonObject], before: list[JsonObject]) -> list[FieldError]:
     given = list(map(_without_seconds, now))
     if all(_without_seconds(one) in given for one in before):
         return []
     detail = "existing toleration can not be modified except its tolerationSeconds"
-    return [forbidden("spec.tolerations", detail)]
+    return [forbidden_field("spec.tolerations", detail)]
 
 
-def _gate_causes(now: list[JsonObject], before: list[JsonObject]) -> list[Cause]:
+def _gate_causes(now: list[JsonObject], before: list[JsonObject]) -> list[FieldError]:
     known = [one.get("name") for one in before]
     return [
-        forbidden(
+        forbidden_field(
             f"spec.schedulingGates[{place}].name",
             f"only deletion is allowed, but found new scheduling gate '{one.get('name', '')}'",
         )
@@ -222,7 +226,7 @@ def _gate_causes(now: list[JsonObject], before: list[JsonObject]) -> list[Cause]
     ]
 
 
-def _deadline_causes(spec: JsonObject, before: JsonObject) -> list[Cause]:
+def _deadline_causes(spec: JsonObject, before: JsonObject) -> list[FieldError]:
     field, was = "spec.activeDeadlineSeconds", before.get("activeDeadlineSeconds")
     now = spec.get("activeDeadlineSeconds")
     if now is None:

@@ -23,7 +23,7 @@ from keepclose.apiserver.registry.events import EventStrategy
 from keepclose.apiserver.registry.pods import PodStrategy
 from keepclose.apiserver.registry.service_allocation import Ranges
 from keepclose.apiserver.registry.services import ServiceCIDRStrategy, ServiceStrategy
-from keepclose.apiserver.registry.strategy import PlainStrategy, Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy, PlainStrategy
 from keepclose.apiserver.registry.workloads import (
     DaemonSetStrategy,
     DeploymentStrategy,
@@ -71,12 +71,12 @@ def make_ranges(settings: AllocationSettings) -> Ranges:
 
 def strategies(
     settings: AllocationSettings | None = None, *, ranges: Ranges | None = None
-) -> dict[str, Strategy]:
+) -> dict[str, KindStrategy]:
     """Return the strategy of every store, by its name; see `Resource.store`.
 
     Services are given from the ranges, which are made from the settings where none are given.
     """
-    found: dict[str, Strategy] = {
+    found: dict[str, KindStrategy] = {
         one.store: _PLAIN_KINDS[one.kind](one)
         for one in RESOURCES
         if not one.stored_as and one.kind in _PLAIN_KINDS

@@ -19,9 +19,9 @@ from keepclose.apiserver.registry.allocation_ranges import (
     AddressRange,
     NodePorts,
 )
-from keepclose.apiserver.status_errors import Failure, internal_error, invalid_object
+from keepclose.apiserver.status_errors import StatusError, internal_error, invalid_object
 from keepclose.model.addresses import family_of
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.service.network_validation import NO_CLUSTER_IP
 from keepclose.model.service.types import Service, ServicePort
@@ -131,7 +131,7 @@ def allocate_for_create(service: Service, reservation: Reservation) -> Service:
             service = _first_node_ports(service, reservation)
         if service.needs_health_check:
             service = _allocate_health_check(service, reservation)
-    except Failure:
+    except StatusError:
         reservation.settle(stored=False)
         raise
     return service
@@ -146,7 +146,7 @@ def allocate_for_update(service: Service, old: Service, reservation: Reservation
             service = _allocate_health_check(service, reservation)
         elif old.needs_health_check and not service.needs_health_check:
             reservation.leave_port(old.spec.health_check_node_port)
-    except Failure:
+    except StatusError:
         reservation.settle(stored=False)
         raise
     return service
@@ -278,7 +278,7 @@ def _refuse_twice(port: ServicePort, seen: set[tuple[str, int]]) -> None:
     one = (port.protocol, port.node_port)
     if one in seen:
         # NB: this one never became a cause upstream; clients get the bare text.
-        raise Failure(500, "", f"duplicate nodePort: {{{port.protocol} {port.node_port}}}")
+        raise StatusError(500, "", f"duplicate nodePort: {{{port.protocol} {port.node_port}}}")
     seen.add(one)
 
 
@@ -313,5 +313,5 @@ def _is_given_node_ports(service: Service) -> bool:
     return spec.type == "NodePort" or spec.allocate_load_balancer_node_ports is not False
 
 
-def _refused(service: Service, cause: Cause) -> Failure:
+def _refused(service: Service, cause: FieldError) -> StatusError:
     return invalid_object("Service", "", service.metadata.name, [cause])

@@ -20,8 +20,8 @@ from keepclose.apiserver.registry.service_allocation import (
     held_ports,
 )
 from keepclose.apiserver.registry.strategy import (
-    Context,
     PlainStrategy,
+    WriteContext,
     carry,
     keep,
     keep_all_but_status,
@@ -30,7 +30,7 @@ from keepclose.apiserver.registry.strategy import (
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import invalid_object
 from keepclose.model.addresses import cidr_causes, family_of
-from keepclose.model.field_errors import Cause, invalid, required
+from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import IMMUTABLE
@@ -38,8 +38,8 @@ from keepclose.model.service.defaults import default_families, default_service, 
 from keepclose.model.service.strategy import (
     normalize_cluster_ips,
     patch_allocated_values,
-    prepare_for_create,
-    prepare_for_update,
+    prepare_service_for_create,
+    prepare_service_for_update,
     status_warnings_for,
     warnings_for,
 )
@@ -75,7 +75,7 @@ class ServiceStrategy(PlainStrategy):
         before = read_as(Service, new)
         carry(new, before, default_service(before))
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Set defaults and allocate; raises a Failure when a range refuses."""
         new["status"] = {"loadBalancer": {}}
         before = read_as(Service, new)
@@ -84,10 +84,10 @@ class ServiceStrategy(PlainStrategy):
         reservation = Reservation(self.ranges, dry_run=context.dry_run)
         service = allocate_for_create(service, reservation)
         self._open[id(new)] = (new, reservation)
-        carry(new, before, prepare_for_create(service, gates=context.gates))
+        carry(new, before, prepare_service_for_create(service, gates=context.gates))
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Set defaults, keep what was allocated, allocate what is new; or change the status."""
         carry_system_metadata(new, old)
@@ -105,10 +105,12 @@ class ServiceStrategy(PlainStrategy):
         reservation = Reservation(self.ranges, dry_run=context.dry_run)
         service = allocate_for_update(service, stored, reservation)
         self._open[id(new)] = (new, reservation)
-        carry(new, before, prepare_for_update(service, stored, gates=context.gates))
+        carry(new, before, prepare_service_for_update(service, stored, gates=context.gates))
         new.setdefault("status", {}).setdefault("loadBalancer", {})
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the Service."""
         service = read_as(Service, new)
         if old is None:
@@ -117,12 +119,14 @@ class ServiceStrategy(PlainStrategy):
             causes = validate_service_update(service, self._stored(old), gates=context.gates)
         return beyond_metadata(causes)
 
-    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+    def status_causes(
+        self, new: JsonObject, old: JsonObject, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the addresses of a load balancer."""
         service, stored = read_as(Service, new), read_as(Service, old)
         return beyond_metadata(validate_service_status_update(service, stored, gates=context.gates))
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
         """Return what to tell the client although the write is followed."""
         del old, context
         return warnings_for(read_as(Service, new))
@@ -167,7 +171,9 @@ class ServiceStrategy(PlainStrategy):
     def _stored(self, old: JsonObject) -> Service:
         return hide_on_read(normalize_cluster_ips(read_as(Service, old)))
 
-    def _with_families(self, service: Service, old: Service | None, context: Context) -> Service:
+    def _with_families(
+        self, service: Service, old: Service | None, context: WriteContext
+    ) -> Service:
         settled = default_families(
             service,
             cluster_families=self.ranges.families,
@@ -185,7 +191,9 @@ class ServiceCIDRStrategy(PlainStrategy):
     has_status = True
     kept_by_status_updates = ("labels", "annotations", "finalizers", "ownerReferences")
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the ranges, or what an update changed of them."""
         del context
         ranges: list[str] = (new.get("spec") or {}).get("cidrs") or []
@@ -227,12 +235,12 @@ def default_service_cidr(ranges: tuple[str, ...], *, now: str) -> JsonObject:
     }
 
 
-def _range_causes(ranges: list[str]) -> list[Cause]:
+def _range_causes(ranges: list[str]) -> list[FieldError]:
     if not ranges:
         return [required(_FIELD, "at least one CIDR required")]
     if len(ranges) > 2:
         return [invalid(_FIELD, {"CIDRs": ranges}, "may only hold up to 2 values")]
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for place, one in enumerate(ranges):
         causes += cidr_causes(f"{_FIELD}[{place}]", one, strict=True)
     families = [] if causes else [family_of(one.partition("/")[0]) for one in ranges]

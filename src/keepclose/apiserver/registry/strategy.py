@@ -18,14 +18,14 @@ from keepclose.apiserver.registry.metadata import carry_system_metadata
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import bad_request, invalid_object
 from keepclose.model.decoding import KnownObject, Rejected, convert
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
 Known = TypeVar("Known", bound=KnownObject)
 
 
-class Context(msgspec.Struct, frozen=True):
+class WriteContext(msgspec.Struct, frozen=True):
     """What a strategy may know besides the objects."""
 
     gates: FeatureGates
@@ -34,7 +34,7 @@ class Context(msgspec.Struct, frozen=True):
     dry_run: bool = False
 
 
-class Strategy:
+class KindStrategy:
     """Plain storage: spec and status apart, generation counted, names and labels checked."""
 
     # Whether an update may come without a resourceVersion.
@@ -53,11 +53,11 @@ class Strategy:
     def set_defaults(self, new: JsonObject) -> None:
         """Set what a client may leave out; the write path does so before owners are recorded."""
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Set defaults, drop what may not be set by a create."""
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Set defaults, carry over from the stored object what this write may not change."""
 
@@ -65,15 +65,15 @@ class Strategy:
         self,
         new: JsonObject,
         old: JsonObject | None,
-        context: Context,
+        context: WriteContext,
         *,
         subresource: str = "",
-    ) -> list[Cause]:
+    ) -> list[FieldError]:
         """Return what is wrong apart from metadata; with the stored object when it is an update."""
         del new, old, context, subresource
         return []
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
         """Return what to tell the client although the write is followed."""
         del new, old, context
         return []
@@ -202,7 +202,7 @@ def _plain(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-class PlainStrategy(Strategy):
+class PlainStrategy(KindStrategy):
     """What becomes of an object whose kind has no rules of its own."""
 
     # What an update through the status subresource leaves as it is, besides all but metadata.
@@ -223,7 +223,7 @@ class PlainStrategy(Strategy):
         """Return the status that a new object starts with."""
         return {}
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Set defaults, start the status and the generation."""
         del context
         if self.has_status:
@@ -233,7 +233,7 @@ class PlainStrategy(Strategy):
         self.set_defaults(new)
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Set defaults; keep the status, or with a status update everything else."""
         del context
@@ -253,21 +253,25 @@ class PlainStrategy(Strategy):
         self,
         new: JsonObject,
         old: JsonObject | None,
-        context: Context,
+        context: WriteContext,
         *,
         subresource: str = "",
-    ) -> list[Cause]:
+    ) -> list[FieldError]:
         """Return what is wrong with the object, or with its status, apart from the metadata."""
         if subresource == "status" and old is not None:
             return self.status_causes(new, old, context)
         return self.causes(new, old, context)
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the object."""
         del new, old, context
         return []
 
-    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+    def status_causes(
+        self, new: JsonObject, old: JsonObject, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with an update of the status."""
         del new, old, context
         return []

@@ -10,14 +10,20 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from keepclose.apiserver.registry.metadata import is_empty, matches, selector_causes
+from keepclose.apiserver.registry.metadata import is_empty, selector_causes, selector_matches
 from keepclose.apiserver.registry.pod_templates import (
     default_pod_spec,
     hostname_warnings,
     template_causes,
 )
-from keepclose.apiserver.registry.strategy import Context, PlainStrategy, same
-from keepclose.model.field_errors import Cause, forbidden, invalid, not_supported, required
+from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, same
+from keepclose.model.field_errors import (
+    FieldError,
+    forbidden_field,
+    invalid,
+    not_supported,
+    required,
+)
 from keepclose.model.json_values import INT64_MAX, JsonObject, parse_natural
 from keepclose.model.metadata_validation import IMMUTABLE
 from keepclose.model.workload import NOT_NEGATIVE
@@ -31,9 +37,9 @@ TEMPLATE_GENERATION: Final = "deprecated.daemonset.template.generation"
 _TEMPLATE: Final = "spec.template"
 
 
-def rolling_causes(rolling: JsonObject, field: str, *, daemon: bool) -> list[Cause]:
+def rolling_causes(rolling: JsonObject, field: str, *, daemon: bool) -> list[FieldError]:
     """Return what is wrong with how many pods may be missing or too many during an update."""
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     order = ("maxUnavailable", "maxSurge")
     for key in order:
         causes += _share_causes(rolling[key], f"{field}.{key}")
@@ -56,13 +62,13 @@ def rolling_causes(rolling: JsonObject, field: str, *, daemon: bool) -> list[Cau
     return causes
 
 
-def _share_causes(value: int | str, field: str) -> list[Cause]:
+def _share_causes(value: int | str, field: str) -> list[FieldError]:
     if isinstance(value, str):
         return [] if _is_percent(value) else [invalid(field, value, _PERCENT_SENTENCE)]
     return [invalid(field, value, NOT_NEGATIVE)] if value < 0 else []
 
 
-def _whole_causes(value: int | str, field: str) -> list[Cause]:
+def _whole_causes(value: int | str, field: str) -> list[FieldError]:
     if isinstance(value, str) and _is_percent(value) and _percent(value) > 100:
         return [invalid(field, value, "must not be greater than 100%")]
     return []
@@ -99,7 +105,9 @@ class WorkloadStrategy(PlainStrategy):
         template["spec"] = template.get("spec") or {}
         default_pod_spec(template["spec"])
 
-    def causes(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[Cause]:
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
         """Return what is wrong with the spec, and whether the selector was changed."""
         del context
         spec = new["spec"]
@@ -109,7 +117,7 @@ class WorkloadStrategy(PlainStrategy):
             causes.append(invalid("spec.selector", spec.get("selector"), IMMUTABLE))
         return causes
 
-    def selector_and_template(self, spec: JsonObject) -> list[Cause]:
+    def selector_and_template(self, spec: JsonObject) -> list[FieldError]:
         """Return what is wrong with the selector, the template, or both together."""
         selector, causes = spec.get("selector"), []
         if selector is None:
@@ -125,19 +133,19 @@ class WorkloadStrategy(PlainStrategy):
                 return causes
         return causes + self.template_and_policy(spec)
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: Context) -> list[str]:
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
         """Return that the name of a new workload makes no good host names."""
         del context
         if old is not None or not self.warns_of_names:
             return []
         return hostname_warnings(new, "Pod names and hostnames")
 
-    def template_and_policy(self, spec: JsonObject) -> list[Cause]:
+    def template_and_policy(self, spec: JsonObject) -> list[FieldError]:
         """Return what is wrong with the template, given a selector that can be read."""
         selector, template = spec.get("selector"), spec["template"]
         labels = template["metadata"].get("labels")
-        causes: list[Cause] = []
-        if not matches(selector, labels or {}):
+        causes: list[FieldError] = []
+        if not selector_matches(selector, labels or {}):
             detail = "`selector` does not match template `labels`"
             causes.append(invalid(f"{_TEMPLATE}.metadata.labels", labels, detail))
         causes += template_causes(template, _TEMPLATE)
@@ -147,15 +155,17 @@ class WorkloadStrategy(PlainStrategy):
         if template["spec"].get("activeDeadlineSeconds") is not None:
             kind = "DaemonSet" if self.resource.kind == "DaemonSet" else "ReplicaSet"
             detail = f"activeDeadlineSeconds in {kind} is not Supported"
-            causes.append(forbidden(f"{_TEMPLATE}.spec.activeDeadlineSeconds", detail))
+            causes.append(forbidden_field(f"{_TEMPLATE}.spec.activeDeadlineSeconds", detail))
         return causes
 
-    def strategy_causes(self, spec: JsonObject) -> list[Cause]:
+    def strategy_causes(self, spec: JsonObject) -> list[FieldError]:
         """Return what is wrong with how the workload is brought up to date."""
         del spec
         return []
 
-    def status_causes(self, new: JsonObject, old: JsonObject, context: Context) -> list[Cause]:
+    def status_causes(
+        self, new: JsonObject, old: JsonObject, context: WriteContext
+    ) -> list[FieldError]:
         """Return which numbers of the status cannot be."""
         del context
         status, before = new.get("status") or {}, old.get("status") or {}
@@ -215,15 +225,15 @@ class DeploymentStrategy(WorkloadStrategy):
             new["metadata"].get("annotations"), old["metadata"].get("annotations")
         )
 
-    def strategy_causes(self, spec: JsonObject) -> list[Cause]:
+    def strategy_causes(self, spec: JsonObject) -> list[FieldError]:
         """Return what is wrong with the strategy and the deadlines."""
         strategy = spec["strategy"]
         rolling = strategy.get("rollingUpdate")
-        causes: list[Cause] = []
+        causes: list[FieldError] = []
         if strategy["type"] == "Recreate":
             if rolling is not None:
                 detail = "may not be specified when strategy `type` is 'Recreate'"
-                causes.append(forbidden("spec.strategy.rollingUpdate", detail))
+                causes.append(forbidden_field("spec.strategy.rollingUpdate", detail))
         elif strategy["type"] == "RollingUpdate":
             causes += rolling_causes(rolling or {}, "spec.strategy.rollingUpdate", daemon=False)
         else:
@@ -294,13 +304,13 @@ class DaemonSetStrategy(WorkloadStrategy):
         """Return that there are no pods yet."""
         return dict.fromkeys(self.status_amounts[:4], 0)
 
-    def prepare_create(self, new: JsonObject, context: Context) -> None:
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
         """Set defaults, and the first generation of the template."""
         super().prepare_create(new, context)
         _annotate(new, "1")
 
     def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: Context, *, subresource: str = ""
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
     ) -> None:
         """Set defaults, and count the generations of the template."""
         super().prepare_update(new, old, context, subresource=subresource)
@@ -309,7 +319,7 @@ class DaemonSetStrategy(WorkloadStrategy):
         generation = parse_natural(known)
         _annotate(new, str(generation + 1) if changed and generation is not None else known)
 
-    def selector_and_template(self, spec: JsonObject) -> list[Cause]:
+    def selector_and_template(self, spec: JsonObject) -> list[FieldError]:
         """Return what is wrong with the selector, the template, or both together."""
         selector, causes = spec.get("selector"), []
         if selector is not None:
@@ -322,7 +332,7 @@ class DaemonSetStrategy(WorkloadStrategy):
             found.insert(0, invalid("spec.selector", selector, detail))
         return found
 
-    def strategy_causes(self, spec: JsonObject) -> list[Cause]:
+    def strategy_causes(self, spec: JsonObject) -> list[FieldError]:
         """Return what is wrong with the strategy."""
         causes = _negative_causes(spec, "spec", ("minReadySeconds",))
         strategy = spec["updateStrategy"]
@@ -356,7 +366,7 @@ def _annotate(new: JsonObject, generation: str) -> None:
     new["metadata"]["annotations"] = {**annotations, TEMPLATE_GENERATION: generation}
 
 
-def _negative_causes(values: JsonObject, field: str, keys: tuple[str, ...]) -> list[Cause]:
+def _negative_causes(values: JsonObject, field: str, keys: tuple[str, ...]) -> list[FieldError]:
     return [
         invalid(f"{field}.{key}", values[key], NOT_NEGATIVE)
         for key in keys

@@ -17,14 +17,14 @@ from keepclose.apiserver.schema.findings import (
     MAX_FINDINGS,
     Checker,
     Found,
-    Problem,
+    ValueProblem,
     find_too_deep,
     find_wrong,
     join_findings,
     word_of,
 )
 from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
-from keepclose.apiserver.schema.types import ANY, Form, Type
+from keepclose.apiserver.schema.types import ANY_TYPE, Type, TypeForm
 from keepclose.model.quantities import MUST_BE_QUANTITY
 
 _RANGES: Final = {
@@ -33,13 +33,13 @@ _RANGES: Final = {
     "uint8": (0, 255),
 }
 # What null stands for inside a list or a map. Objects are made anew each time.
-_EMPTIES: Final[dict[Form, Any]] = {
-    Form.STRING: "",
-    Form.INTEGER: 0,
-    Form.NUMBER: 0,
-    Form.BOOLEAN: False,
-    Form.QUANTITY: "0",
-    Form.INT_OR_STRING: 0,
+_EMPTIES: Final[dict[TypeForm, Any]] = {
+    TypeForm.STRING: "",
+    TypeForm.INTEGER: 0,
+    TypeForm.NUMBER: 0,
+    TypeForm.BOOLEAN: False,
+    TypeForm.QUANTITY: "0",
+    TypeForm.INT_OR_STRING: 0,
 }
 
 
@@ -84,7 +84,7 @@ def _check_integer(value: Any, width: str) -> Found:
     if type(value) is int and low <= value <= high:
         return None
     number = type(value) in (int, float)
-    return [Problem(word=f"number {value!r}" if number else word_of(value), go_type=width)]
+    return [ValueProblem(word=f"number {value!r}" if number else word_of(value), go_type=width)]
 
 
 def _number_checker(shape: Type) -> Checker:
@@ -106,7 +106,7 @@ def _time_checker(shape: Type) -> Checker:
 
     def check(value: Any, holder: Any, key: Any) -> Found:
         if type(value) is not str:
-            return [Problem(final=True, word=word_of(value), go_type="string")]
+            return [ValueProblem(final=True, word=word_of(value), go_type="string")]
         return _stored(store_time(value, micro=micro), holder, key, final=True)
 
     return check
@@ -115,7 +115,7 @@ def _time_checker(shape: Type) -> Checker:
 def _quantity_checker(_shape: Type) -> Checker:
     def check(value: Any, holder: Any, key: Any) -> Found:
         if type(value) not in (str, int, float):
-            return [Problem(final=True, text=MUST_BE_QUANTITY)]
+            return [ValueProblem(final=True, text=MUST_BE_QUANTITY)]
         return _stored(store_quantity(str(value)), holder, key, final=True)
 
     return check
@@ -140,21 +140,21 @@ def _any_checker(_shape: Type) -> Checker:
 
 def _stored(stored: str, holder: Any, key: Any, *, final: bool) -> Found:
     if isinstance(stored, Unread):
-        return [Problem(final=final, text=str(stored))]
+        return [ValueProblem(final=final, text=str(stored))]
     holder[key] = stored
     return None
 
 
 # The makers of checkers, by the form of the type.
-SCALAR_CHECKERS: Final[dict[Form, Callable[[Type], Checker]]] = {
-    Form.ANY: _any_checker,
-    Form.BOOLEAN: _boolean_checker,
-    Form.INTEGER: _integer_checker,
-    Form.INT_OR_STRING: _int_or_string_checker,
-    Form.NUMBER: _number_checker,
-    Form.QUANTITY: _quantity_checker,
-    Form.STRING: _string_checker,
-    Form.TIME: _time_checker,
+SCALAR_CHECKERS: Final[dict[TypeForm, Callable[[Type], Checker]]] = {
+    TypeForm.ANY: _any_checker,
+    TypeForm.BOOLEAN: _boolean_checker,
+    TypeForm.INTEGER: _integer_checker,
+    TypeForm.INT_OR_STRING: _int_or_string_checker,
+    TypeForm.NUMBER: _number_checker,
+    TypeForm.QUANTITY: _quantity_checker,
+    TypeForm.STRING: _string_checker,
+    TypeForm.TIME: _time_checker,
 }
 
 
@@ -172,7 +172,7 @@ def checker_of(shape: Type) -> Checker:
 
 
 def _object_checker(shape: Type) -> Checker:
-    exact = {Form.STRING: str, Form.BOOLEAN: bool}
+    exact = {TypeForm.STRING: str, TypeForm.BOOLEAN: bool}
     entries = {
         name: (
             _NoType if below.format else exact.get(below.form, _NoType),
@@ -193,7 +193,7 @@ def _object_checker(shape: Type) -> Checker:
         for key, child in value.items():
             entry = find(key)
             if entry is None:
-                inner = find_too_deep(child) or [Problem(is_unknown=True, path=[f".{key}"])]
+                inner = find_too_deep(child) or [ValueProblem(is_unknown=True, path=[f".{key}"])]
             else:
                 kind, keeps_empty, checker, step = entry
                 if type(child) is kind:
@@ -277,26 +277,26 @@ def _map_checker(shape: Type) -> Checker:
     return check
 
 
-_MAKERS: Final[dict[Form, Callable[[Type], Checker]]] = SCALAR_CHECKERS | {
-    Form.LIST: _list_checker,
-    Form.MAP: _map_checker,
-    Form.OBJECT: _object_checker,
+_MAKERS: Final[dict[TypeForm, Callable[[Type], Checker]]] = SCALAR_CHECKERS | {
+    TypeForm.LIST: _list_checker,
+    TypeForm.MAP: _map_checker,
+    TypeForm.OBJECT: _object_checker,
 }
 
 
 def _items(shape: Type) -> tuple[Type, str]:
-    return shape.items or ANY, shape.go_type
+    return shape.items or ANY_TYPE, shape.go_type
 
 
 def _is_plain_string(shape: Type) -> bool:
-    return shape.form is Form.STRING and not shape.format
+    return shape.form is TypeForm.STRING and not shape.format
 
 
 def _empty(shape: Type) -> Any:
-    return {} if shape.form is Form.OBJECT else _EMPTIES.get(shape.form)
+    return {} if shape.form is TypeForm.OBJECT else _EMPTIES.get(shape.form)
 
 
-def _within(found: Found, inner: list[Problem], step: str) -> list[Problem]:
+def _within(found: Found, inner: list[ValueProblem], step: str) -> list[ValueProblem]:
     for problem in inner:
         problem.path.append(step)
     return join_findings(found, inner)
@@ -335,7 +335,7 @@ def check_object(shape: Type, value: Any) -> Problems:
     return problems
 
 
-def _message(problem: Problem) -> str:
+def _message(problem: ValueProblem) -> str:
     if problem.text:
         return problem.text
     place = f"{problem.struct}.{'.'.join(reversed(problem.stack))}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.schema.types import ANY, Form, Type
+from keepclose.apiserver.schema.types import ANY_TYPE, Type, TypeForm
 from keepclose.model.json_values import JsonDepthError, check_depth
 
 # So many unknown or doubled fields are named, as by a kube-apiserver.
@@ -21,7 +21,7 @@ MAX_FINDINGS: Final = 100
 _WORDS: Final = {str: "string", bool: "bool", list: "array", dict: "object"}
 
 
-class Problem(msgspec.Struct):
+class ValueProblem(msgspec.Struct):
     """One finding; the paths grow from the inside to the outside."""
 
     # Whether the decoder stops here. Otherwise it reads on, and the first finding counts.
@@ -37,7 +37,7 @@ class Problem(msgspec.Struct):
     path: list[str] = []
 
 
-Found = list[Problem] | None
+Found = list[ValueProblem] | None
 Checker = Callable[[Any, Any, Any], Found]
 
 
@@ -46,12 +46,12 @@ def word_of(value: Any) -> str:
     return _WORDS.get(type(value), "number")
 
 
-def find_wrong(value: Any, go_type: str) -> list[Problem]:
+def find_wrong(value: Any, go_type: str) -> list[ValueProblem]:
     """Return the finding that a value is of another type than is due."""
-    return [Problem(word=word_of(value), go_type=go_type)]
+    return [ValueProblem(word=word_of(value), go_type=go_type)]
 
 
-def join_findings(found: Found, inner: list[Problem]) -> list[Problem]:
+def join_findings(found: Found, inner: list[ValueProblem]) -> list[ValueProblem]:
     """Return all findings; of unknown fields no more than can be named."""
     if found is None:
         return inner
@@ -67,7 +67,7 @@ def find_too_deep(value: Any) -> Found:
     try:
         check_depth(value)
     except JsonDepthError as error:
-        return [Problem(final=True, text=str(error))]
+        return [ValueProblem(final=True, text=str(error))]
     return None
 
 
@@ -94,7 +94,7 @@ def duplicate_fields(body: bytes) -> list[str]:
     if not has_duplicates(body):
         return []
     found: dict[str, None] = {}
-    _collect(ANY, _read(body), [], found)
+    _collect(ANY_TYPE, _read(body), [], found)
     start, end = len('duplicate field "'), -1
     return [text[start:end] for text in found]
 
@@ -117,16 +117,16 @@ def _read(body: bytes) -> Any:
 def _collect(shape: Type, value: Any, path: list[str], found: dict[str, None]) -> None:
     """Note findings until there are enough; the path is put together only for those."""
     form = shape.form
-    if isinstance(value, _Pairs) and form in (Form.OBJECT, Form.MAP, Form.ANY):
+    if isinstance(value, _Pairs) and form in (TypeForm.OBJECT, TypeForm.MAP, TypeForm.ANY):
         # Raw values of a known type are kept as they are, and their fields are not looked at.
-        if form is Form.ANY and shape.name:
+        if form is TypeForm.ANY and shape.name:
             return
         seen = set()
         for key, child in value:
             if len(found) >= MAX_FINDINGS:
                 return
-            below = ANY if form is Form.ANY else shape.items
-            if form is Form.OBJECT:
+            below = ANY_TYPE if form is TypeForm.ANY else shape.items
+            if form is TypeForm.OBJECT:
                 below = shape.fields.get(key)
             path.append(f".{key}")
             if below is None:
@@ -137,7 +137,7 @@ def _collect(shape: Type, value: Any, path: list[str], found: dict[str, None]) -
                 seen.add(key)
                 _collect(below, child, path, found)
             path.pop()
-    elif type(value) is list and (form is Form.ANY or shape.items is not None):
+    elif type(value) is list and (form is TypeForm.ANY or shape.items is not None):
         for index, child in enumerate(value):
             if len(found) >= MAX_FINDINGS:
                 return

@@ -24,7 +24,7 @@ from keepclose.apiserver.schema.operations import (
     PATCH,
     PATCH_TYPES,
     PATH_PARAMETERS,
-    Operation,
+    ApiOperation,
     group_paths,
     resource_operations,
 )
@@ -35,7 +35,7 @@ from keepclose.model.json_values import JsonObject
 Encoder = Callable[[Any], bytes]
 # NB: clients ask for "...spec.v2@v1.0+protobuf", but an answer of that type breaks every kubectl:
 # "@" may not stand in a media type.
-PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+OPENAPI2_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _ALWAYS: Final = tuple(
     META + name
     for name in (
@@ -218,7 +218,7 @@ def json_document(gates: FeatureGates) -> Document:
 @lru_cache(maxsize=4)
 def protobuf_document(gates: FeatureGates) -> Document:
     """Return the document as protobuf."""
-    return make_document(encode_document(build_document(gates)), PROTOBUF)
+    return make_document(encode_document(build_document(gates)), OPENAPI2_PROTOBUF)
 
 
 def build_document(gates: FeatureGates) -> JsonObject:
@@ -238,7 +238,7 @@ def build_document(gates: FeatureGates) -> JsonObject:
     }
 
 
-def _paths(operations: list[Operation]) -> JsonObject:
+def _paths(operations: list[ApiOperation]) -> JsonObject:
     found: JsonObject = {}
     for one in operations:
         found.setdefault(one.path, {})[one.method] = _render_operation(one)
@@ -253,7 +253,7 @@ def _paths(operations: list[Operation]) -> JsonObject:
     return dict(sorted(found.items()))
 
 
-def _render_operation(one: Operation) -> JsonObject:
+def _render_operation(one: ApiOperation) -> JsonObject:
     parameters: list[JsonObject] = []
     if one.body:
         body = {"name": "body", "in": "body", "schema": {"$ref": OPENAPI_2.prefix + one.body}}

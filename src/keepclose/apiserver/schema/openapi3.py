@@ -23,7 +23,7 @@ from keepclose.apiserver.schema.operations import (
     PATCH,
     PATCH_TYPES,
     PATH_PARAMETERS,
-    Operation,
+    ApiOperation,
     group_paths,
     resource_operations,
 )
@@ -65,7 +65,7 @@ def _group_document(path: str, gates: FeatureGates) -> Document:
     return make_document(msgspec.json.encode(document))
 
 
-def _paths(operations: list[Operation]) -> JsonObject:
+def _paths(operations: list[ApiOperation]) -> JsonObject:
     found: JsonObject = {}
     for one in operations:
         path = found.setdefault(one.path, {})
@@ -87,7 +87,7 @@ def _paths(operations: list[Operation]) -> JsonObject:
     return dict(sorted(found.items()))
 
 
-def _render_operation(one: Operation) -> JsonObject:
+def _render_operation(one: ApiOperation) -> JsonObject:
     operation: JsonObject = {
         "tags": [one.tag],
         "description": one.description,

@@ -18,9 +18,9 @@ import msgspec
 from keepclose.apiserver.schema.types import (
     META,
     SPECIAL,
-    Form,
     ListKind,
     Type,
+    TypeForm,
     load_definitions,
     load_types,
 )
@@ -111,7 +111,11 @@ _EVERYWHERE: Final = {
     "metadata": "Name, namespace, labels and the like.",
 }
 _start = re.compile(r"^\s*\* \*\*(\w+)\*\* ``[^`]*``(?: - (.*))?$").match
-_SCALARS: Final = {Form.STRING: "string", Form.INTEGER: "integer", Form.BOOLEAN: "boolean"}
+_SCALARS: Final = {
+    TypeForm.STRING: "string",
+    TypeForm.INTEGER: "integer",
+    TypeForm.BOOLEAN: "boolean",
+}
 _TIME: Final = {"type": "string", "format": "date-time"}
 _SPECIAL_3: Final[dict[str, JsonObject]] = {
     "FieldsV1": {"type": "object"},
@@ -151,7 +155,7 @@ def make_document(body: bytes, media_type: str = _JSON) -> Document:
     return Document(body, media_type, sha512(body).hexdigest().upper())
 
 
-def describe(short: str) -> dict[str, str]:
+def describe_field(short: str) -> dict[str, str]:
     """Return the descriptions of a definition's fields by name, and its own under ""."""
     found = {name: text for name, text in _EVERYWHERE.items() if short.count(".") > 1}
     return found | _borrowed(short) | _OWN.get(short, {})
@@ -231,7 +235,7 @@ def _references(shape: Type) -> list[str]:
 
 def _render_object(shape: Type, dialect: Dialect) -> JsonObject:
     short = short_name(shape.name)
-    texts = describe(short)
+    texts = describe_field(short)
     schema: JsonObject = {"type": "object"}
     if "" in texts:
         schema["description"] = texts[""]
@@ -265,11 +269,11 @@ def _render_field(below: Type, dialect: Dialect, description: str) -> JsonObject
         marks["description"] = description
     if below.default:
         marks["default"] = below.default
-    if below.form is Form.LIST:
+    if below.form is TypeForm.LIST:
         marks["x-kubernetes-list-type"] = below.list_kind.value
         if below.list_kind is ListKind.MAP:
             marks["x-kubernetes-list-map-keys"] = list(below.list_keys)
-    if below.form is Form.MAP and below.atomic:
+    if below.form is TypeForm.MAP and below.atomic:
         marks["x-kubernetes-map-type"] = "atomic"
     if below.merge_key:
         marks["x-kubernetes-patch-merge-key"] = below.merge_key
@@ -285,7 +289,7 @@ def _render_type(below: Type, dialect: Dialect) -> JsonObject:
         return {"$ref": dialect.prefix + below.name}
     if below.items is not None:
         items = _render_type(below.items, dialect)
-        if below.form is Form.LIST:
+        if below.form is TypeForm.LIST:
             return {"type": "array", "items": items}
         return {"type": "object", "additionalProperties": items}
     schema: JsonObject = {"type": _SCALARS.get(below.form, "object")}

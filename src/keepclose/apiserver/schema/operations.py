@@ -77,7 +77,7 @@ _VERBS: Final = {
 _BY_METHOD: Final = {"get": "get", "put": "update", "patch": "patch", "delete": "delete"}
 
 
-class Operation(msgspec.Struct, frozen=True):
+class ApiOperation(msgspec.Struct, frozen=True):
     """One method of one path."""
 
     path: str
@@ -96,7 +96,7 @@ class Operation(msgspec.Struct, frozen=True):
     query: tuple[str, ...] = ()
 
 
-def resource_operations(resource: Resource) -> Iterator[Operation]:
+def resource_operations(resource: Resource) -> Iterator[ApiOperation]:
     """Yield the operations on one resource and its subresources, path by path."""
     collection, item = _paths(resource)
     yield from _collection_operations(resource, collection)
@@ -125,7 +125,7 @@ def _paths(resource: Resource) -> tuple[str, str]:
     return collection, collection + "/{name}"
 
 
-def _collection_operations(resource: Resource, path: str) -> Iterator[Operation]:
+def _collection_operations(resource: Resource, path: str) -> Iterator[ApiOperation]:
     scoped = _scoped(resource)
     items = f"{resource.definition}List"
     if "list" in resource.verbs:
@@ -178,7 +178,7 @@ def _collection_operations(resource: Resource, path: str) -> Iterator[Operation]
         )
 
 
-def _item_operations(resource: Resource, path: str) -> Iterator[Operation]:
+def _item_operations(resource: Resource, path: str) -> Iterator[ApiOperation]:
     for method, (action, verb, text) in _VERBS.items():
         if _BY_METHOD[method] in resource.verbs:
             yield _operation(
@@ -194,7 +194,7 @@ def _item_operations(resource: Resource, path: str) -> Iterator[Operation]:
             )
 
 
-def _subresource_operations(resource: Resource, path: str, name: str) -> Iterator[Operation]:
+def _subresource_operations(resource: Resource, path: str, name: str) -> Iterator[ApiOperation]:
     noun = f"{_scoped(resource)}{name.capitalize()}"
     definition, of = resource.definition, (resource.group, resource.version, resource.kind)
     if name == "scale":
@@ -244,10 +244,10 @@ def _operation(
     answer: str = "",
     query: tuple[str, ...] = (),
     of: tuple[str, str, str] | None = None,
-) -> Operation:
+) -> ApiOperation:
     family = (resource.group.partition(".")[0] or "core").capitalize()
     group, version, kind = of or (resource.group, resource.version, resource.kind)
-    return Operation(
+    return ApiOperation(
         path=path,
         method=method,
         action=action,

@@ -77,7 +77,7 @@ _NUMBERS: Final = frozenset({"bool", "int32", "int64"})
 _NOTHING: Final[list[Value]] = [b""]
 
 
-class Field(NamedTuple):
+class MessageField(NamedTuple):
     """A field of a message as the data file describes it."""
 
     number: int
@@ -138,7 +138,7 @@ def decode_protobuf(body: bytes) -> JsonObject:
 
 
 @cache
-def load_messages() -> dict[str, tuple[Field, ...]]:
+def load_messages() -> dict[str, tuple[MessageField, ...]]:
     """Return the fields of every message by names such as core.v1.Service."""
     data = files(__package__).joinpath("protobuf.json").read_bytes()
     texts = msgspec.json.decode(data, type=dict[str, tuple[str, ...]])
@@ -146,13 +146,13 @@ def load_messages() -> dict[str, tuple[Field, ...]]:
 
 
 @cache
-def _load_reviews() -> dict[str, tuple[Field, ...]]:
+def _load_reviews() -> dict[str, tuple[MessageField, ...]]:
     return {name: tuple(_read_field(text) for text in lines) for name, lines in _REVIEWS.items()}
 
 
-def _read_field(text: str) -> Field:
+def _read_field(text: str) -> MessageField:
     number, name, shape, *marks = text.split(" ")
-    return Field(
+    return MessageField(
         number=int(number),
         name="" if name == "-" else name,
         type=shape.removeprefix("*").removeprefix("map").removeprefix("[]"),
@@ -204,13 +204,13 @@ def _message_reader(name: str) -> _Reader:
     return read
 
 
-def _blank(field: Field) -> Any:
+def _blank(field: MessageField) -> Any:
     if field.pointer or field.list or field.map:
         return None
     return _SCALARS.get(field.type)
 
 
-def _setter(field: Field) -> Setter:
+def _setter(field: MessageField) -> Setter:
     read = _reader(field.type)
     if field.map:
         return _map_setter(field, read)
@@ -225,7 +225,7 @@ def _reader(type_name: str) -> _Reader:
     return READERS.get(type_name) or _message_reader(type_name)
 
 
-def _scalar_setter(field: Field, read: _Reader) -> Setter:
+def _scalar_setter(field: MessageField, read: _Reader) -> Setter:
     name, kept = field.name, field.keep or field.pointer
 
     def put(made: JsonObject, values: list[Value]) -> None:
@@ -236,7 +236,7 @@ def _scalar_setter(field: Field, read: _Reader) -> Setter:
     return put
 
 
-def _struct_setter(field: Field, read: _Reader) -> Setter:
+def _struct_setter(field: MessageField, read: _Reader) -> Setter:
     name, omitzero = field.name, field.omitzero
 
     def put(made: JsonObject, values: list[Value]) -> None:
@@ -251,7 +251,7 @@ def _struct_setter(field: Field, read: _Reader) -> Setter:
     return put if name else spread
 
 
-def _list_setter(field: Field, read: _Reader) -> Setter:
+def _list_setter(field: MessageField, read: _Reader) -> Setter:
     name, numbers = field.name, field.type in _NUMBERS
 
     def put(made: JsonObject, values: list[Value]) -> None:
@@ -263,7 +263,7 @@ def _list_setter(field: Field, read: _Reader) -> Setter:
     return put
 
 
-def _map_setter(field: Field, read: _Reader) -> Setter:
+def _map_setter(field: MessageField, read: _Reader) -> Setter:
     name = field.name
 
     def put(made: JsonObject, values: list[Value]) -> None:

@@ -190,7 +190,7 @@ def read_int64(value: Value) -> int:
     return signed64(_number(value))
 
 
-def read_time(value: Value) -> str | None:
+def read_time_message(value: Value) -> str | None:
     """Return a time in whole seconds; None for no time."""
     # NB: fractions are dropped, as Kubernetes does: its JSON has none.
     moment = _moment(value, with_fraction=False)
@@ -242,7 +242,7 @@ READERS: Final[dict[str, Callable[[Value], Any]]] = {
     "MicroTime": read_micro_time,
     "Quantity": read_quantity,
     "RawExtension": read_json,
-    "Time": read_time,
+    "Time": read_time_message,
     "bool": read_bool,
     "bytes": read_base64,
     "int32": read_int32,

@@ -17,7 +17,7 @@ from keepclose.apiserver.resources import Resource
 from keepclose.model.gates import FeatureGates, Gate
 
 
-class Form(StrEnum):
+class TypeForm(StrEnum):
     """What kind of JSON value a type allows."""
 
     OBJECT = "object"  # named fields
@@ -44,7 +44,7 @@ class ListKind(StrEnum):
 class Type(msgspec.Struct, frozen=True):
     """One type, with all types below it."""
 
-    form: Form
+    form: TypeForm
     # The published name of an object type, such as io.k8s.api.core.v1.ServiceSpec.
     name: str = ""
     fields: dict[str, Type] = {}
@@ -72,7 +72,7 @@ class Type(msgspec.Struct, frozen=True):
     omits_empty: bool = False
 
 
-ANY: Final = Type(Form.ANY)
+ANY_TYPE: Final = Type(TypeForm.ANY)
 
 
 META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1."
@@ -87,28 +87,32 @@ SPECIAL: Final = {
     "Time": META + "Time",
 }
 _PLAIN: Final = {
-    "FieldsV1": Type(Form.ANY, name=SPECIAL["FieldsV1"], go_type="v1.FieldsV1"),
+    "FieldsV1": Type(TypeForm.ANY, name=SPECIAL["FieldsV1"], go_type="v1.FieldsV1"),
     "IntOrString": Type(
-        Form.INT_OR_STRING,
+        TypeForm.INT_OR_STRING,
         name=SPECIAL["IntOrString"],
         format="int-or-string",
         go_type="intstr.IntOrString",
     ),
     "MicroTime": Type(
-        Form.TIME, name=SPECIAL["MicroTime"], format="date-time", go_type="v1.MicroTime"
+        TypeForm.TIME, name=SPECIAL["MicroTime"], format="date-time", go_type="v1.MicroTime"
     ),
-    "Patch": Type(Form.ANY, name=SPECIAL["Patch"], go_type="v1.Patch"),
-    "Quantity": Type(Form.QUANTITY, name=SPECIAL["Quantity"], go_type="resource.Quantity"),
-    "RawExtension": Type(Form.ANY, name=SPECIAL["RawExtension"], go_type="runtime.RawExtension"),
-    "Time": Type(Form.TIME, name=SPECIAL["Time"], format="date-time", go_type="v1.Time"),
-    "boolean": Type(Form.BOOLEAN, go_type="bool"),
-    "bytes": Type(Form.STRING, format="byte", go_type="[]uint8"),
-    "int32": Type(Form.INTEGER, format="int32", go_type="int32"),
-    "int64": Type(Form.INTEGER, format="int64", go_type="int64"),
-    "number": Type(Form.NUMBER, format="double", go_type="float64"),
-    "string": Type(Form.STRING, go_type="string"),
+    "Patch": Type(TypeForm.ANY, name=SPECIAL["Patch"], go_type="v1.Patch"),
+    "Quantity": Type(TypeForm.QUANTITY, name=SPECIAL["Quantity"], go_type="resource.Quantity"),
+    "RawExtension": Type(
+        TypeForm.ANY, name=SPECIAL["RawExtension"], go_type="runtime.RawExtension"
+    ),
+    "Time": Type(TypeForm.TIME, name=SPECIAL["Time"], format="date-time", go_type="v1.Time"),
+    "boolean": Type(TypeForm.BOOLEAN, go_type="bool"),
+    "bytes": Type(TypeForm.STRING, format="byte", go_type="[]uint8"),
+    "int32": Type(TypeForm.INTEGER, format="int32", go_type="int32"),
+    "int64": Type(TypeForm.INTEGER, format="int64", go_type="int64"),
+    "number": Type(TypeForm.NUMBER, format="double", go_type="float64"),
+    "string": Type(TypeForm.STRING, go_type="string"),
 }
-_EMPTIES: Final = frozenset({Form.STRING, Form.INTEGER, Form.BOOLEAN, Form.LIST, Form.MAP})
+_EMPTIES: Final = frozenset(
+    {TypeForm.STRING, TypeForm.INTEGER, TypeForm.BOOLEAN, TypeForm.LIST, TypeForm.MAP}
+)
 _MARKS: Final = {"key": "merge_key", "in": "embedded", "default": "default"}
 # KEP-536 was taken out of Kubernetes; its field is served while its gate is on.
 _TOPOLOGY_KEYS: Final = {"core.v1.ServiceSpec": {"topologyKeys": "[]string"}}
@@ -185,12 +189,12 @@ class _Builder:
             return known
         if name in self._open:
             # No kind that is served holds itself; one that did would not be looked into.
-            return ANY
+            return ANY_TYPE
         self._open.add(name)
         definition = load_definitions()[name]
         texts = definition.fields | self._extra.get(name, {})
         built = Type(
-            Form.OBJECT,
+            TypeForm.OBJECT,
             name=published(name),
             fields={
                 field: self.field_type(texts[field])
@@ -237,8 +241,8 @@ class _Builder:
             plain = _PLAIN[shape]
             return msgspec.structs.replace(plain, go_type=go) if go else plain
         for form, prefix, go_prefix in (
-            (Form.LIST, "[]", "[]"),
-            (Form.MAP, "map[]", "map[string]"),
+            (TypeForm.LIST, "[]", "[]"),
+            (TypeForm.MAP, "map[]", "map[string]"),
         ):
             if shape.startswith(prefix):
                 below = go.removeprefix(go_prefix) if go.startswith(go_prefix) else ""

@@ -15,25 +15,25 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from keepclose.apiserver.auth.users import AUTHENTICATED, MASTERS, User
+from keepclose.apiserver.auth.users import AUTHENTICATED, MASTERS, RequestUser
 from keepclose.apiserver.registry.endpointslices import DEPRECATED
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, Attempt, OvertakenError
 from keepclose.apiserver.serving.deleting import Deleter
-from keepclose.apiserver.serving.fair_queue import Turns, Workers
+from keepclose.apiserver.serving.fair_queue import RequestThreads, Turns
 from keepclose.apiserver.serving.guard import answer_review, answers_review
 from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
-from keepclose.apiserver.serving.messages import Answer, Pending, Request, Stream
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Pending, Stream
 from keepclose.apiserver.serving.negotiation import (
-    YAML,
-    Form,
+    YAML_FORM,
     ListRendering,
+    ResponseForm,
     read_accept,
     render_list,
 )
 from keepclose.apiserver.serving.object_meta import check_path_name
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import (
-    Target,
+    RequestTarget,
     parse_path,
     parse_query,
     read_list_options,
@@ -41,7 +41,7 @@ from keepclose.apiserver.serving.options import (
     wants_watch,
 )
 from keepclose.apiserver.serving.reading import choose, read_candidates
-from keepclose.apiserver.serving.request_bodies import PROTOBUF, YAML_TYPES, media_type_of
+from keepclose.apiserver.serving.request_bodies import PROTOBUF_TYPE, YAML_TYPES, media_type_of
 from keepclose.apiserver.serving.responses import (
     answer_failure,
     answer_with,
@@ -51,7 +51,7 @@ from keepclose.apiserver.serving.responses import (
 from keepclose.apiserver.serving.subresources import refuse_container_request
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.status_errors import (
-    Failure,
+    StatusError,
     method_not_allowed,
     no_such_path,
     stale,
@@ -80,11 +80,11 @@ MOST_WATCHES: Final = 1000
 class _Guard(Protocol):
     """Says who calls and what they may do; raises Failure where they may not."""
 
-    def admit(self, request: Request, verb: str, target: Target | None) -> User:
+    def admit(self, request: HttpRequest, verb: str, target: RequestTarget | None) -> RequestUser:
         """Return whose request may go on."""
         ...
 
-    def user_of(self, request: Request) -> User:
+    def user_of(self, request: HttpRequest) -> RequestUser:
         """Return who calls."""
         ...
 
@@ -92,27 +92,27 @@ class _Guard(Protocol):
 class Gauges(Protocol):
     """Counts requests."""
 
-    def count(self, verb: str, target: Target | None, code: int, seconds: float) -> None:
+    def count(self, verb: str, target: RequestTarget | None, code: int, seconds: float) -> None:
         """Take note of an answered request."""
         ...
 
-    def watch_started(self, target: Target) -> Callable[[], None]:
+    def watch_started(self, target: RequestTarget) -> Callable[[], None]:
         """Take note of a watch; call what is returned when it ends."""
         ...
 
 
-_Page = Callable[[Request, _Query], Answer]
+_Page = Callable[[HttpRequest, _Query], HttpAnswer]
 
 
 class Call(NamedTuple):
     """An admitted request for a resource."""
 
-    request: Request
-    target: Target
+    request: HttpRequest
+    target: RequestTarget
     query: _Query
     verb: str
-    form: Form
-    user: User
+    form: ResponseForm
+    user: RequestUser
 
     @property
     def exempt(self) -> bool:
@@ -141,19 +141,19 @@ class Application:
         self._gauges = gauges
         self._pages = pages
         self._bookmark_seconds = bookmark_seconds
-        self.workers = Workers()
-        self._turns: Turns[Answer | Stream | Pending] = Turns()
+        self.workers = RequestThreads()
+        self._turns: Turns[HttpAnswer | Stream | Pending] = Turns()
         # Pieces of lists that are sent as they are stored.
         self._pieces: Turns[bytes] = Turns()
         self._watches: dict[str, int] = {}
         # Called when a request comes in.
         self.on_request: Callable[[], None] = _nothing
 
-    def handle(self, request: Request) -> Answer | Stream | Pending:
+    def handle(self, request: HttpRequest) -> HttpAnswer | Stream | Pending:
         """Return the answer to a request, or what will give it; never raises."""
         started = time.perf_counter()
         self.on_request()
-        target: Target | None = None
+        target: RequestTarget | None = None
         verb = request.method.lower()
         try:
             query = parse_query(request.query)
@@ -163,7 +163,7 @@ class Application:
                 if _is_large_body(request) or request.path.startswith("/openapi/"):
                     return self._page_later(request, query, started)
                 if request.path in _NEVER_QUEUED:
-                    answer: Answer | Stream = self._page(request, query)
+                    answer: HttpAnswer | Stream = self._page(request, query)
                 else:
                     return self._page_in_turn(request, query, started)
             else:
@@ -192,27 +192,27 @@ class Application:
 
     def _take_turn(
         self,
-        user: User,
-        serve: Callable[[], Answer | Stream],
-        counted: tuple[str, Target | None],
+        user: RequestUser,
+        serve: Callable[[], HttpAnswer | Stream],
+        counted: tuple[str, RequestTarget | None],
         started: float,
         call: Call | None = None,
-    ) -> Answer | Stream | Pending:
+    ) -> HttpAnswer | Stream | Pending:
         """Answer now, or later where the caller has had its share."""
         if MASTERS in user.groups or not self._turns.must_wait(user.name, started):
             return serve()
 
-        def begin() -> Answer | Stream | Pending:
+        def begin() -> HttpAnswer | Stream | Pending:
             # What it is about may have grown while the request waited.
             if call is not None and self._is_large(call):
                 return Pending(partial(self._answer_later, call, started))
             return serve()
 
-        async def wait() -> Answer | Stream:
+        async def wait() -> HttpAnswer | Stream:
             try:
                 answer = await self._turns.run(user.name, begin)
                 return await answer.begin() if isinstance(answer, Pending) else answer
-            except Failure as failure:
+            except StatusError as failure:
                 answer = answer_failure(failure)
                 self._count(*counted, answer, started)
                 return answer
@@ -220,12 +220,12 @@ class Application:
         return Pending(wait)
 
     def _page_in_turn(
-        self, request: Request, query: _Query, started: float
-    ) -> Answer | Stream | Pending:
+        self, request: HttpRequest, query: _Query, started: float
+    ) -> HttpAnswer | Stream | Pending:
         user = self._guard.user_of(request)
         verb = request.method.lower()
 
-        def serve() -> Answer:
+        def serve() -> HttpAnswer:
             begun = time.perf_counter()
             try:
                 answer = self._page(request, query)
@@ -237,21 +237,21 @@ class Application:
 
         return self._take_turn(user, serve, (verb, None), started)
 
-    def _answer_now(self, call: Call, started: float) -> Answer | Stream:
+    def _answer_now(self, call: Call, started: float) -> HttpAnswer | Stream:
         begun = time.perf_counter()
         try:
-            answer: Answer | Stream = self._serve(call, self._operations)
+            answer: HttpAnswer | Stream = self._serve(call, self._operations)
         except Exception as error:  # noqa: BLE001 - every failure is answered
             answer = _failed(error, call.request)
         self._turns.spend(call.user.name, begun, time.perf_counter() - begun)
         self._count(call.verb, call.target, answer, started)
         return answer
 
-    async def _answer_later(self, call: Call, started: float) -> Answer | Stream:
+    async def _answer_later(self, call: Call, started: float) -> HttpAnswer | Stream:
         """Answer beside the loop."""
         try:
             if call.verb == "list":
-                answer: Answer | Stream = await self._list_later(call)
+                answer: HttpAnswer | Stream = await self._list_later(call)
             else:
                 answer = await self._run(call, partial(self._attempt, call))
         except Exception as error:  # noqa: BLE001 - every failure is answered
@@ -259,10 +259,10 @@ class Application:
         self._count(call.verb, call.target, answer, started)
         return answer
 
-    def _page_later(self, request: Request, query: _Query, started: float) -> Pending:
+    def _page_later(self, request: HttpRequest, query: _Query, started: float) -> Pending:
         user = self._guard.user_of(request)
 
-        async def begin() -> Answer:
+        async def begin() -> HttpAnswer:
             try:
                 answer = await self.workers.run(
                     user.name, partial(self._page, request, query), exempt=MASTERS in user.groups
@@ -275,15 +275,15 @@ class Application:
         return Pending(begin)
 
     def _count(
-        self, verb: str, target: Target | None, answer: Answer | Stream, started: float
+        self, verb: str, target: RequestTarget | None, answer: HttpAnswer | Stream, started: float
     ) -> None:
-        code = answer.status if isinstance(answer, Answer) else 200
+        code = answer.status if isinstance(answer, HttpAnswer) else 200
         self._gauges.count(verb, target, code, time.perf_counter() - started)
 
-    async def _run(self, call: Call, work: Callable[[], Answer]) -> Answer:
+    async def _run(self, call: Call, work: Callable[[], HttpAnswer]) -> HttpAnswer:
         return await self.workers.run(call.user.name, work, exempt=call.exempt)
 
-    def _attempt(self, call: Call) -> Answer:
+    def _attempt(self, call: Call) -> HttpAnswer:
         """Do in a thread what the call asks for, again where another write came before."""
         for _ in range(MOST_ATTEMPTS):
             attempt = Attempt(self.store, self.workers)
@@ -293,7 +293,7 @@ class Application:
                 answer = self._serve(call, operations)
             except (Exists, Missing, OvertakenError, Stale):
                 continue
-            if isinstance(answer, Answer):
+            if isinstance(answer, HttpAnswer):
                 return answer
         resource = call.target.resource
         raise stale(resource.plural, resource.group, call.target.name)
@@ -322,11 +322,11 @@ class Application:
                     size += len(entry.data)
                     if entry.data.count(b",") > MANY_VALUES:
                         return True
-        if call.form.media_type == YAML:
+        if call.form.media_type == YAML_FORM:
             size *= YAML_FACTOR
         return size > LARGE_BYTES
 
-    def _serve(self, call: Call, operations: Operations) -> Answer | Stream:
+    def _serve(self, call: Call, operations: Operations) -> HttpAnswer | Stream:
         request, target, query, verb, form, _ = call
         # The warning names the release from which on it is given.
         warned = target.resource.qualified == "endpoints" and self.writer.gates.knows_since(33)
@@ -336,16 +336,16 @@ class Application:
                 # An update is compared with its body first.
                 check_path_name(target)
             if verb == "list":
-                answer: Answer | Stream = self._list(call)
+                answer: HttpAnswer | Stream = self._list(call)
             elif verb == "watch":
                 answer = self._watch(call)
             else:
                 answer = operations.verbs[verb](request, target, query, form)
-        if deprecated and isinstance(answer, Answer):
+        if deprecated and isinstance(answer, HttpAnswer):
             answer.headers = warning_headers(deprecated) + answer.headers
         return answer
 
-    def _page(self, request: Request, query: _Query) -> Answer:
+    def _page(self, request: HttpRequest, query: _Query) -> HttpAnswer:
         if request.method == "POST" and answers_review(request.path):
             user = self._guard.user_of(request)
             if AUTHENTICATED not in user.groups:
@@ -361,7 +361,7 @@ class Application:
             raise method_not_allowed()
         return page(request, query)
 
-    def _list(self, call: Call) -> Answer:
+    def _list(self, call: Call) -> HttpAnswer:
         """Return a short list."""
         options = read_list_options(call.query)
         listed = choose(read_candidates(self.store, call.target, options), options)
@@ -374,7 +374,7 @@ class Application:
         )
         return answer_with(200, data, call.form)
 
-    async def _list_later(self, call: Call) -> Answer | Stream:
+    async def _list_later(self, call: Call) -> HttpAnswer | Stream:
         """Return a long list as a stream, or what is left of it if that is little."""
         target, form = call.target, call.form
         check_path_name(target)
@@ -425,12 +425,12 @@ class Application:
         return watch
 
 
-_PLAIN: Final = Form()
+_PLAIN: Final = ResponseForm()
 # As in kube-apiserver, probes are answered however much else is asked.
 _NEVER_QUEUED: Final = frozenset(("/healthz", "/livez", "/readyz"))
 
 
-def _is_large_body(request: Request) -> bool:
+def _is_large_body(request: HttpRequest) -> bool:
     """Return whether to read the body takes so long that it is done beside the loop."""
     size = len(request.body)
     if not size:
@@ -438,21 +438,21 @@ def _is_large_body(request: Request) -> bool:
     media_type = media_type_of(request.header(b"content-type"))
     if media_type in YAML_TYPES:
         size *= YAML_FACTOR
-    elif media_type == PROTOBUF:
+    elif media_type == PROTOBUF_TYPE:
         size *= PROTOBUF_FACTOR
     return size > LARGE_BYTES or request.body.count(b",") > MANY_VALUES
 
 
-def _failed(error: Exception, request: Request) -> Answer:
+def _failed(error: Exception, request: HttpRequest) -> HttpAnswer:
     """Return the answer to what went wrong; a fault of our own is logged."""
-    if isinstance(error, Failure):
+    if isinstance(error, StatusError):
         return answer_failure(error)
     if isinstance(error, StorageError):
         _log.error("storage", path=request.path, error=str(error))
-        return answer_failure(Failure(500, "InternalError", f"Internal error: {error}"))
+        return answer_failure(StatusError(500, "InternalError", f"Internal error: {error}"))
     _log.error("request failed", method=request.method, path=request.path, exc_info=error)
     message = "Internal error occurred: see the server's log"
-    return answer_failure(Failure(500, "InternalError", message))
+    return answer_failure(StatusError(500, "InternalError", message))
 
 
 def _nothing() -> None:

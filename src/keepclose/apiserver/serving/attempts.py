@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Final, TypeVar
 
-from keepclose.apiserver.serving.fair_queue import Workers
+from keepclose.apiserver.serving.fair_queue import RequestThreads
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject
@@ -28,7 +28,7 @@ class OvertakenError(Exception):
 class Attempt:
     """The store as a thread sees it."""
 
-    def __init__(self, store: Store, workers: Workers) -> None:
+    def __init__(self, store: Store, workers: RequestThreads) -> None:
         """Begin with nothing read."""
         self._store = store
         self._workers = workers

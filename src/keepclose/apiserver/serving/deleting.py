@@ -10,19 +10,19 @@ import msgspec
 from keepclose.apiserver.registry.deletion import (
     DeleteOptions,
     Deletion,
+    DeletionStep,
     Preconditions,
     Propagation,
-    Step,
     check_options,
     decide_deletion,
     refuse_immortal,
 )
-from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy
 from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
-from keepclose.apiserver.serving.messages import Request
-from keepclose.apiserver.serving.negotiation import Form, render_entry
-from keepclose.apiserver.serving.options import ListOptions, Query, Target, read_integer
+from keepclose.apiserver.serving.messages import HttpRequest
+from keepclose.apiserver.serving.negotiation import ResponseForm, render_entry
+from keepclose.apiserver.serving.options import ListOptions, Query, RequestTarget, read_integer
 from keepclose.apiserver.serving.reading import Listed, read_list
 from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
 from keepclose.apiserver.serving.writing import timestamp
@@ -43,12 +43,12 @@ class Asked(msgspec.Struct, frozen=True):
 class Deleter:
     """Deletes objects of every kind."""
 
-    def __init__(self, store: ObjectStore, strategies: Mapping[str, Strategy]) -> None:
+    def __init__(self, store: ObjectStore, strategies: Mapping[str, KindStrategy]) -> None:
         """Hold what every deletion needs."""
         self.store = store
         self.strategies = strategies
 
-    def delete(self, target: Target, asked: Asked) -> tuple[int, JsonObject]:
+    def delete(self, target: RequestTarget, asked: Asked) -> tuple[int, JsonObject]:
         """Delete the named object; return the code and body of the answer."""
         resource = target.resource
         refuse_immortal(resource, target.name)
@@ -57,15 +57,17 @@ class Deleter:
             raise not_found(resource.plural, resource.group, target.name)
         deletion = self._delete_entry(resource, entry, asked)
         strategy = self.strategies[resource.store]
-        if deletion.step is Step.REMOVE and not strategy.returns_deleted:
+        if deletion.step is DeletionStep.REMOVE and not strategy.returns_deleted:
             return 200, _success(resource, entry)
         shown = self.store.get(resource.store, target.namespace, target.name)
         if shown is None or asked.dry_run:
             return 200, deletion.object
-        data: JsonObject = msgspec.json.decode(render_entry(resource, shown, Form()))
+        data: JsonObject = msgspec.json.decode(render_entry(resource, shown, ResponseForm()))
         return 200, data
 
-    def delete_collection(self, target: Target, options: ListOptions, asked: Asked) -> Listed:
+    def delete_collection(
+        self, target: RequestTarget, options: ListOptions, asked: Asked
+    ) -> Listed:
         """Delete what is selected; return what it was."""
         check_options(asked.options)
         listed = read_list(self.store, target, options)
@@ -112,7 +114,7 @@ class Deleter:
         deletion = decide_deletion(resource, stored, strategy, asked.options, now=timestamp())
         if asked.dry_run:
             return deletion
-        if deletion.step is Step.REMOVE:
+        if deletion.step is DeletionStep.REMOVE:
             self.store.delete(
                 resource.store,
                 entry.namespace,
@@ -121,13 +123,13 @@ class Deleter:
                 final=deletion.object,
             )
             strategy.remove(stored)
-        elif deletion.step is Step.MARK:
+        elif deletion.step is DeletionStep.MARK:
             with self.store.using_reserve():
                 self.store.update(resource.store, deletion.object, expected=entry.version)
         return deletion
 
 
-def read_delete_options(request: Request, query: Query) -> Asked:
+def read_delete_options(request: HttpRequest, query: Query) -> Asked:
     """Return the options of a delete, from its body or else from its query."""
     body: JsonObject = {}
     if request.body:

@@ -24,7 +24,7 @@ from concurrent.futures import CancelledError as Abandoned
 from concurrent.futures import Future
 from typing import Any, Final, Generic, NoReturn, TypeVar
 
-from keepclose.apiserver.status_errors import Failure, too_many_requests
+from keepclose.apiserver.status_errors import StatusError, too_many_requests
 
 _T = TypeVar("_T")
 
@@ -40,7 +40,7 @@ _COLLECT_SECONDS: Final = 10.0
 _COLLECT_AT_LAST_SECONDS: Final = 60.0
 _MOST_REMEMBERED: Final = 1024
 
-__all__ = ["MOST_QUEUED", "Abandoned", "Workers", "collect_cycles"]
+__all__ = ["MOST_QUEUED", "Abandoned", "RequestThreads", "collect_cycles"]
 WINDOW_SECONDS: Final = 0.05
 SHARE_SECONDS: Final = 0.02
 """An identity may hold the loop for so long in each window before its requests queue."""
@@ -81,7 +81,7 @@ class _Job:
         self.used = time.thread_time() - started
 
 
-class Workers:
+class RequestThreads:
     """Threads that work off the queues of all identities."""
 
     def __init__(self, *, threads: int = _THREADS, most_queued: int = MOST_QUEUED) -> None:
@@ -117,7 +117,7 @@ class Workers:
         if is_full and not exempt and not begun:
             raise too_many_requests()
         if self._closed:
-            raise Failure(503, "ServiceUnavailable", "the server is stopping", retry_after=1)
+            raise StatusError(503, "ServiceUnavailable", "the server is stopping", retry_after=1)
         loop = self._loop = asyncio.get_running_loop()
         job = _Job(identity, work, loop.create_future(), exempt=exempt)
         if waiting is None:
@@ -230,7 +230,10 @@ def _take_step(step: Callable[[], Any], outcome: Future[Any]) -> None:
 
 
 async def collect_cycles(
-    workers: Workers, *, every: float = _COLLECT_SECONDS, at_last: float = _COLLECT_AT_LAST_SECONDS
+    workers: RequestThreads,
+    *,
+    every: float = _COLLECT_SECONDS,
+    at_last: float = _COLLECT_AT_LAST_SECONDS,
 ) -> NoReturn:
     """Look for unreachable cycles among all objects now and then, until cancelled.
 

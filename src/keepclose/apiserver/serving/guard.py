@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 from keepclose.apiserver.auth.authorization import (
-    Action,
+    RequestAction,
     WriteRights,
     allowed,
     list_rules,
     may_create_some,
-    refusal,
+    why_refused,
 )
 from keepclose.apiserver.auth.credentials import (
     TokenSource,
@@ -21,12 +21,12 @@ from keepclose.apiserver.auth.credentials import (
     impersonate,
     read_impersonation,
 )
-from keepclose.apiserver.auth.users import ANONYMOUS, MASTERS, User
+from keepclose.apiserver.auth.users import ANONYMOUS, MASTERS, RequestUser
 from keepclose.apiserver.schema.findings import word_of
-from keepclose.apiserver.serving.messages import Answer, Request
-from keepclose.apiserver.serving.options import Target
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
+from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
-from keepclose.apiserver.status_errors import Failure, bad_request
+from keepclose.apiserver.status_errors import StatusError, bad_request
 from keepclose.model.json_values import JsonObject
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -42,7 +42,7 @@ class Guard:
         """Hold the tokens that count."""
         self._tokens = tokens
 
-    def admit(self, request: Request, verb: str, target: Target | None) -> User:
+    def admit(self, request: HttpRequest, verb: str, target: RequestTarget | None) -> RequestUser:
         """Return whose request may go on; raise Failure where it may not.
 
         The request is given the rights that its write is checked against: which object a create
@@ -54,24 +54,24 @@ class Guard:
             return user
         action = _action(request, verb, target)
         if not (allowed(user, action).allowed or may_create_some(user, action)):
-            raise refusal(user, action)
+            raise why_refused(user, action)
         request.rights = WriteRights(user, action)
         return user
 
-    def user_of(self, request: Request) -> User:
+    def user_of(self, request: HttpRequest) -> RequestUser:
         """Return whose rights the request has: who calls, or whom it is allowed to impersonate."""
         caller = self._caller_of(request)
         wanted = read_impersonation(request.headers)
         return caller if wanted is None else impersonate(caller, wanted)
 
-    def knows(self, request: Request) -> bool:
+    def knows(self, request: HttpRequest) -> bool:
         """Return whether the request has valid credentials."""
         try:
             return self._caller_of(request) is not ANONYMOUS
-        except Failure:
+        except StatusError:
             return False
 
-    def _caller_of(self, request: Request) -> User:
+    def _caller_of(self, request: HttpRequest) -> RequestUser:
         authorization = request.headers.get(b"authorization")
         if authorization is None and request.peer is None:
             return ANONYMOUS
@@ -81,17 +81,17 @@ class Guard:
             else {"Authorization": authorization.decode("latin-1")}
         )
         user = authenticate(headers, request.peer, tokens=self._tokens)
-        if isinstance(user, Failure):
+        if isinstance(user, StatusError):
             raise user
         if user is not ANONYMOUS:
             request.caller = user.name
         return user
 
 
-def _action(request: Request, verb: str, target: Target | None) -> Action:
+def _action(request: HttpRequest, verb: str, target: RequestTarget | None) -> RequestAction:
     if target is None:
-        return Action(verb, path=request.path)
-    return Action(
+        return RequestAction(verb, path=request.path)
+    return RequestAction(
         verb,
         group=target.resource.group,
         resource=target.resource.plural,
@@ -101,7 +101,7 @@ def _action(request: Request, verb: str, target: Target | None) -> Action:
     )
 
 
-def review_access(user: User, review: JsonObject) -> JsonObject:
+def review_access(user: RequestUser, review: JsonObject) -> JsonObject:
     """Return whether the user may do what a SelfSubjectAccessReview asks about, and by which rule.
 
     A create that a rule allows for one name only is refused where the review names none.
@@ -117,9 +117,9 @@ def review_access(user: User, review: JsonObject) -> JsonObject:
             "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         )
     if path:
-        action = Action(path.get("verb") or "", path=path.get("path") or "")
+        action = RequestAction(path.get("verb") or "", path=path.get("path") or "")
     else:
-        action = Action(
+        action = RequestAction(
             wanted.get("verb") or "",
             group=wanted.get("group") or "",
             resource=wanted.get("resource") or "",
@@ -134,7 +134,7 @@ def review_access(user: User, review: JsonObject) -> JsonObject:
     return {"spec": spec, "status": status}
 
 
-def review_rules(user: User, review: JsonObject) -> JsonObject:
+def review_rules(user: RequestUser, review: JsonObject) -> JsonObject:
     """Return what the user may do in the namespace that a SelfSubjectRulesReview names."""
     spec = _read_part(review, _RULES_REVIEW, ("spec",), f"{_RULES_REVIEW}Spec")
     namespace = spec.get("namespace") or ""
@@ -173,7 +173,7 @@ def _check_texts(attributes: JsonObject, field: str, names: Iterable[str]) -> No
             raise _wrong_type(attributes[name], struct, ("spec", field, name), "string")
 
 
-def _wrong_type(value: object, struct: str, path: tuple[str, ...], wanted: str) -> Failure:
+def _wrong_type(value: object, struct: str, path: tuple[str, ...], wanted: str) -> StatusError:
     kind = _RULES_REVIEW if struct.startswith(_RULES_REVIEW) else _ACCESS_REVIEW
     return bad_request(
         f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal '
@@ -181,13 +181,13 @@ def _wrong_type(value: object, struct: str, path: tuple[str, ...], wanted: str) 
     )
 
 
-def review_user(user: User, review: JsonObject) -> JsonObject:
+def review_user(user: RequestUser, review: JsonObject) -> JsonObject:
     """Return what the server knows of the user."""
     del review
     return {"status": {"userInfo": {"username": user.name, "groups": sorted(user.groups)}}}
 
 
-_Reviewer = Callable[[User, JsonObject], JsonObject]
+_Reviewer = Callable[[RequestUser, JsonObject], JsonObject]
 _REVIEWS: Final[dict[str, tuple[str, str, _Reviewer]]] = {
     "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": (
         "authorization.k8s.io/v1",
@@ -212,10 +212,10 @@ def answers_review(path: str) -> bool:
     return path in _REVIEWS
 
 
-def answer_review(request: Request, user: User) -> Answer:
+def answer_review(request: HttpRequest, user: RequestUser) -> HttpAnswer:
     """Return the answer to a review that the user posted; raises a Failure for an unread one."""
     api_version, kind, answer = _REVIEWS[request.path]
     review = read_values(request.body, media_type_of(request.header(b"content-type")), kind)
     answered = answer(user, review)
     head = {"kind": kind, "apiVersion": api_version, "metadata": {}}
-    return Answer(201, msgspec.json.encode(head | answered), b"application/json")
+    return HttpAnswer(201, msgspec.json.encode(head | answered), b"application/json")

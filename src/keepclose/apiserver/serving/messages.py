@@ -88,7 +88,7 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-class Request(msgspec.Struct):
+class HttpRequest(msgspec.Struct):
     """A complete request."""
 
     method: str
@@ -110,7 +110,7 @@ class Request(msgspec.Struct):
         return self.headers.get(name, b"").decode("latin-1")
 
 
-class Answer(msgspec.Struct):
+class HttpAnswer(msgspec.Struct):
     """What is sent back at once."""
 
     status: int
@@ -136,15 +136,15 @@ class Stream(Protocol):
 class Pending(msgspec.Struct):
     """What is sent back later: `begin` starts the work and returns its outcome."""
 
-    begin: Callable[[], Awaitable[Answer | Stream]]
+    begin: Callable[[], Awaitable[HttpAnswer | Stream]]
 
 
-Handler = Callable[[Request], Answer | Stream | Pending]
+RequestHandler = Callable[[HttpRequest], HttpAnswer | Stream | Pending]
 # Whether a request has valid credentials.
-Knows = Callable[[Request], bool]
+Knows = Callable[[HttpRequest], bool]
 
 
-def encode_head(answer: Answer, *, keep: bool) -> bytes:
+def encode_head(answer: HttpAnswer, *, keep: bool) -> bytes:
     """Return everything that is sent before the body; `keep` leaves the connection open."""
     head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (
         answer.status,

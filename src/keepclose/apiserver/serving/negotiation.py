@@ -22,9 +22,9 @@ from keepclose.apiserver.status_errors import bad_request, not_acceptable
 from keepclose.apiserver.storage.entries import Entry
 from keepclose.kube.yaml_nodes import STR, plain_tag
 
-JSON: Final = "application/json"
-YAML: Final = "application/yaml"
-_SERVED: Final = (JSON, YAML)
+JSON_FORM: Final = "application/json"
+YAML_FORM: Final = "application/yaml"
+_SERVED: Final = (JSON_FORM, YAML_FORM)
 _META: Final = "meta.k8s.io"
 # About five times as quick where libyaml is there.
 _SafeDumper: Final[Any] = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
@@ -43,7 +43,7 @@ def _represent_text(dumper: Any, text: str) -> Any:
 _Dumper.add_representer(str, _represent_text)
 
 
-class Shape(StrEnum):
+class ResponseShape(StrEnum):
     """What is sent in place of the objects."""
 
     OBJECTS = ""
@@ -52,36 +52,36 @@ class Shape(StrEnum):
     METADATA_LIST = "PartialObjectMetadataList"
 
 
-class Form(NamedTuple):
+class ResponseForm(NamedTuple):
     """How to send an answer."""
 
-    shape: Shape = Shape.OBJECTS
+    shape: ResponseShape = ResponseShape.OBJECTS
     version: str = "v1"
-    media_type: str = JSON
+    media_type: str = JSON_FORM
 
 
 @lru_cache(maxsize=256)
-def read_accept(header: str) -> Form:
+def read_accept(header: str) -> ResponseForm:
     """Return the form that the Accept header asks for."""
     if not header:
-        return Form()
+        return ResponseForm()
     for part in header.split(","):
         # NB: a header has room for 60,000 parts, of which most cannot be served.
         media_type, _, rest = part.partition(";")
         media_type = media_type.strip()
         if media_type in ("*/*", "application/*"):
-            media_type = JSON
+            media_type = JSON_FORM
         if media_type not in _SERVED:
             continue
         parameters = (piece.strip() for piece in rest.split(";"))
         named = dict(piece.split("=", 1) for piece in parameters if "=" in piece)
         asked = named.get("as", "")
         if not asked:
-            return Form(media_type=media_type)
+            return ResponseForm(media_type=media_type)
         if named.get("g") != _META or named.get("v") not in ("v1", "v1beta1"):
             continue
-        if asked in set(Shape):
-            return Form(Shape(asked), named["v"], media_type)
+        if asked in set(ResponseShape):
+            return ResponseForm(ResponseShape(asked), named["v"], media_type)
     raise not_acceptable(_SERVED)
 
 
@@ -91,15 +91,15 @@ def check_include(include: str) -> None:
         raise bad_request(f'unrecognized includeObject value: "{include}"')
 
 
-def encode(value: Any, media_type: str = JSON) -> bytes:
+def encode(value: Any, media_type: str = JSON_FORM) -> bytes:
     """Return a JSON value as the bytes to send."""
-    if media_type == YAML:
+    if media_type == YAML_FORM:
         text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True)
         return text.encode()
     return msgspec.json.encode(value)
 
 
-def render_entry(resource: Resource, entry: Entry, form: Form, include: str = "") -> bytes:
+def render_entry(resource: Resource, entry: Entry, form: ResponseForm, include: str = "") -> bytes:
     """Return one object in the form asked for."""
     if form == _PLAIN and not resource.stored_as:
         return entry.data
@@ -108,13 +108,13 @@ def render_entry(resource: Resource, entry: Entry, form: Form, include: str = ""
 
 
 def shape_object(
-    resource: Resource, found: dict[str, Any], form: Form, include: str = ""
+    resource: Resource, found: dict[str, Any], form: ResponseForm, include: str = ""
 ) -> dict[str, Any]:
     """Return an object, or what stands for it, in the shape asked for."""
     match form.shape:
-        case Shape.OBJECTS:
+        case ResponseShape.OBJECTS:
             return found
-        case Shape.TABLE:
+        case ResponseShape.TABLE:
             metadata = {"resourceVersion": found["metadata"].get("resourceVersion", "")}
             return _table(resource, [found], form, include, metadata)
         case _:
@@ -124,7 +124,7 @@ def shape_object(
 def render_list(
     resource: Resource,
     entries: Sequence[Entry],
-    form: Form,
+    form: ResponseForm,
     metadata: dict[str, Any],
     include: str = "",
 ) -> bytes:
@@ -136,7 +136,7 @@ class ListRendering:
     """How a list is rendered piece by piece: the beginning, some items at a time, the end."""
 
     def __init__(
-        self, resource: Resource, form: Form, metadata: dict[str, Any], include: str = ""
+        self, resource: Resource, form: ResponseForm, metadata: dict[str, Any], include: str = ""
     ) -> None:
         """Check what is asked for."""
         self.form = form
@@ -144,10 +144,10 @@ class ListRendering:
         self.is_plain = form == _PLAIN and not resource.stored_as
         self._resource = resource
         self._include = include
-        if form.shape is Shape.TABLE:
+        if form.shape is ResponseShape.TABLE:
             self._list = _table(resource, [], form, include, metadata)
             self._name = "rows"
-        elif form.shape is Shape.OBJECTS:
+        elif form.shape is ResponseShape.OBJECTS:
             self._list = {
                 "kind": resource.list_kind,
                 "apiVersion": resource.api_version,
@@ -156,7 +156,7 @@ class ListRendering:
             self._name = "items"
         else:
             self._list = {
-                "kind": Shape.METADATA_LIST.value,
+                "kind": ResponseShape.METADATA_LIST.value,
                 "apiVersion": f"{_META}/{form.version}",
                 "metadata": metadata,
             }
@@ -170,10 +170,10 @@ class ListRendering:
 
     def begin(self, *, empty: bool) -> bytes:
         """Return all that comes before the items."""
-        if self.form.media_type == YAML:
+        if self.form.media_type == YAML_FORM:
             # Keys are sorted.
             before = {key: value for key, value in self._list.items() if key < self._name}
-            return encode(before, YAML) + f"{self._name}:{' []' if empty else ''}\n".encode()
+            return encode(before, YAML_FORM) + f"{self._name}:{' []' if empty else ''}\n".encode()
         return encode(self._list)[:-1] + f',"{self._name}":['.encode()
 
     def items(self, entries: Sequence[Entry], *, first: bool) -> bytes:
@@ -183,31 +183,31 @@ class ListRendering:
             return comma + b",".join([entry.data for entry in entries])
         resource = self._resource
         objects = [from_stored(resource, msgspec.json.decode(entry.data)) for entry in entries]
-        if self.form.shape is Shape.TABLE:
+        if self.form.shape is ResponseShape.TABLE:
             items = _table(resource, objects, self.form, self._include, {})["rows"]
-        elif self.form.shape is Shape.OBJECTS:
+        elif self.form.shape is ResponseShape.OBJECTS:
             items = objects
         else:
             items = [_metadata_of(one, self.form.version) for one in objects]
-        if self.form.media_type == YAML:
-            return encode(items, YAML)
+        if self.form.media_type == YAML_FORM:
+            return encode(items, YAML_FORM)
         return comma + encode(items)[1:-1]
 
     def end(self) -> bytes:
         """Return all that comes after the items."""
-        if self.form.media_type != YAML:
+        if self.form.media_type != YAML_FORM:
             return b"]}"
         after = {key: value for key, value in self._list.items() if key > self._name}
-        return encode(after, YAML) if after else b""
+        return encode(after, YAML_FORM) if after else b""
 
 
-_PLAIN: Final = Form()
+_PLAIN: Final = ResponseForm()
 
 
 def _table(
     resource: Resource,
     objects: Sequence[dict[str, Any]],
-    form: Form,
+    form: ResponseForm,
     include: str,
     metadata: dict[str, Any],
 ) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _table(
 
 def _metadata_of(found: dict[str, Any], version: str) -> dict[str, Any]:
     return {
-        "kind": Shape.METADATA.value,
+        "kind": ResponseShape.METADATA.value,
         "apiVersion": f"{_META}/{version}",
         "metadata": found["metadata"],
     }

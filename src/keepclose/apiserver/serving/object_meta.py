@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.apiserver.registry.deletion import refuse_new_content
-from keepclose.apiserver.registry.strategy import Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy
 from keepclose.apiserver.resources import Resource
-from keepclose.apiserver.serving.options import Target
+from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.status_errors import (
     already_exists,
     bad_request,
@@ -41,7 +41,7 @@ _DUPLICATE_OWNERS: Final = (
 )
 
 
-def settle_namespace(store: ObjectStore, target: Target, metadata: JsonObject) -> None:
+def settle_namespace(store: ObjectStore, target: RequestTarget, metadata: JsonObject) -> None:
     """Set the namespace of a new object, which must exist and not be on its way out."""
     resource = target.resource
     if not resource.namespaced:
@@ -60,7 +60,7 @@ def settle_namespace(store: ObjectStore, target: Target, metadata: JsonObject) -
         refuse_new_content(resource, name, msgspec.json.decode(entry.data))
 
 
-def generate_name(store: ObjectStore, target: Target, base: str) -> str:
+def generate_name(store: ObjectStore, target: RequestTarget, base: str) -> str:
     """Return a free name that begins with the base."""
     for _ in range(_ATTEMPTS):
         suffix = "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(_SUFFIX_LENGTH))
@@ -70,7 +70,7 @@ def generate_name(store: ObjectStore, target: Target, base: str) -> str:
     raise already_exists(target.resource.plural, target.resource.group, base)
 
 
-def check_name(target: Target, metadata: JsonObject) -> None:
+def check_name(target: RequestTarget, metadata: JsonObject) -> None:
     """Refuse an object whose name or namespace is not that of the path."""
     name = metadata.get("name")
     if not name:
@@ -90,7 +90,7 @@ def check_name(target: Target, metadata: JsonObject) -> None:
         )
 
 
-def check_path_name(target: Target) -> None:
+def check_path_name(target: RequestTarget) -> None:
     """Refuse a path whose name could not be stored; raises a Failure."""
     problems = path_segment(target.name)
     if problems:
@@ -116,7 +116,7 @@ def drop_duplicate_owners(metadata: JsonObject) -> list[str]:
 
 
 def check_versions(
-    resource: Resource, metadata: JsonObject, before: JsonObject, strategy: Strategy
+    resource: Resource, metadata: JsonObject, before: JsonObject, strategy: KindStrategy
 ) -> None:
     """Refuse an update that was made from another version, or for another object.
 

@@ -16,11 +16,11 @@ from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.resources import BINDINGS
 from keepclose.apiserver.serving import request_bodies
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
-from keepclose.apiserver.serving.messages import Answer, Request
-from keepclose.apiserver.serving.negotiation import Form, encode, render_entry, render_list
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
+from keepclose.apiserver.serving.negotiation import ResponseForm, encode, render_entry, render_list
 from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
 from keepclose.apiserver.serving.options import (
-    Target,
+    RequestTarget,
     WriteOptions,
     read_list_options,
     read_write_options,
@@ -33,17 +33,17 @@ from keepclose.apiserver.serving.responses import (
     noting,
 )
 from keepclose.apiserver.serving.subresources import SUCCESS, bind_pod, scale_of, write_scale
-from keepclose.apiserver.serving.writing import Writer, manager_name
+from keepclose.apiserver.serving.writing import ObjectWriter, manager_name
 from keepclose.apiserver.status_errors import unsupported_patch_type
 
 _Query = dict[str, str]
-_Operation = Callable[[Request, Target, _Query, Form], Answer]
+_Operation = Callable[[HttpRequest, RequestTarget, _Query, ResponseForm], HttpAnswer]
 
 
 class Operations:
     """The verbs that answer at once, by way of one writer and one deleter."""
 
-    def __init__(self, writer: Writer, deleter: Deleter) -> None:
+    def __init__(self, writer: ObjectWriter, deleter: Deleter) -> None:
         """Hold both, which share a store."""
         self.writer = writer
         self._deleter = deleter
@@ -56,7 +56,9 @@ class Operations:
             "deletecollection": self.delete_collection,
         }
 
-    def get(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
+    def get(
+        self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
+    ) -> HttpAnswer:
         """Return one object."""
         del request
         entry = read_one(self.writer.store, target)
@@ -66,12 +68,14 @@ class Operations:
         data = render_entry(target.resource, entry, form, query.get("includeObject", ""))
         return answer_with(200, data, form)
 
-    def create(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
+    def create(
+        self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
+    ) -> HttpAnswer:
         """Create an object, or bind a pod."""
         binds = target.subresource == "binding" or target.resource is BINDINGS
         resource = BINDINGS if binds else target.resource
         options = read_write_options(query)
-        new, warnings = request_bodies.read_object(
+        new, warnings = request_bodies.read_body_object(
             request.body,
             request_bodies.media_type_of(request.header(b"content-type")),
             resource,
@@ -88,7 +92,9 @@ class Operations:
             )
         return answer_written(target, written, warnings, form)
 
-    def update(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
+    def update(
+        self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
+    ) -> HttpAnswer:
         """Put an object in place of the stored one."""
         resource = target.resource
         options = read_write_options(query)
@@ -98,7 +104,7 @@ class Operations:
             scale = request_bodies.read_values(request.body, media_type, request_bodies.SCALE.kind)
             request_bodies.check_scale(scale, self.writer.type_of(request_bodies.SCALE))
             return self._scaled(target, scale, options, manager, form)
-        new, warnings = request_bodies.read_object(
+        new, warnings = request_bodies.read_body_object(
             request.body,
             media_type,
             resource,
@@ -112,16 +118,18 @@ class Operations:
             )
         return answer_written(target, written, warnings, form)
 
-    def patch(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
+    def patch(
+        self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
+    ) -> HttpAnswer:
         """Change an object by a patch of any type."""
         resource = target.resource
         media_type = request_bodies.media_type_of(request.header(b"content-type"))
-        if media_type not in request_bodies.PATCH_TYPES:
+        if media_type not in request_bodies.ACCEPTED_PATCH_TYPES:
             raise unsupported_patch_type()
         options = read_write_options(query, patch=media_type)
         scaled = target.subresource == "scale"
         shape = self.writer.type_of(request_bodies.SCALE if scaled else resource, target)
-        if media_type == request_bodies.APPLY:
+        if media_type == request_bodies.APPLY_YAML:
             manager = request_bodies.required_manager(options.field_manager)
             applied = request_bodies.read_applied(request.body, resource)
             written = self.writer.apply(
@@ -131,7 +139,7 @@ class Operations:
         manager = _manager(options, request)
         current = self.writer.current(target)
         document = scale_of(resource, current) if scaled else current
-        if media_type == request_bodies.JSON_PATCH:
+        if media_type == request_bodies.JSON_PATCH_TYPE:
             patched = apply_json_patch(document, request.body)
         elif media_type == request_bodies.MERGE_PATCH:
             patched = apply_merge_patch(document, request_bodies.read_patch(request.body))
@@ -154,27 +162,29 @@ class Operations:
 
     def _scaled(
         self,
-        target: Target,
+        target: RequestTarget,
         scale: dict[str, Any],
         options: WriteOptions,
         manager: str,
-        form: Form,
-    ) -> Answer:
+        form: ResponseForm,
+    ) -> HttpAnswer:
         current = self.writer.current(target)
         changed = write_scale(target.resource, current, scale)
         written = self.writer.update(target, changed, options, manager=manager)
         shown = scale_of(target.resource, written.object)
         return answer_with(200, encode(shown, form.media_type), form)
 
-    def delete(self, request: Request, target: Target, query: _Query, form: Form) -> Answer:
+    def delete(
+        self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
+    ) -> HttpAnswer:
         """Delete one object."""
         options = read_delete_options(request, query)
         code, body = self._deleter.delete(target, options)
         return answer_with(code, encode(body, form.media_type), form)
 
     def delete_collection(
-        self, request: Request, target: Target, query: _Query, form: Form
-    ) -> Answer:
+        self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
+    ) -> HttpAnswer:
         """Delete what is selected, and return what it was."""
         options = read_delete_options(request, query)
         listed = self._deleter.delete_collection(target, read_list_options(query), options)
@@ -182,5 +192,5 @@ class Operations:
         return answer_with(200, data, form)
 
 
-def _manager(options: WriteOptions, request: Request) -> str:
+def _manager(options: WriteOptions, request: HttpRequest) -> str:
     return manager_name(options.field_manager, request.header(b"user-agent"))

@@ -19,8 +19,8 @@ from keepclose.apiserver.resources import (
     USUAL_SUBRESOURCE_VERBS,
     Resource,
 )
-from keepclose.apiserver.status_errors import Failure, bad_request, invalid_object
-from keepclose.model.field_errors import Cause, forbidden, not_supported
+from keepclose.apiserver.status_errors import StatusError, bad_request, invalid_object
+from keepclose.model.field_errors import FieldError, forbidden_field, not_supported
 from keepclose.model.json_values import parse_int64
 from keepclose.model.selectors import (
     FieldSelector,
@@ -46,7 +46,7 @@ MOST_SELECTOR_VALUES: Final = 2000
 _MAX_VERSION: Final = 2**64 - 1
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """The object or the collection that a path names."""
 
     resource: Resource
@@ -60,7 +60,7 @@ class Target(NamedTuple):
         return not self.name
 
 
-def parse_path(path: str) -> Target | None:
+def parse_path(path: str) -> RequestTarget | None:
     """Return what the path names, or None where no resource is behind it."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
@@ -86,10 +86,10 @@ def parse_path(path: str) -> Target | None:
     # There is nothing to read of these, so no object has a path, nor have those of all namespaces.
     if resource is BINDINGS and (name or not namespace):
         return None
-    return Target(resource, namespace, name, subresource)
+    return RequestTarget(resource, namespace, name, subresource)
 
 
-def verb_of(method: str, target: Target, *, watch: bool) -> str | None:
+def verb_of(method: str, target: RequestTarget, *, watch: bool) -> str | None:
     """Return the Kubernetes verb of a request, or None where the resource has no such verb."""
     if target.is_collection:
         verb = "watch" if watch and method == "GET" else _COLLECTION_VERBS.get(method)
@@ -190,7 +190,7 @@ def read_write_options(query: Query, *, patch: str = "") -> WriteOptions:
     dry_run = query.get("dryRun", "")
     validation = query.get("fieldValidation", "")
     manager = query.get("fieldManager", "")
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if dry_run not in ("", "All"):
         causes.append(not_supported("dryRun", [dry_run], ["All"]))
     if validation not in ("", "Ignore", "Warn", "Strict"):
@@ -198,7 +198,7 @@ def read_write_options(query: Query, *, patch: str = "") -> WriteOptions:
     causes += manager_causes("fieldManager", manager)
     force = "force" in query
     if force and patch and patch != "application/apply-patch+yaml":
-        causes.append(forbidden("force", "may not be specified for non-apply patch"))
+        causes.append(forbidden_field("force", "may not be specified for non-apply patch"))
     if causes:
         kind = "PatchOptions" if patch else "CreateOptions"
         raise invalid_object(kind, "meta.k8s.io", "", causes)
@@ -238,33 +238,35 @@ def _flag(query: Query, name: str) -> bool:
     raise bad_request(f'strconv.ParseBool: parsing "{text}": invalid syntax')
 
 
-def _list_causes(options: ListOptions, query: Query) -> list[Cause]:
-    causes: list[Cause] = []
+def _list_causes(options: ListOptions, query: Query) -> list[FieldError]:
+    causes: list[FieldError] = []
     watch = wants_watch(query)
     if watch and options.initial_events:
         if options.match != NOT_OLDER_THAN:
             text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-            causes.append(forbidden("resourceVersionMatch", text))
+            causes.append(forbidden_field("resourceVersionMatch", text))
         return causes
     if "sendInitialEvents" in query and not watch:
-        causes.append(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+        causes.append(
+            forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")
+        )
     if not options.match:
         return causes
     if watch:
         text = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-        causes.append(forbidden("resourceVersionMatch", text))
+        causes.append(forbidden_field("resourceVersionMatch", text))
     elif not options.resource_version:
         text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
-        causes.append(forbidden("resourceVersionMatch", text))
+        causes.append(forbidden_field("resourceVersionMatch", text))
     elif options.continue_token:
         text = "resourceVersionMatch is forbidden when continue is provided"
-        causes.append(forbidden("resourceVersionMatch", text))
+        causes.append(forbidden_field("resourceVersionMatch", text))
     elif options.match not in (EXACT, NOT_OLDER_THAN):
         supported = [EXACT, NOT_OLDER_THAN, ""]
         causes.append(not_supported("resourceVersionMatch", options.match, supported))
     elif options.match == EXACT and options.resource_version == "0":
         text = 'resourceVersionMatch "Exact" is forbidden for resourceVersion "0"'
-        causes.append(forbidden("resourceVersionMatch", text))
+        causes.append(forbidden_field("resourceVersionMatch", text))
     return causes
 
 
@@ -278,7 +280,7 @@ def check_version(text: str) -> int:
     return int(digits)
 
 
-def _failure_of_version(text: str, why: str) -> Failure:
+def _failure_of_version(text: str, why: str) -> StatusError:
     return bad_request(
         f'invalid resource version: resourceVersion: Invalid value: "{text}": '
         f'strconv.ParseUint: parsing "{text}": {why}'

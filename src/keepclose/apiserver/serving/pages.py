@@ -18,7 +18,7 @@ from keepclose.apiserver.resources import (
 from keepclose.apiserver.schema import openapi2, openapi3
 from keepclose.apiserver.schema.openapi_types import Document
 from keepclose.apiserver.schema.operations import group_paths
-from keepclose.apiserver.serving.messages import Answer, Request
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
 from keepclose.apiserver.status_errors import no_such_path, not_acceptable
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
@@ -36,7 +36,7 @@ _RANKED: Final = (
     "discovery.k8s.io",
 )
 _Query = dict[str, str]
-_Page = Callable[[Request, _Query], Answer]
+_Page = Callable[[HttpRequest, _Query], HttpAnswer]
 _CHECKS: Final = ("ping", "storage")
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
@@ -241,7 +241,7 @@ def make_pages(
     """Return every page by its path; `find_problem` says what is wrong with the storage."""
     pages: dict[str, _Page] = {
         "/version": _json(version_info(gates.emulated_minor)),
-        "/metrics": lambda _request, _query: Answer(200, metrics.page(), _METRICS),
+        "/metrics": lambda _request, _query: HttpAnswer(200, metrics.page(), _METRICS),
         "/api": _discovery(core_versions, aggregated_core),
         "/apis": _discovery(lambda _: group_list(), aggregated_groups),
         "/openapi/v3": lambda request, _query: _document(request, openapi3.index_document(gates)),
@@ -265,35 +265,35 @@ def make_pages(
     return pages
 
 
-def _health(request: Request, query: _Query) -> Answer:
+def _health(request: HttpRequest, query: _Query) -> HttpAnswer:
     if "verbose" not in query:
-        return Answer(200, b"ok", _TEXT)
+        return HttpAnswer(200, b"ok", _TEXT)
     name = request.path.strip("/").partition("/")[0]
     passed = "".join(f"[+]{check} ok\n" for check in _CHECKS)
     text = f"{passed}{name} check passed\n"
-    return Answer(200, text.encode(), _TEXT)
+    return HttpAnswer(200, text.encode(), _TEXT)
 
 
 def _readiness(find_problem: Callable[[], str]) -> _Page:
-    def page(request: Request, query: _Query) -> Answer:
+    def page(request: HttpRequest, query: _Query) -> HttpAnswer:
         problem = find_problem()
         if not problem:
             return _health(request, query)
         text = f"[+]ping ok\n[-]storage failed: {problem}\nreadyz check failed\n"
-        return Answer(500, text.encode(), _TEXT)
+        return HttpAnswer(500, text.encode(), _TEXT)
 
     return page
 
 
 def _json(value: JsonObject | None) -> _Page:
     body = msgspec.json.encode(value)
-    return lambda _request, _query: Answer(200, body, _JSON)
+    return lambda _request, _query: HttpAnswer(200, body, _JSON)
 
 
 def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonObject]) -> _Page:
     """Return a page in the form that the client asks for: all kinds at once, or only groups."""
 
-    def page(request: Request, query: _Query) -> Answer:
+    def page(request: HttpRequest, query: _Query) -> HttpAnswer:
         del query
         for part in request.header(b"accept").split(","):
             media_type, _, rest = part.partition(";")
@@ -305,14 +305,14 @@ def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonOb
             if named.get("as") != _DISCOVERY or version not in ("v2", "v2beta1"):
                 continue
             shown = f"application/json;g=apidiscovery.k8s.io;v={version};as={_DISCOVERY}"
-            return Answer(200, msgspec.json.encode(whole(version)), shown.encode())
-        return Answer(200, msgspec.json.encode(plain(request.header(b"host"))), _JSON)
+            return HttpAnswer(200, msgspec.json.encode(whole(version)), shown.encode())
+        return HttpAnswer(200, msgspec.json.encode(plain(request.header(b"host"))), _JSON)
 
     return page
 
 
 def _group_page(path: str, gates: FeatureGates) -> _Page:
-    def page(request: Request, query: _Query) -> Answer:
+    def page(request: HttpRequest, query: _Query) -> HttpAnswer:
         del query
         document = openapi3.group_document(path, gates)
         if document is None:
@@ -322,17 +322,17 @@ def _group_page(path: str, gates: FeatureGates) -> _Page:
     return page
 
 
-def _openapi2(request: Request, gates: FeatureGates) -> Answer:
+def _openapi2(request: HttpRequest, gates: FeatureGates) -> HttpAnswer:
     accept = request.header(b"accept")
     if "protobuf" in accept:
         return _document(request, openapi2.protobuf_document(gates))
     if accept and not any(one in accept for one in ("application/json", "*/*", "application/*")):
-        raise not_acceptable(("application/json", openapi2.PROTOBUF))
+        raise not_acceptable(("application/json", openapi2.OPENAPI2_PROTOBUF))
     return _document(request, openapi2.json_document(gates))
 
 
-def _document(request: Request, document: Document) -> Answer:
+def _document(request: HttpRequest, document: Document) -> HttpAnswer:
     headers = ((b"ETag", document.etag.encode()), (b"Vary", b"Accept"))
     if request.header(b"if-none-match") == document.etag:
-        return Answer(304, b"", headers=headers)
-    return Answer(200, document.body, document.media_type.encode(), headers)
+        return HttpAnswer(304, b"", headers=headers)
+    return HttpAnswer(200, document.body, document.media_type.encode(), headers)

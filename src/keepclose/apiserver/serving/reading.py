@@ -16,10 +16,10 @@ import msgspec
 
 from keepclose.apiserver.registry.events import from_stored
 from keepclose.apiserver.resources import Resource
-from keepclose.apiserver.serving.options import EXACT, ListOptions, Target, check_version
-from keepclose.apiserver.status_errors import Failure, bad_request, expired, not_found
+from keepclose.apiserver.serving.options import EXACT, ListOptions, RequestTarget, check_version
+from keepclose.apiserver.status_errors import StatusError, bad_request, expired, not_found
 from keepclose.apiserver.storage.entries import Entry, ObjectStore
-from keepclose.apiserver.storage.errors import Compacted
+from keepclose.apiserver.storage.errors import RevisionCompacted
 from keepclose.model.selectors import FieldMatcher, FieldSelector, LabelMatcher, LabelSelector
 
 _METADATA: Final = frozenset({"metadata.name", "metadata.namespace"})
@@ -32,7 +32,7 @@ _field_matchers: WeakValueDictionary[FieldSelector, FieldMatcher] = WeakValueDic
 _VERSION_OF_TOKENS: Final = "meta.k8s.io/v1"
 
 
-class Selection:
+class ListSelection:
     """The namespace and the selectors of one request."""
 
     def __init__(self, resource: Resource, namespace: str, options: ListOptions) -> None:
@@ -136,7 +136,7 @@ _EVENT_SOURCES: Final = frozenset({"source", "reportingComponent"})
 _BOOLEANS: Final = frozenset({"spec.unschedulable", "spec.hostNetwork"})
 
 
-def _unknown_field(resource: Resource, field: str) -> Failure:
+def _unknown_field(resource: Resource, field: str) -> StatusError:
     if resource.selectable:
         return bad_request(f"field label not supported: {field}")
     return bad_request(
@@ -156,10 +156,10 @@ class Candidates(NamedTuple):
 
     entries: list[Entry]
     version: int
-    selection: Selection
+    selection: ListSelection
 
 
-def read_one(store: ObjectStore, target: Target) -> Entry:
+def read_one(store: ObjectStore, target: RequestTarget) -> Entry:
     """Return the named object."""
     resource = target.resource
     entry = store.get(resource.store, target.namespace, target.name)
@@ -168,22 +168,22 @@ def read_one(store: ObjectStore, target: Target) -> Entry:
     return entry
 
 
-def read_list(store: ObjectStore, target: Target, options: ListOptions) -> Listed:
+def read_list(store: ObjectStore, target: RequestTarget, options: ListOptions) -> Listed:
     """Return the selected objects, by namespace and name."""
     return choose(read_candidates(store, target, options), options)
 
 
-def read_candidates(store: ObjectStore, target: Target, options: ListOptions) -> Candidates:
+def read_candidates(store: ObjectStore, target: RequestTarget, options: ListOptions) -> Candidates:
     """Return the objects of the moment that the selectors choose among."""
     resource = target.resource
-    selection = Selection(resource, target.namespace, options)
+    selection = ListSelection(resource, target.namespace, options)
     version, after = _starting_point(store, options)
     if version == store.version:
         found = _now(store, selection, resource.store)
     else:
         try:
             found = store.entries_at(resource.store, version, target.namespace)
-        except Compacted:
+        except RevisionCompacted:
             raise _too_old(after) from None
     if after is not None:
         found = found[bisect_right(found, after, key=_place) :]
@@ -210,9 +210,9 @@ def _place(entry: Entry) -> tuple[str, str]:
     return (entry.namespace, entry.name)
 
 
-def too_large_version(asked: int, current: int) -> Failure:
+def too_large_version(asked: int, current: int) -> StatusError:
     """Return the answer to a version that is not there yet."""
-    return Failure(
+    return StatusError(
         504,
         "Timeout",
         f"Timeout: Too large resource version: {asked}, current: {current}",
@@ -225,7 +225,7 @@ def too_large_version(asked: int, current: int) -> Failure:
     )
 
 
-def _now(store: ObjectStore, selection: Selection, name: str) -> list[Entry]:
+def _now(store: ObjectStore, selection: ListSelection, name: str) -> list[Entry]:
     single = selection.single_name()
     if single and selection.namespace:
         entry = store.get(name, selection.namespace, single)
@@ -251,7 +251,7 @@ def _starting_point(store: ObjectStore, options: ListOptions) -> tuple[int, tupl
     return (asked if options.match == EXACT else store.version), None
 
 
-def _too_old(after: tuple[str, str] | None) -> Failure:
+def _too_old(after: tuple[str, str] | None) -> StatusError:
     if after is None:
         return expired("The resourceVersion for the provided list is too old.")
     # The client may go on with the rest as it is now, if it can live with that.
@@ -288,7 +288,7 @@ def _read_token(token: str) -> tuple[int, tuple[str, str]]:
     return value.rv, (namespace, name)
 
 
-def _bad_token(why: str) -> Failure:
+def _bad_token(why: str) -> StatusError:
     return bad_request(f"invalid continue token: continue key is not valid: {why}")
 
 

@@ -18,14 +18,14 @@ from keepclose.apiserver.schema.findings import strict_texts
 from keepclose.apiserver.schema.protobuf import decode_protobuf
 from keepclose.apiserver.schema.protobuf_wire import MessageError
 from keepclose.apiserver.schema.types import Type
-from keepclose.apiserver.serving.negotiation import JSON, YAML
+from keepclose.apiserver.serving.negotiation import JSON_FORM, YAML_FORM
 from keepclose.apiserver.status_errors import (
-    Failure,
+    StatusError,
     bad_request,
     invalid_object,
     unsupported_media_type,
 )
-from keepclose.kube.yaml_nodes import Limits, YamlError
+from keepclose.kube.yaml_nodes import YamlError, YamlLimits
 from keepclose.kube.yaml_values import explain, read_yaml
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
@@ -37,12 +37,12 @@ from keepclose.model.json_values import (
     decode_json,
 )
 
-APPLY: Final = "application/apply-patch+yaml"
-JSON_PATCH: Final = "application/json-patch+json"
+APPLY_YAML: Final = "application/apply-patch+yaml"
+JSON_PATCH_TYPE: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
-PATCH_TYPES: Final = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY)
+PROTOBUF_TYPE: Final = "application/vnd.kubernetes.protobuf"
+ACCEPTED_PATCH_TYPES: Final = (JSON_PATCH_TYPE, MERGE_PATCH, STRATEGIC_PATCH, APPLY_YAML)
 SCALE: Final = Resource(
     group="autoscaling",
     version="v1",
@@ -54,10 +54,10 @@ SCALE: Final = Resource(
 # A node of YAML takes 3 to 9 microseconds to read, so the costliest body takes a second at most.
 # The largest EndpointSlice, of 1,000 endpoints, has 20,000 nodes.
 YAML_NODES_MAX: Final = 100_000
-YAML_LIMITS: Final = Limits(nodes=YAML_NODES_MAX, repeated_nodes=YAML_NODES_MAX)
+YAML_LIMITS: Final = YamlLimits(nodes=YAML_NODES_MAX, repeated_nodes=YAML_NODES_MAX)
 # Up to here YAML is read within 10 ms, whatever it holds.
 YAML_AT_ONCE_BYTES: Final = 4096
-YAML_TYPES: Final = frozenset({YAML, APPLY, "application/x-yaml"})
+YAML_TYPES: Final = frozenset({YAML_FORM, APPLY_YAML, "application/x-yaml"})
 _DEFAULT_VALIDATION: Final = "Warn"
 _SHOWN: Final = 30
 _REPEATED_MAX: Final = 100
@@ -70,7 +70,7 @@ _GO_TYPE: Final = (
 
 def media_type_of(header: str) -> str:
     """Return the type that a Content-Type header names; JSON where there is none."""
-    return header.partition(";")[0].strip().lower() or JSON
+    return header.partition(";")[0].strip().lower() or JSON_FORM
 
 
 class ParsedYaml(bytes):
@@ -106,15 +106,15 @@ def read_values(body: bytes, media_type: str, kind: str = "object") -> JsonObjec
 
 def _read_values(body: bytes, media_type: str, kind: str) -> tuple[JsonObject, list[str]]:
     """Return the object and the keys that its YAML repeats, in the words of strict readers."""
-    if media_type == PROTOBUF:
+    if media_type == PROTOBUF_TYPE:
         return _read_protobuf(body), []
-    if media_type != JSON and media_type not in YAML_TYPES:
-        raise unsupported_media_type((JSON, YAML, PROTOBUF))
+    if media_type != JSON_FORM and media_type not in YAML_TYPES:
+        raise unsupported_media_type((JSON_FORM, YAML_FORM, PROTOBUF_TYPE))
     repeated: list[str] = []
     try:
         value = decode_json(body)
     except JsonValueError as error:
-        if media_type == JSON:
+        if media_type == JSON_FORM:
             raise _unreadable(body, kind, _json_problem(error)) from None
         value, repeated = _read_yaml(body, media_type, kind)
     if not isinstance(value, dict):
@@ -124,7 +124,7 @@ def _read_values(body: bytes, media_type: str, kind: str) -> tuple[JsonObject, l
     return value, repeated
 
 
-def read_object(
+def read_body_object(
     body: bytes, media_type: str, resource: Resource, shape: Type, *, validation: str
 ) -> tuple[JsonObject, list[str]]:
     """Return the checked object of a create or an update, and warnings about its fields."""
@@ -135,7 +135,7 @@ def read_object(
         resource,
         shape,
         validation=validation,
-        body=body if media_type == JSON else None,
+        body=body if media_type == JSON_FORM else None,
         repeated=repeated,
     )
     return value, warnings
@@ -143,7 +143,7 @@ def read_object(
 
 def read_applied(body: bytes, resource: Resource) -> JsonObject:
     """Return the configuration that server-side apply is given; apply itself checks its fields."""
-    value = read_values(body, APPLY, resource.kind)
+    value = read_values(body, APPLY_YAML, resource.kind)
     for name in ("apiVersion", "kind"):
         if not value.get(name):
             raise bad_request(f"invalid object type: /, Kind={value.get('kind') or ''}")
@@ -285,7 +285,7 @@ def _cannot_be_handled(resource: Resource, why: str) -> str:
     return f'{kind} in version "{version}" cannot be handled as a {kind}: {why}'
 
 
-def _unreadable(body: bytes, kind: str, why: str) -> Failure:
+def _unreadable(body: bytes, kind: str, why: str) -> StatusError:
     return bad_request(
         f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
         f"json parse error: {why} ({_summary(body)})"
@@ -330,7 +330,7 @@ def _read_yaml(body: bytes, media_type: str, kind: str) -> tuple[Any, list[str]]
     if not isinstance(outcome, YamlError):
         value, repeated = outcome
         return {} if value is None else value, repeated
-    if media_type == APPLY:
+    if media_type == APPLY_YAML:
         why = f"error converting YAML to JSON: {explain(outcome)}"
         raise bad_request(f"error decoding YAML: {why}")
     raise bad_request(

@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.serving.messages import Answer
-from keepclose.apiserver.serving.negotiation import JSON, Form, encode, shape_object
-from keepclose.apiserver.serving.options import Target
+from keepclose.apiserver.serving.messages import HttpAnswer
+from keepclose.apiserver.serving.negotiation import JSON_FORM, ResponseForm, encode, shape_object
+from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.serving.writing import Written
-from keepclose.apiserver.status_errors import Failure
+from keepclose.apiserver.status_errors import StatusError
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _MOST_CHARACTERS: Final = 4096
 MOST_OF_ONE: Final = 256
-_PLAIN: Final = Form()
+_PLAIN: Final = ResponseForm()
 _UNAUTHORIZED: Final = 401
 
 
@@ -50,17 +50,19 @@ def _header(text: str) -> bytes:
     return f'299 - "{quoted}"'.encode(errors="replace")
 
 
-def content_type_of(form: Form) -> bytes:
+def content_type_of(form: ResponseForm) -> bytes:
     """Return the Content-Type of an answer."""
-    return b"application/json" if form.media_type == JSON else b"application/yaml"
+    return b"application/json" if form.media_type == JSON_FORM else b"application/yaml"
 
 
-def answer_with(code: int, data: bytes, form: Form) -> Answer:
+def answer_with(code: int, data: bytes, form: ResponseForm) -> HttpAnswer:
     """Return data that is rendered already."""
-    return Answer(code, data, content_type_of(form))
+    return HttpAnswer(code, data, content_type_of(form))
 
 
-def answer_written(target: Target, written: Written, warnings: list[str], form: Form) -> Answer:
+def answer_written(
+    target: RequestTarget, written: Written, warnings: list[str], form: ResponseForm
+) -> HttpAnswer:
     """Return what became of a write."""
     if form == _PLAIN and written.entry is not None and not target.resource.stored_as:
         data = written.entry.data
@@ -72,16 +74,18 @@ def answer_written(target: Target, written: Written, warnings: list[str], form: 
     return answer
 
 
-def answer_status(code: int, status: dict[str, Any], warnings: list[str], form: Form) -> Answer:
+def answer_status(
+    code: int, status: dict[str, Any], warnings: list[str], form: ResponseForm
+) -> HttpAnswer:
     """Return a Status as the outcome of a request."""
     answer = answer_with(code, encode(status, form.media_type), form)
     answer.headers = warning_headers(warnings)
     return answer
 
 
-def answer_failure(failure: Failure) -> Answer:
+def answer_failure(failure: StatusError) -> HttpAnswer:
     """Return a failure as it is sent."""
-    answer = Answer(failure.code, msgspec.json.encode(failure.status()))
+    answer = HttpAnswer(failure.code, msgspec.json.encode(failure.status()))
     if failure.retry_after is not None:
         answer.headers = ((b"Retry-After", str(failure.retry_after).encode()),)
     answer.headers += warning_headers(failure.warnings)
@@ -95,6 +99,6 @@ def noting(warnings: list[str]) -> Iterator[None]:
     """Have a refusal tell the warnings too."""
     try:
         yield
-    except Failure as failure:
+    except StatusError as failure:
         failure.warnings = warnings + failure.warnings
         raise

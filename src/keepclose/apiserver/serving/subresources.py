@@ -18,17 +18,17 @@ import msgspec
 from keepclose.apiserver.registry.metadata import selector_text
 from keepclose.apiserver.resources import BINDINGS, BY_KIND, Resource
 from keepclose.apiserver.serving.object_meta import settle_namespace
-from keepclose.apiserver.serving.options import Target
+from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.serving.writing import timestamp
 from keepclose.apiserver.status_errors import (
-    Failure,
+    StatusError,
     bad_request,
     conflict,
     invalid_object,
     not_found,
 )
 from keepclose.apiserver.storage.entries import ObjectStore
-from keepclose.model.field_errors import Cause, not_supported, render_value, required
+from keepclose.model.field_errors import FieldError, not_supported, render_value, required
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
 from keepclose.model.workload import NOT_NEGATIVE
@@ -53,7 +53,7 @@ _find = re.compile(
 
 
 def bind_pod(
-    store: ObjectStore, target: Target, binding: JsonObject, *, dry_run: bool = False
+    store: ObjectStore, target: RequestTarget, binding: JsonObject, *, dry_run: bool = False
 ) -> None:
     """Give the pod the node that a checked Binding names; raises a Failure where it cannot.
 
@@ -96,7 +96,7 @@ def _places_of(store: ObjectStore, aim: JsonObject) -> dict[str, str]:
 
 
 def _check_aim(aim: JsonObject) -> None:
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if aim.get("kind") not in (None, "", _TARGET_KIND):
         causes.append(not_supported("target.kind", aim["kind"], (_TARGET_KIND, "<empty>")))
     if not aim.get("name"):
@@ -104,7 +104,7 @@ def _check_aim(aim: JsonObject) -> None:
     if causes:
         texts = ", ".join(map(str, causes))
         # NB: kube-apiserver takes what is wrong with a Binding for a fault of its own.
-        raise Failure(500, "", texts if len(causes) == 1 else f"[{texts}]")
+        raise StatusError(500, "", texts if len(causes) == 1 else f"[{texts}]")
 
 
 def _check_segment(name: str) -> None:
@@ -235,4 +235,4 @@ def refuse_container_request(path: str) -> None:
     """Raise a Failure when the request needs a running container."""
     why = refusal_of(path)
     if why:
-        raise Failure(501, "NotImplemented", why, details={})
+        raise StatusError(501, "NotImplemented", why, details={})

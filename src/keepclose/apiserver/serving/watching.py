@@ -18,13 +18,19 @@ import msgspec
 from keepclose.apiserver.registry.events import from_stored
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.listing import RENDERED_BYTES, portions
-from keepclose.apiserver.serving.negotiation import Form, Shape, check_include, encode, shape_object
-from keepclose.apiserver.serving.options import ListOptions, Target, check_version
-from keepclose.apiserver.serving.reading import Selection, too_large_version
-from keepclose.apiserver.status_errors import Failure, expired, too_old
-from keepclose.apiserver.storage.entries import Change, Entry
+from keepclose.apiserver.serving.negotiation import (
+    ResponseForm,
+    ResponseShape,
+    check_include,
+    encode,
+    shape_object,
+)
+from keepclose.apiserver.serving.options import ListOptions, RequestTarget, check_version
+from keepclose.apiserver.serving.reading import ListSelection, too_large_version
+from keepclose.apiserver.status_errors import StatusError, expired, too_old
+from keepclose.apiserver.storage.entries import Entry, StoredChange
 from keepclose.apiserver.storage.history import Closed, Overflow, Subscription
-from keepclose.apiserver.storage.store import Ahead, Compacted, Store
+from keepclose.apiserver.storage.store import Ahead, RevisionCompacted, Store
 
 BOOKMARK_SECONDS: Final = 60.0
 MIN_TIMEOUT_SECONDS: Final = 1800.0
@@ -74,9 +80,9 @@ class Watch:
     def __init__(
         self,
         store: Store,
-        target: Target,
+        target: RequestTarget,
         options: ListOptions,
-        form: Form,
+        form: ResponseForm,
         *,
         include: str = "",
         bookmark_seconds: float = BOOKMARK_SECONDS,
@@ -89,23 +95,23 @@ class Watch:
         `take_turn` computes in turn with others and `run` beside the loop; without them everything
         is done where the frames are.
         """
-        if form.shape is Shape.TABLE:
+        if form.shape is ResponseShape.TABLE:
             check_include(include)
         self._store = store
         self._resource: Resource = target.resource
-        self._selection = Selection(target.resource, target.namespace, options)
+        self._selection = ListSelection(target.resource, target.namespace, options)
         self._options = options
         self._form = form
         self._include = include
         self._bookmark_seconds = bookmark_seconds
         self._take_turn = take_turn or _run_here
         self._run = run or _run_here
-        self._plain = form == Form() and not target.resource.stored_as
+        self._plain = form == ResponseForm() and not target.resource.stored_as
         self._columns_sent = False
         self.content_type = b"application/json"
         self.on_close: Callable[[], None] = _nothing
         self._initial: list[Entry] = []
-        self.failure: Failure | None = None
+        self.failure: StatusError | None = None
         self._version = store.version
         self._begins_after = 0
         since = self._start()
@@ -118,7 +124,7 @@ class Watch:
                     namespace=target.namespace,
                     limit=most_waiting,
                 )
-            except Compacted as error:
+            except RevisionCompacted as error:
                 self.failure = too_old(since, error.oldest)
             except Ahead:
                 # NB: as in kube-apiserver a watch may begin at a version that is still to come; it
@@ -236,7 +242,7 @@ class Watch:
         )
         return work() if few else await self._run(work)
 
-    def _frames_of(self, changes: Sequence[Change]) -> bytes:
+    def _frames_of(self, changes: Sequence[StoredChange]) -> bytes:
         if self._plain and self._selection.takes_all:
             return b"".join([change.frame for change in changes])
         frames: list[bytes] = []
@@ -249,7 +255,7 @@ class Watch:
                 frames.append(self._frame("DELETED", change))
         return b"".join(frames)
 
-    def _frame(self, kind: str, change: Change) -> bytes:
+    def _frame(self, kind: str, change: StoredChange) -> bytes:
         """Return a change as it concerns this watcher."""
         # NB: made once for all who see it so: an object of a mebibyte may concern a thousand.
         line = change.selected_frame(kind)
@@ -265,7 +271,7 @@ class Watch:
     def _encode(self, kind: str, stored: dict[str, Any]) -> bytes:
         found = from_stored(self._resource, stored)
         shaped = shape_object(self._resource, found, self._form, self._include)
-        if self._form.shape is Shape.TABLE:
+        if self._form.shape is ResponseShape.TABLE:
             if self._columns_sent:
                 # As in Kubernetes the columns are described once.
                 shaped["columnDefinitions"] = None
@@ -282,9 +288,9 @@ class Watch:
             "apiVersion": self._resource.api_version,
             "metadata": metadata,
         }
-        if self._form.shape is Shape.TABLE:
+        if self._form.shape is ResponseShape.TABLE:
             shaped = shape_object(self._resource, marked, self._form, self._include)
-        elif self._form.shape is Shape.OBJECTS:
+        elif self._form.shape is ResponseShape.OBJECTS:
             shaped = marked
         else:
             shaped = shape_object(self._resource, marked, self._form)
@@ -296,7 +302,7 @@ class Watch:
             return 0
         return self._store.version
 
-    def _error(self, failure: Failure) -> bytes:
+    def _error(self, failure: StatusError) -> bytes:
         return encode({"type": "ERROR", "object": failure.status()}) + b"\n"
 
 

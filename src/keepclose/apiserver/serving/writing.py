@@ -23,7 +23,7 @@ from keepclose.apiserver.registry import events
 from keepclose.apiserver.registry.deletion import is_finished
 from keepclose.apiserver.registry.events import newer_event_causes
 from keepclose.apiserver.registry.metadata import metadata_causes
-from keepclose.apiserver.registry.strategy import Context, Strategy
+from keepclose.apiserver.registry.strategy import KindStrategy, WriteContext
 from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.types import Type, load_types
@@ -33,17 +33,17 @@ from keepclose.apiserver.serving.object_meta import (
     generate_name,
     settle_namespace,
 )
-from keepclose.apiserver.serving.options import Target, WriteOptions
+from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
 from keepclose.apiserver.serving.reading import read_one
 from keepclose.apiserver.status_errors import (
-    Failure,
+    StatusError,
     already_exists,
     conflict,
     invalid_object,
     not_found,
 )
 from keepclose.apiserver.storage.entries import Entry, ObjectStore
-from keepclose.apiserver.storage.errors import NoSpace, TooLarge
+from keepclose.apiserver.storage.errors import NoSpace, ObjectTooLarge
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 
@@ -71,13 +71,13 @@ class Written(msgspec.Struct, frozen=True):
     entry: Entry | None = None
 
 
-class Writer:
+class ObjectWriter:
     """Writes objects of every kind."""
 
     def __init__(
         self,
         store: ObjectStore,
-        strategies: Mapping[str, Strategy],
+        strategies: Mapping[str, KindStrategy],
         types: Mapping[str, Type],
         gates: FeatureGates,
     ) -> None:
@@ -87,11 +87,11 @@ class Writer:
         self.types = types
         self.gates = gates
 
-    def with_store(self, store: ObjectStore) -> Writer:
+    def with_store(self, store: ObjectStore) -> ObjectWriter:
         """Return a writer that differs in its store only."""
-        return Writer(store, self.strategies, self.types, self.gates)
+        return ObjectWriter(store, self.strategies, self.types, self.gates)
 
-    def type_of(self, resource: Resource, target: Target | None = None) -> Type:
+    def type_of(self, resource: Resource, target: RequestTarget | None = None) -> Type:
         """Return the type of the resource's objects, or of those that may stand at the target.
 
         A stored Service that has topologyKeys keeps them with their gate off, so that the gate can
@@ -111,18 +111,18 @@ class Writer:
             gates = FeatureGates(gates.enabled)
         return load_types(gates)[name]
 
-    def strategy_of(self, resource: Resource) -> Strategy:
+    def strategy_of(self, resource: Resource) -> KindStrategy:
         """Return what the kind does with writes."""
         return self.strategies[resource.store]
 
-    def current(self, target: Target) -> JsonObject:
+    def current(self, target: RequestTarget) -> JsonObject:
         """Return the object as its clients see it now."""
         stored: JsonObject = msgspec.json.decode(read_one(self.store, target).data)
         return events.from_stored(target.resource, stored)
 
     def create(
         self,
-        target: Target,
+        target: RequestTarget,
         new: JsonObject,
         options: WriteOptions,
         *,
@@ -134,7 +134,7 @@ class Writer:
         # A dry run stores nothing, and only the storage of a real server refuses it.
         if metadata.get("resourceVersion") and not options.dry_run:
             message = "resourceVersion should not be set on objects to be created"
-            raise Failure(500, "", message)
+            raise StatusError(500, "", message)
         now = timestamp()
         self._begin(target, metadata, now)
         new = self._record(target, None, new, manager=manager, now=now)
@@ -142,7 +142,7 @@ class Writer:
 
     def update(
         self,
-        target: Target,
+        target: RequestTarget,
         new: JsonObject,
         options: WriteOptions,
         *,
@@ -169,7 +169,7 @@ class Writer:
 
     def apply(
         self,
-        target: Target,
+        target: RequestTarget,
         applied: JsonObject,
         options: WriteOptions,
         *,
@@ -214,7 +214,7 @@ class Writer:
         strategy.set_defaults(merged)
         return self._store_changed(target, merged, entry, stored, options, now=now, rights=rights)
 
-    def _begin(self, target: Target, metadata: JsonObject, now: str) -> None:
+    def _begin(self, target: RequestTarget, metadata: JsonObject, now: str) -> None:
         """Give a new object what the server gives it."""
         settle_namespace(self.store, target, metadata)
         if not metadata.get("name") and metadata.get("generateName"):
@@ -225,7 +225,13 @@ class Writer:
         metadata["creationTimestamp"] = now
 
     def _record(
-        self, target: Target, old: JsonObject | None, new: JsonObject, *, manager: str, now: str
+        self,
+        target: RequestTarget,
+        old: JsonObject | None,
+        new: JsonObject,
+        *,
+        manager: str,
+        now: str,
     ) -> JsonObject:
         """Return the object with defaults and owners, in the form in which it is stored."""
         resource = target.resource
@@ -253,7 +259,7 @@ class Writer:
         rights: WriteRights | None,
     ) -> Written:
         strategy = self.strategy_of(resource)
-        context = Context(self.gates, now, options.dry_run)
+        context = WriteContext(self.gates, now, options.dry_run)
         metadata = new["metadata"]
         name = str(metadata.get("name") or "")
         stored = False
@@ -285,7 +291,7 @@ class Writer:
 
     def _store_changed(
         self,
-        target: Target,
+        target: RequestTarget,
         new: JsonObject,
         entry: Entry,
         old: JsonObject,
@@ -303,7 +309,7 @@ class Writer:
         metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
         if rights is not None:
             rights.check_update(new, old)
-        context = Context(self.gates, now, options.dry_run)
+        context = WriteContext(self.gates, now, options.dry_run)
         stored = False
         try:
             strategy.prepare_update(new, old, context, subresource=target.subresource)
@@ -355,10 +361,10 @@ def _refusing_large() -> Iterator[None]:
     """Answer to an object over the limit as a kube-apiserver does, in the words of etcd."""
     try:
         yield
-    except TooLarge:
-        raise Failure(500, "", "etcdserver: request is too large") from None
+    except ObjectTooLarge:
+        raise StatusError(500, "", "etcdserver: request is too large") from None
     except NoSpace:
-        raise Failure(500, "", "etcdserver: mvcc: database space exceeded") from None
+        raise StatusError(500, "", "etcdserver: mvcc: database space exceeded") from None
 
 
 def timestamp() -> str:

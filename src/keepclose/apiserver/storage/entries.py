@@ -48,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return len(self.data) + OVERHEAD + held
 
 
-class Change(msgspec.Struct, gc=False):
+class StoredChange(msgspec.Struct, gc=False):
     """One write. Of a deletion, the entry is the last state with the version of the deletion."""
 
     version: int
@@ -182,7 +182,7 @@ def read_entry(data: bytes, version: int) -> Entry:
     )
 
 
-def decode_object(entry: Entry) -> JsonObject:
+def decode_entry(entry: Entry) -> JsonObject:
     """Return the object itself, as a value that belongs to the caller."""
     decoded: JsonObject = _decode(entry.data)
     return decoded

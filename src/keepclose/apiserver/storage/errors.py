@@ -54,7 +54,7 @@ class Malformed(_Refusal):
     """An object that cannot be stored."""
 
 
-class TooLarge(_Refusal):
+class ObjectTooLarge(_Refusal):
     """An object of more bytes than its writer allows."""
 
     def __init__(self, size: int, limit: int) -> None:
@@ -94,7 +94,7 @@ class Stale(_Refusal):
         self.expected = expected
 
 
-class Compacted(_Refusal):
+class RevisionCompacted(_Refusal):
     """The history does not reach back to the version any more."""
 
     def __init__(self, asked: int, oldest: int) -> None:
@@ -114,15 +114,15 @@ class Ahead(_Refusal):
         self.current = current
 
 
-class Ended(Exception):  # noqa: N818 - not every end is an error
+class StoreClosed(Exception):  # noqa: N818 - not every end is an error
     """A subscription that delivers nothing any more."""
 
 
-class Overflow(Ended):
+class Overflow(StoreClosed):
     """The reader let too many changes wait; what was pending is dropped."""
 
 
-class Closed(Ended):
+class Closed(StoreClosed):
     """The subscription was closed, by its reader or with the store."""
 
 

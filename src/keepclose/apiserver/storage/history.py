@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from keepclose.apiserver.storage.entries import Change, Entry
-from keepclose.apiserver.storage.errors import Closed, Compacted, Ended, Overflow
+from keepclose.apiserver.storage.entries import Entry, StoredChange
+from keepclose.apiserver.storage.errors import Closed, Overflow, RevisionCompacted, StoreClosed
 
 # The version of a store into which nothing was written yet.
 FIRST_VERSION: Final = 1
@@ -38,15 +38,15 @@ class History:
 
     def __init__(self, floor: int = FIRST_VERSION) -> None:
         """Begin without changes; those up to the floor are not known."""
-        self._changes: deque[Change] = deque()
+        self._changes: deque[StoredChange] = deque()
         # Those of the latest changes that may keep their line, and the bytes of their objects.
-        self._framed: deque[Change] = deque()
+        self._framed: deque[StoredChange] = deque()
         self._framed_size = 0
         self.floor = floor
         # The bytes of all changes.
         self.size = 0
 
-    def append(self, change: Change) -> None:
+    def append(self, change: StoredChange) -> None:
         """Add the newest change."""
         self._changes.append(change)
         size = change.entry.size
@@ -59,24 +59,24 @@ class History:
             self._framed_size -= older.size
             older.forget_frame()
 
-    def trim(self, *, keep: int, size: int, since: float) -> Iterator[Change]:
+    def trim(self, *, keep: int, size: int, since: float) -> Iterator[StoredChange]:
         """Let go of the oldest changes beyond number and bytes, or made before the time."""
         changes = self._changes
         while changes and (len(changes) > keep or self.size > size or changes[0].time < since):
             yield self.drop_oldest()
 
-    def drop_oldest(self) -> Change:
+    def drop_oldest(self) -> StoredChange:
         """Let go of the oldest change, which must be there, and return it."""
         dropped = self._changes.popleft()
         self.floor = dropped.version
         self.size -= dropped.size
         return dropped
 
-    def after(self, version: int, namespace: str = "") -> list[Change]:
+    def after(self, version: int, namespace: str = "") -> list[StoredChange]:
         """Return what happened after the version, oldest first, in one namespace or ("") in all."""
         if version < self.floor:
-            raise Compacted(version, self.floor)
-        newer: list[Change] = []
+            raise RevisionCompacted(version, self.floor)
+        newer: list[StoredChange] = []
         for change in reversed(self._changes):
             if change.version <= version:
                 break
@@ -109,7 +109,7 @@ class Subscription:
     )
 
     def __init__(
-        self, subscribers: Subscribers, backlog: list[Change], *, namespace: str, limit: int
+        self, subscribers: Subscribers, backlog: list[StoredChange], *, namespace: str, limit: int
     ) -> None:
         """Begin with the backlog."""
         self._subscribers = subscribers
@@ -119,7 +119,7 @@ class Subscription:
         # The bytes of pending changes that came one by one.
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._end: Ended | None = None
+        self._end: StoreClosed | None = None
         self.namespace = namespace
         # Whether its reader is among those yet to be woken.
         self.is_queued = False
@@ -129,7 +129,7 @@ class Subscription:
         """How many changes wait for the reader."""
         return len(self._pending)
 
-    async def next(self) -> list[Change]:
+    async def next(self) -> list[StoredChange]:
         """Return all pending changes, at least one, waiting for it if there is none.
 
         A reader that was too slow gets Overflow, once; after that and after `close` it gets
@@ -148,7 +148,7 @@ class Subscription:
                 self._waiter = None
         return self.take()
 
-    def take(self) -> list[Change]:
+    def take(self) -> list[StoredChange]:
         """Return what is pending without waiting; it may be nothing."""
         taken, self._pending = self._pending, []
         return taken
@@ -157,7 +157,7 @@ class Subscription:
         """End the subscription and drop what is pending; a second time does nothing."""
         self._finish(Closed("the subscription was closed"))
 
-    def offer(self, changes: Sequence[Change]) -> None:
+    def offer(self, changes: Sequence[StoredChange]) -> None:
         """Add changes for the reader, or give the reader up."""
         if not self._pending:
             self._uncounted = self._size = 0
@@ -172,7 +172,7 @@ class Subscription:
             if self._waiter is not None:
                 self._subscribers.wake_later(self)
 
-    def _finish(self, end: Ended) -> None:
+    def _finish(self, end: StoreClosed) -> None:
         if self._end is None:
             self._end = end
             self._pending = []
@@ -204,7 +204,7 @@ class Subscribers:
     def __len__(self) -> int:
         return sum(len(some) for some in self._by_namespace.values())
 
-    def add(self, backlog: list[Change], *, namespace: str, limit: int) -> Subscription:
+    def add(self, backlog: list[StoredChange], *, namespace: str, limit: int) -> Subscription:
         """Return a new subscription that begins with the backlog."""
         made = Subscription(self, backlog, namespace=namespace, limit=limit)
         self._by_namespace.setdefault(namespace, {})[made] = None
@@ -217,11 +217,11 @@ class Subscribers:
         if not some:
             del self._by_namespace[subscription.namespace]
 
-    def publish(self, changes: Sequence[Change]) -> None:
+    def publish(self, changes: Sequence[StoredChange]) -> None:
         """Offer the changes, which became visible at one moment, to all whom they concern."""
         if not self._by_namespace:
             return
-        lots: dict[str, list[Change]] = {}
+        lots: dict[str, list[StoredChange]] = {}
         for change in changes:
             if change.entry.namespace:
                 lots.setdefault(change.entry.namespace, []).append(change)

@@ -17,10 +17,16 @@ from math import inf
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from keepclose.apiserver.storage.entries import DELETED, Change
+from keepclose.apiserver.storage.entries import DELETED, StoredChange
 from keepclose.apiserver.storage.errors import DiskFullError, StorageError
 from keepclose.apiserver.storage.files import INSERT_ROW, INSERT_SUMMARY, Lock, encode_mark, link
-from keepclose.apiserver.storage.recovery import Row, Summary, add_row, checksum, remove_row
+from keepclose.apiserver.storage.recovery import (
+    LogRow,
+    RecoverySummary,
+    add_row,
+    checksum,
+    remove_row,
+)
 
 RESERVE_SUFFIX: Final = "-reserve"
 # The final state of the largest object that a request can hold (3 MiB), in the write-ahead log and
@@ -101,7 +107,7 @@ class Dropped(NamedTuple):
     size: int = 0
 
     @classmethod
-    def of(cls, change: Change) -> Dropped:
+    def of(cls, change: StoredChange) -> Dropped:
         """Return what remains to be done about a change; it holds no object."""
         replaced = () if change.previous is None else (change.previous.version,)
         gone = (change.version,) if change.type == DELETED else ()
@@ -117,7 +123,7 @@ class Log:
         connection: sqlite3.Connection,
         lock: Lock,
         *,
-        summary: Summary,
+        summary: RecoverySummary,
         floors: dict[str, int],
         mark_handle: int,
     ) -> None:
@@ -137,7 +143,7 @@ class Log:
         self._reserve = Reserve(path)
         self._failure = ""
 
-    def append(self, changes: Sequence[Change]) -> None:
+    def append(self, changes: Sequence[StoredChange]) -> None:
         """Store changes, all or none; they are durable when the call returns."""
         rows = [_row(change) for change in changes]
         self._look_after_files()
@@ -225,7 +231,7 @@ class Log:
         self._connection.close()
         self._lock.release()
 
-    def _insert(self, rows: Sequence[Row]) -> None:
+    def _insert(self, rows: Sequence[LogRow]) -> None:
         with self._errors("the write was not made and may be repeated"):
             if len(rows) == 1:
                 self._connection.execute(INSERT_ROW, rows[0])
@@ -233,13 +239,13 @@ class Log:
                 with self._transaction():
                     self._connection.executemany(INSERT_ROW, rows)
 
-    def _count(self, rows: Sequence[Row]) -> None:
+    def _count(self, rows: Sequence[LogRow]) -> None:
         identity, base, version, number, total, chain = self._summary
         for row in rows:
             version, row_checksum = row[0], row[7]
             total = add_row(total, version, row_checksum)
             chain = link(chain, version, row_checksum)
-        self._summary = Summary(identity, base, version, number + len(rows), total, chain)
+        self._summary = RecoverySummary(identity, base, version, number + len(rows), total, chain)
 
     def _write_mark(self, *, may_fail: bool = False) -> None:
         """Say that the latest write is acknowledged; one that cannot be said stops the next."""
@@ -297,13 +303,15 @@ class Log:
             raise kind(self.path, what, f"see to the disk; {advice}") from error
 
 
-def write_summary(connection: sqlite3.Connection, summary: Summary, floors: dict[str, int]) -> None:
+def write_summary(
+    connection: sqlite3.Connection, summary: RecoverySummary, floors: dict[str, int]
+) -> None:
     """Put the summary in the place of the former one."""
     connection.execute("DELETE FROM summary")
     connection.execute(INSERT_SUMMARY, (*summary, summary.checksum(floors)))
 
 
-def _row(change: Change) -> Row:
+def _row(change: StoredChange) -> LogRow:
     entry, previous = change.entry, change.previous
     head = (
         change.version,

@@ -37,7 +37,7 @@ from keepclose.apiserver.storage.files import (
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION
 from keepclose.apiserver.storage.log import Log, Synchronous, write_summary
-from keepclose.apiserver.storage.recovery import Recovered, Summary, recover, salvage
+from keepclose.apiserver.storage.recovery import Recovered, RecoverySummary, recover, salvage
 
 _HEADER_SIZE: Final = 32
 _FRAME_HEADER_SIZE: Final = 24
@@ -103,7 +103,7 @@ def _add_words(sums: tuple[int, int], data: bytes, order: str) -> tuple[int, int
 class Contents:
     """What the files of a store hold."""
 
-    def __init__(self, recovered: Recovered, summary: Summary, *, is_old: bool) -> None:
+    def __init__(self, recovered: Recovered, summary: RecoverySummary, *, is_old: bool) -> None:
         """Hold the rows, the summary of all of them, and whether the file is of format 1."""
         self.recovered = recovered
         self.summary = summary
@@ -149,7 +149,7 @@ def _create_missing(path: Path) -> None:
     if mark is not None and mark.version > FIRST_VERSION:
         what = f"is missing, while {mark_path(path).name} tells of version {mark.version}"
         raise StorageError(path, what, f"put the file back, or {START_EMPTY}")
-    summary = Summary(os.urandom(16))
+    summary = RecoverySummary(os.urandom(16))
     try:
         # NB: the mark first: one without a store to it tells of no write.
         create_mark(path, Mark(summary.identity, summary.version, summary.chain))
@@ -208,7 +208,7 @@ def _read_rows(
     if result != "ok":
         raise damaged(path, result)
     identity = os.urandom(16) if summary is None else summary.identity
-    whole = Summary(
+    whole = RecoverySummary(
         identity,
         recovered.base,
         recovered.version,
@@ -219,12 +219,12 @@ def _read_rows(
     return Contents(recovered, whole, is_old=is_old)
 
 
-def _read_summary(path: Path, connection: sqlite3.Connection) -> Summary:
+def _read_summary(path: Path, connection: sqlite3.Connection) -> RecoverySummary:
     rows = connection.execute("SELECT * FROM summary").fetchall()
     types = (bytes, int, int, int, int, int, int)
     if len(rows) != 1 or tuple(map(type, rows[0])) != types:
         raise damaged(path, "its summary cannot be read")
-    return Summary(*rows[0][:-1])
+    return RecoverySummary(*rows[0][:-1])
 
 
 def _summary_checksum(connection: sqlite3.Connection) -> int:

@@ -23,7 +23,7 @@ from zlib import crc32
 import msgspec
 import structlog
 
-from keepclose.apiserver.storage.entries import ADDED, DELETED, Change, Entry, read_entry
+from keepclose.apiserver.storage.entries import ADDED, DELETED, Entry, StoredChange, read_entry
 from keepclose.apiserver.storage.errors import DamagedError, Malformed, StorageError
 from keepclose.apiserver.storage.files import (
     Mark,
@@ -39,7 +39,7 @@ from keepclose.apiserver.storage.history import FIRST_VERSION
 # version, store, namespace, name, type, previous version or 0, time
 Head = tuple[int, str, str, str, str, int, int]
 # The same with checksum and data.
-Row = tuple[int, str, str, str, str, int, int, int, bytes]
+LogRow = tuple[int, str, str, str, str, int, int, int, bytes]
 
 # Sums of rows are cut to what an INTEGER of SQLite holds.
 _SUM_MASK: Final = (1 << 62) - 1
@@ -52,7 +52,7 @@ _COLUMNS: Final = 9
 _logger = structlog.get_logger(__name__)
 
 
-class Summary(NamedTuple):
+class RecoverySummary(NamedTuple):
     """What a log holds up to a version, as its latest compaction left it."""
 
     identity: bytes
@@ -73,7 +73,7 @@ class Recovered(msgspec.Struct):
 
     version: int
     objects: dict[str, dict[tuple[str, str], Entry]]
-    changes: list[Change]
+    changes: list[StoredChange]
     floors: dict[str, int]
     base: int = FIRST_VERSION
     # Number and sum of all rows, and the chain up to the version.
@@ -103,11 +103,11 @@ def remove_row(total: int, version: int, row_checksum: int) -> int:
 
 
 def recover(
-    rows: Iterable[Row],
+    rows: Iterable[LogRow],
     floors: Mapping[str, object],
     *,
     path: Path,
-    summary: Summary | None = None,
+    summary: RecoverySummary | None = None,
     marked: int = 0,
 ) -> Recovered:
     """Return what the rows, in the order of their versions, amount to.
@@ -120,7 +120,7 @@ def recover(
         if not isinstance(floor, int):
             raise damaged(path, f"{store!r} cannot have been compacted up to {floor!r}")
         known[store] = floor
-    start = Summary(b"", version=max(known.values(), default=FIRST_VERSION))
+    start = RecoverySummary(b"", version=max(known.values(), default=FIRST_VERSION))
     start = summary or start
     found = Recovered(start.version, {}, [], known, start.base, chain=start.chain)
     if marked == start.version:
@@ -145,7 +145,7 @@ def recover(
     return found
 
 
-def _check_sum(found: Recovered, start: Summary) -> None:
+def _check_sum(found: Recovered, start: RecoverySummary) -> None:
     if (found.rows, found.total) != (start.rows, start.total):
         raise Malformed(
             f"up to version {start.version} there are {found.rows} rows where {start.rows} "
@@ -153,7 +153,7 @@ def _check_sum(found: Recovered, start: Summary) -> None:
         )
 
 
-def _replay(row: Row, found: Recovered) -> None:
+def _replay(row: LogRow, found: Recovered) -> None:
     version, store, namespace, name, kind, replaced, time, total, data = row
     if total != checksum(row[:7], data):
         raise Malformed("the checksum does not fit")
@@ -184,7 +184,7 @@ def _replay(row: Row, found: Recovered) -> None:
         del objects[key]
     else:
         objects[key] = entry
-    found.changes.append(Change(version, intern(kind), entry, previous, intern(store), time))
+    found.changes.append(StoredChange(version, intern(kind), entry, previous, intern(store), time))
 
 
 def salvage(path: Path, damage: DamagedError) -> None:
@@ -202,7 +202,7 @@ def salvage(path: Path, damage: DamagedError) -> None:
     total = 0
     for row in current:
         total = add_row(total, row[0], row[7])
-    summary = Summary(os.urandom(16), base, base, len(current), total)
+    summary = RecoverySummary(os.urandom(16), base, base, len(current), total)
     kept = _keep_aside(path)
     # NB: from here on a crash leaves a mark that no file satisfies, never a store that seems whole.
     create_mark(path, Mark(summary.identity, summary.version, summary.chain))
@@ -229,9 +229,9 @@ def _describe_lost(newest: int, mark: Mark | None) -> str:
     return "none above the newest that is intact"
 
 
-def _read_intact(path: Path) -> tuple[list[Row], int]:
+def _read_intact(path: Path) -> tuple[list[LogRow], int]:
     """Return the rows that fit their checksums, and how many do not; -1 when none can be read."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, LogRow] = {}
     rejected: set[object] = set()
     shm = path.with_name(path.name + "-shm")
     had_shm = shm.exists()
@@ -268,7 +268,7 @@ def _is_intact(row: Any) -> bool:
     return (entry.namespace, entry.name) == (row[2], row[3])
 
 
-def _current(rows: list[Row]) -> list[Row]:
+def _current(rows: list[LogRow]) -> list[LogRow]:
     """Return the newest row of each object that is not deleted, in the order of versions."""
     newest = {row[1:4]: row for row in rows}
     return sorted((row for row in newest.values() if row[4] != DELETED), key=lambda row: row[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 
-from keepclose.apiserver.storage.entries import DELETED, Change, Entry
+from keepclose.apiserver.storage.entries import DELETED, Entry, StoredChange
 from keepclose.apiserver.storage.history import FIRST_VERSION, History, Subscribers
 from keepclose.apiserver.storage.recovery import Recovered
 
@@ -195,9 +195,9 @@ class State:
         """
         return list(self._owned.get(uid, ()))
 
-    def apply(self, changes: Sequence[Change]) -> None:
+    def apply(self, changes: Sequence[StoredChange]) -> None:
         """Make the changes of one transaction visible and tell the watchers."""
-        lots: dict[str, list[Change]] = {}
+        lots: dict[str, list[StoredChange]] = {}
         for change in changes:
             self._apply(change)
             lots.setdefault(change.store, []).append(change)
@@ -205,12 +205,12 @@ class State:
         for store, lot in lots.items():
             self.parts[store].subscribers.publish(lot)
 
-    def trim(self, *, keep: int, size: int, since: float) -> Iterator[Change]:
+    def trim(self, *, keep: int, size: int, since: float) -> Iterator[StoredChange]:
         """Let go of history beyond the bounds of one store, and return it."""
         for part in self.parts.values():
             yield from part.history.trim(keep=keep, size=size, since=since)
 
-    def trim_largest(self, size: int) -> Iterator[Change]:
+    def trim_largest(self, size: int) -> Iterator[StoredChange]:
         """Let go of the oldest changes of the largest histories, until all have no more bytes."""
         histories = [part.history for part in self.parts.values()]
         total = sum(history.size for history in histories)
@@ -219,7 +219,7 @@ class State:
             total -= dropped.size
             yield dropped
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: StoredChange) -> None:
         part, entry, previous = self.part(change.store), change.entry, change.previous
         if previous is not None:
             self.size -= previous.size

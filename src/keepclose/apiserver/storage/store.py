@@ -20,23 +20,23 @@ from keepclose.apiserver.storage.entries import (
     ADDED,
     DELETED,
     MODIFIED,
-    Change,
     Entry,
-    decode_object,
+    StoredChange,
+    decode_entry,
     encode_entry,
     read_key,
 )
 from keepclose.apiserver.storage.errors import (
     Ahead,
-    Compacted,
     DiskFullError,
     Exists,
     Malformed,
     Missing,
     NoSpace,
+    ObjectTooLarge,
+    RevisionCompacted,
     Stale,
     StorageError,
-    TooLarge,
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION, Subscription
 from keepclose.apiserver.storage.log import Dropped, Log, Synchronous
@@ -46,14 +46,14 @@ from keepclose.model.json_values import JsonObject
 
 __all__ = [
     "Ahead",
-    "Compacted",
     "Exists",
     "Malformed",
     "Missing",
+    "ObjectTooLarge",
+    "RevisionCompacted",
     "Stale",
     "StorageError",
     "Store",
-    "TooLarge",
 ]
 
 # Objects of clients may have so many bytes together, with what holds them; they are all in memory.
@@ -97,7 +97,7 @@ class Store:
         self._history_bytes = history_bytes
         self._max_history_age = max_history_age
         self._clock = clock
-        self._batch: list[Change] | None = None
+        self._batch: list[StoredChange] | None = None
         self._staged: dict[Key, Entry | None] = {}
         self._uses_reserve = False
         self._dropped: list[Dropped] = []
@@ -222,7 +222,7 @@ class Store:
         Raises Missing, Stale.
         """
         previous = self._expect((store, namespace, name), expected)
-        last = decode_object(previous) if final is None else final
+        last = decode_entry(previous) if final is None else final
         if read_key(last) != (namespace, name):
             raise Malformed(f"the final state of {name} is that of another object")
         return self._write(store, DELETED, last, previous)
@@ -266,7 +266,7 @@ class Store:
         Raises Compacted or Ahead.
         """
         part = self._state.part(store)
-        backlog: list[Change] = []
+        backlog: list[StoredChange] = []
         if since is not None:
             self._check_reached(since)
             backlog = part.history.after(since, namespace)
@@ -322,7 +322,7 @@ class Store:
         version = self._state.version + 1 + (0 if batch is None else len(batch))
         entry = encode_entry(obj, version)
         if max_bytes is not None and len(entry.data) > max_bytes:
-            raise TooLarge(len(entry.data), max_bytes)
+            raise ObjectTooLarge(len(entry.data), max_bytes)
         before = 0 if previous is None else previous.size
         if (
             max_bytes is not None
@@ -330,7 +330,7 @@ class Store:
             and self._state.size + entry.size - before > OBJECTS_MAX_BYTES
         ):
             raise NoSpace(f"objects have {self._state.size} bytes, of {OBJECTS_MAX_BYTES}")
-        change = Change(version, kind, entry, previous, store, int(self._clock()))
+        change = StoredChange(version, kind, entry, previous, store, int(self._clock()))
         if batch is None:
             self._commit([change])
         else:
@@ -339,7 +339,7 @@ class Store:
             self._staged[key] = None if kind == DELETED else entry
         return entry
 
-    def _commit(self, changes: Sequence[Change]) -> None:
+    def _commit(self, changes: Sequence[StoredChange]) -> None:
         if self._log is not None:
             self._append(self._log, changes)
         self._state.apply(changes)
@@ -366,7 +366,7 @@ class Store:
                 self._compact_at_bytes = self._dropped_bytes + _COMPACTION_BYTES
                 _logger.warning("old versions stay on disk for now", error=str(error))
 
-    def _append(self, log: Log, changes: Sequence[Change]) -> None:
+    def _append(self, log: Log, changes: Sequence[StoredChange]) -> None:
         try:
             log.append(changes)
         except DiskFullError:
@@ -387,7 +387,7 @@ class Store:
     def _horizon(self) -> float:
         return self._clock() - self._max_history_age
 
-    def _drop(self, changes: Iterator[Change]) -> None:
+    def _drop(self, changes: Iterator[StoredChange]) -> None:
         for change in changes:
             if self._log is not None:
                 self._dropped.append(Dropped.of(change))

@@ -133,7 +133,7 @@ class Draft(msgspec.Struct, frozen=True):
     source: Source | None = None
 
 
-class Flaw(msgspec.Struct, frozen=True):
+class DocumentError(msgspec.Struct, frozen=True):
     """Something that cannot be read; lines and columns count from 1."""
 
     document: int
@@ -144,7 +144,7 @@ class Flaw(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-def read_documents(text: str, *, is_json: bool) -> list[Draft | Flaw]:
+def read_documents(text: str, *, is_json: bool) -> list[Draft | DocumentError]:
     """Return the values and flaws of a text in their order; empty documents give nothing.
 
     A text that is not said to be JSON may still be: one that starts like it is tried as JSON first,
@@ -197,7 +197,7 @@ _starts_like_json = re.compile(r'\s*(?:\{\s*["}]|\[)').match
 _document_start = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
 
 
-def _read_yaml(text: str) -> Iterator[Draft | Flaw]:
+def _read_yaml(text: str) -> Iterator[Draft | DocumentError]:
     # NB: "---" at the start of a line ends a document even inside of a quoted text, so the split
     # is exact, and what follows a broken document can still be read.
     starts = [match.start() for match in _document_start.finditer(text)]
@@ -217,7 +217,7 @@ def _is_blank(chunk: str) -> bool:
     return all(not line or line[0] in "#%" for line in map(str.strip, chunk.splitlines()))
 
 
-def _read_chunk(chunk: str, number: int, line: int) -> Iterator[Draft | Flaw]:
+def _read_chunk(chunk: str, number: int, line: int) -> Iterator[Draft | DocumentError]:
     tree = compose_tree(chunk)
     if tree is None:
         return
@@ -239,13 +239,13 @@ def _read_chunk(chunk: str, number: int, line: int) -> Iterator[Draft | Flaw]:
 
 def _flaw(
     unreadable: Unreadable, number: int, line: int, *, item: int | None = None, text: str = ""
-) -> Flaw:
+) -> DocumentError:
     message, fix = unreadable.message, unreadable.fix
     if unreadable.earlier is not None:
         message = f"{message}, first on line {line + unreadable.earlier}"
     elif "{{" in text:
         fix = "this looks like a template: render it first, for example with helm template"
-    return Flaw(number, message, item, line + unreadable.line, unreadable.column + 1, fix)
+    return DocumentError(number, message, item, line + unreadable.line, unreadable.column + 1, fix)
 
 
 def _source(text: str, node: Node, line: int) -> Source:
@@ -284,19 +284,21 @@ def _with_defaults(value: object, defaults: dict[str, str]) -> object:
     return {**defaults, **value} if defaults and isinstance(value, dict) else value
 
 
-def _read_json(text: str) -> tuple[list[Draft | Flaw], bool]:
+def _read_json(text: str) -> tuple[list[Draft | DocumentError], bool]:
     """Return the values of one JSON text or of several in a row, and whether all was readable."""
     texts, error = split_json(text)
     has_lines = len(text) <= JSON_LINES_MAX
-    found: list[Draft | Flaw] = []
+    found: list[Draft | DocumentError] = []
     for number, one in enumerate(texts, 1):
         found += _take_apart(one, number, has_lines=has_lines)
     if error is not None:
-        found.append(Flaw(len(texts) + 1, error.message, None, error.line, error.column))
+        found.append(DocumentError(len(texts) + 1, error.message, None, error.line, error.column))
     return found, error is None
 
 
-def _take_apart(document: JsonText, number: int, *, has_lines: bool) -> Iterator[Draft | Flaw]:
+def _take_apart(
+    document: JsonText, number: int, *, has_lines: bool
+) -> Iterator[Draft | DocumentError]:
     """Yield the objects of a JSON text, with their lines where those are wanted.
 
     The lines come from YAML, of which JSON is a part but for a few escapes; the values do not.
@@ -306,7 +308,7 @@ def _take_apart(document: JsonText, number: int, *, has_lines: bool) -> Iterator
     by_item = {item: node for item, node, _ in nodes} if isinstance(nodes, list) else {}
     if document.repeated and not by_item:
         message = f'the key "{document.repeated}" stands twice in one map'
-        yield Flaw(number, message, None, document.line, fix="remove one of the two")
+        yield DocumentError(number, message, None, document.line, fix="remove one of the two")
     value = document.value
     kind = value.get("kind") if isinstance(value, dict) else None
     items: list[tuple[int | None, object]] = [(None, value)]

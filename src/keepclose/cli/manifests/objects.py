@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from keepclose.cli.manifests.documents import Draft, Flaw, Source, line_of, read_documents
-from keepclose.cli.manifests.problems import Place, Problem, describe_cause
+from keepclose.cli.manifests.documents import DocumentError, Draft, Source, line_of, read_documents
+from keepclose.cli.manifests.problems import InputPlace, InputProblem, describe_cause
 from keepclose.model.decoding import (
     API_VERSIONS,
     CLUSTER_SCOPED,
@@ -27,11 +27,11 @@ from keepclose.model.decoding import (
     UnknownKind,
     convert,
 )
-from keepclose.model.field_errors import Cause, duplicate, invalid, required
+from keepclose.model.field_errors import FieldError, duplicate, invalid, required
 from keepclose.system.files import InputError, read_input, read_standard_input
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
-STDIN: Final = "-"
+STDIN_NAME: Final = "-"
 DEFAULT_NAMESPACE: Final = "default"
 
 _Known = TypeVar("_Known")
@@ -41,7 +41,7 @@ class Located(msgspec.Struct, frozen=True):
     """An object and the place that it came from."""
 
     object: KnownObject
-    place: Place
+    place: InputPlace
     source: Source | None = None
 
 
@@ -49,9 +49,9 @@ class Manifests(msgspec.Struct, frozen=True):
     """All that was read; `ignored` counts the objects of kinds that were passed over."""
 
     objects: tuple[Located, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[InputProblem, ...] = ()
     ignored: dict[str, int] = {}
-    ignored_at: dict[str, Place] = {}
+    ignored_at: dict[str, InputPlace] = {}
     """Where the first object of each kind that was passed over stands."""
 
     def of(self, kind: type[_Known]) -> tuple[_Known, ...]:
@@ -68,7 +68,7 @@ def load_manifests(paths: Iterable[str], *, stdin: BinaryIO | None = None) -> Ma
     reading = _Reading()
     with _collector_paused():
         for path in paths:
-            if path == STDIN:
+            if path == STDIN_NAME:
                 reading.read_stdin(stdin)
             elif os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails on names too long
                 reading.read_directory(Path(path))
@@ -82,16 +82,16 @@ def load_manifests(paths: Iterable[str], *, stdin: BinaryIO | None = None) -> Ma
     )
 
 
-def place_of(located: Located, field: str, value: object = None) -> Place:
+def place_of_object(located: Located, field: str, value: object = None) -> InputPlace:
     """Return the place of an object's field, with the line of the field if the text is at hand."""
     if located.source is None:
         return located.place
     return msgspec.structs.replace(located.place, line=line_of(located.source, field, value))
 
 
-def report(located: Located, cause: Cause) -> Problem:
+def report(located: Located, cause: FieldError) -> InputProblem:
     """Return the problem for a cause that some rule found in a located object."""
-    place = place_of(located, cause.field, cause.value)
+    place = place_of_object(located, cause.field, cause.value)
     return describe_cause(cause, place=place, subject=name_object(located.object))
 
 
@@ -105,10 +105,10 @@ class _Reading:
 
     def __init__(self) -> None:
         self.objects: list[Located] = []
-        self.problems: list[Problem] = []
+        self.problems: list[InputProblem] = []
         self.ignored: Counter[str] = Counter()
-        self.ignored_at: dict[str, Place] = {}
-        self.places: dict[tuple[str, str, str], Place] = {}
+        self.ignored_at: dict[str, InputPlace] = {}
+        self.places: dict[tuple[str, str, str], InputPlace] = {}
 
     def read_directory(self, directory: Path) -> None:
         """Read the manifests in a directory, sorted by name; those in folders below are left."""
@@ -118,8 +118,8 @@ class _Reading:
             self._add_unreadable(str(directory), InputError(error.strerror or str(error)))
             return
         if not files:
-            place, endings = Place(str(directory)), ", ".join(f"*{end}" for end in SUFFIXES)
-            self.problems.append(Problem(place, f"the directory has no manifests ({endings})"))
+            place, endings = InputPlace(str(directory)), ", ".join(f"*{end}" for end in SUFFIXES)
+            self.problems.append(InputProblem(place, f"the directory has no manifests ({endings})"))
         for file in files:
             self.read_file(str(file), is_named=False)
 
@@ -137,34 +137,38 @@ class _Reading:
         try:
             data = read_standard_input() if stdin is None else stdin.read()
         except InputError as error:
-            self._add_unreadable(STDIN, error)
+            self._add_unreadable(STDIN_NAME, error)
         else:
-            self.read_bytes(STDIN, data)
+            self.read_bytes(STDIN_NAME, data)
 
     def read_bytes(self, file: str, data: bytes) -> None:
         """Read the contents of a file."""
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            place = Place(file, line=data.count(b"\n", 0, error.start) + 1)
-            self.problems.append(Problem(place, "not UTF-8 text", fix="save the file as UTF-8"))
+            place = InputPlace(file, line=data.count(b"\n", 0, error.start) + 1)
+            self.problems.append(
+                InputProblem(place, "not UTF-8 text", fix="save the file as UTF-8")
+            )
             return
         for found in read_documents(text, is_json=file.endswith(".json")):
-            place = Place(file, found.document, found.item, found.line)
-            if isinstance(found, Flaw):
+            place = InputPlace(file, found.document, found.item, found.line)
+            if isinstance(found, DocumentError):
                 place = msgspec.structs.replace(place, column=found.column)
-                self.problems.append(Problem(place, found.message, fix=found.fix))
+                self.problems.append(InputProblem(place, found.message, fix=found.fix))
             else:
                 self._read_draft(found, place)
 
     def _add_unreadable(self, file: str, error: InputError) -> None:
-        self.problems.append(Problem(Place(file), f"cannot be read: {error}", fix=error.fix))
+        self.problems.append(
+            InputProblem(InputPlace(file), f"cannot be read: {error}", fix=error.fix)
+        )
 
-    def _read_draft(self, draft: Draft, place: Place) -> None:
+    def _read_draft(self, draft: Draft, place: InputPlace) -> None:
         raw = draft.value
         if not isinstance(raw, dict):
             text = "expected a Kubernetes object: a map with apiVersion, kind and metadata"
-            self.problems.append(Problem(place, f"{text}, got {_describe(raw)}"))
+            self.problems.append(InputProblem(place, f"{text}, got {_describe(raw)}"))
             return
         subject = _name_raw(raw)
         match convert(_with_namespace(raw)):
@@ -181,7 +185,7 @@ class _Reading:
             case obj:
                 self._keep(obj, draft, place, subject)
 
-    def _keep(self, obj: KnownObject, draft: Draft, place: Place, subject: str) -> None:
+    def _keep(self, obj: KnownObject, draft: Draft, place: InputPlace, subject: str) -> None:
         meta = obj.metadata
         if not meta.name:
             fix = "give it a name: generateName is for the API server" if meta.generate_name else ""
@@ -196,7 +200,7 @@ class _Reading:
         self.objects.append(Located(obj, place, draft.source))
 
     def _add(
-        self, cause: Cause, draft: Draft, place: Place, subject: str, *, fix: str = ""
+        self, cause: FieldError, draft: Draft, place: InputPlace, subject: str, *, fix: str = ""
     ) -> None:
         if draft.source is not None:
             line = line_of(draft.source, cause.field, cause.value)

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.field_errors import Cause, CauseType
+from keepclose.model.field_errors import CauseType, FieldError
 from keepclose.model.plain_text import make_plain
 
 
-class Place(msgspec.Struct, frozen=True):
+class InputPlace(msgspec.Struct, frozen=True):
     """Where something stands in the input; None where that is not known or does not apply.
 
     `document` and `line` and `column` count from 1, `item` is the index in a List, from 0.
@@ -40,10 +40,10 @@ class Place(msgspec.Struct, frozen=True):
         return ", ".join(parts)
 
 
-class Problem(msgspec.Struct, frozen=True):
+class InputProblem(msgspec.Struct, frozen=True):
     """One thing that is wrong with the input. `subject` is the object's name, or "" for a file."""
 
-    place: Place
+    place: InputPlace
     text: str
     subject: str = ""
     fix: str = ""
@@ -53,7 +53,7 @@ _INDENT: Final = " " * len("error: ")
 _SUPPORTED: Final = "supported values: "
 
 
-def render(problem: Problem) -> str:
+def render(problem: InputProblem) -> str:
     """Return the block of lines for a problem, each made plain, without a line end after them."""
     what = f"{problem.subject}: {problem.text}" if problem.subject else problem.text
     lines = [f"error: {what}", f"{_INDENT}in {problem.place}"]
@@ -62,12 +62,12 @@ def render(problem: Problem) -> str:
     return "\n".join(map(make_plain, lines))
 
 
-def describe_cause(cause: Cause, *, place: Place, subject: str) -> Problem:
+def describe_cause(cause: FieldError, *, place: InputPlace, subject: str) -> InputProblem:
     """Return the problem that a cause amounts to, with a fix where one is at hand."""
-    return Problem(place, str(cause), subject, suggest_fix(cause))
+    return InputProblem(place, str(cause), subject, suggest_fix(cause))
 
 
-def suggest_fix(cause: Cause) -> str:
+def suggest_fix(cause: FieldError) -> str:
     """Return what to do about a cause in one line, or "" when its own words must do."""
     if cause.type is CauseType.NOT_SUPPORTED:
         choice = _closest(str(cause.value), cause.detail)

@@ -17,14 +17,14 @@ from keepclose.kube.yaml_nodes import (
     CONTAINS_ITSELF,
     TOO_DEEP,
     TOO_MANY_ALIASES,
-    Limits,
     YamlError,
+    YamlLimits,
     compose,
 )
 from keepclose.kube.yaml_values import KEY_NEEDS_TEXT, KEY_REPEATED, MERGE_NEEDS_MAP, Builder
 
 # Manifests may be as long as a cluster is large; what aliases repeat is bounded all the same.
-_LIMITS: Final = Limits()
+_LIMITS: Final = YamlLimits()
 
 
 class Unreadable(msgspec.Struct, frozen=True):

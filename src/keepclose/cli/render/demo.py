@@ -12,9 +12,9 @@ from textwrap import wrap
 from typing import Final
 
 from keepclose.cli.render.screen import Line, Screen, cell_len
-from keepclose.cli.render.traffic_table import NOTHING, WIDEST, print_traffic
+from keepclose.cli.render.traffic_table import EMPTY_CELL, WIDEST_NAME, print_traffic
 from keepclose.lab.cluster.tour import CONNECTIONS, Forecast, Sight
-from keepclose.lab.cluster.tour_steps import SERVICE, HintedEndpoint, Step
+from keepclose.lab.cluster.tour_steps import TOUR_SERVICE, HintedEndpoint, TourStep
 from keepclose.lab.traffic.report import TrafficReport
 
 _INTRO: Final = (
@@ -43,7 +43,7 @@ def print_way_in(console: Screen, directory: Path) -> None:
     console.print(Line(line, style="dim"), soft_wrap=True)
 
 
-def print_head(console: Screen, step: Step, *, number: int, total: int) -> None:
+def print_head(console: Screen, step: TourStep, *, number: int, total: int) -> None:
     """Print the title of a step and the commands that it runs."""
     head = Line.assemble((f"{number}/{total} ", "bold cyan"), (f"{step.title} ", "bold"))
     rule = "─" * max(0, _width(console) - len(head.plain))
@@ -66,7 +66,9 @@ def print_sight(console: Screen, sight: Sight) -> None:
     by_node = sight.step.by_node
     if isinstance(sight.traffic, TrafficReport):
         nodes = " --nodes" if by_node else ""
-        print_command(console, f"keepclose traffic {SERVICE} --connections {CONNECTIONS}{nodes}")
+        print_command(
+            console, f"keepclose traffic {TOUR_SERVICE} --connections {CONNECTIONS}{nodes}"
+        )
         print_traffic(console, sight.traffic, by_node=by_node)
     else:
         _print_forecast(console, sight.traffic)
@@ -83,7 +85,7 @@ def print_end(console: Screen, *, done: int, total: int) -> None:
     console.print(Line(f"{over} Your own cluster: keepclose up"), soft_wrap=True)
 
 
-def ask_to_go_on(console: Screen, following: Step) -> bool:
+def ask_to_go_on(console: Screen, following: TourStep) -> bool:
     """Return whether somebody wants the next step; q and the end of input mean no."""
     console.print()
     prompt = Line.assemble(("Enter", "bold"), f" {following.title}   ", ("q", "bold"), " end ")
@@ -106,8 +108,8 @@ def _print_hints(console: Screen, endpoints: Sequence[HintedEndpoint]) -> None:
                     one.node,
                     one.zone,
                     "yes" if one.is_ready else "no",
-                    ", ".join(one.for_zones) or NOTHING,
-                    ", ".join(one.for_nodes) or NOTHING,
+                    ", ".join(one.for_zones) or EMPTY_CELL,
+                    ", ".join(one.for_nodes) or EMPTY_CELL,
                 )
                 for one in endpoints
             ),
@@ -120,7 +122,7 @@ def _print_forecast(console: Screen, forecast: Forecast) -> None:
     rows = [("expected, to", *forecast.shares)]
     for number, (zone, shares) in enumerate(forecast.shares.items()):
         cells = (
-            f"{100 * shares[other]:.0f} %" if shares.get(other) else NOTHING
+            f"{100 * shares[other]:.0f} %" if shares.get(other) else EMPTY_CELL
             for other in forecast.shares
         )
         rows.append((f"{'from' if number == 0 else '':<4} {zone}", *cells))
@@ -137,11 +139,11 @@ def _print_table(console: Screen, rows: Sequence[tuple[str, ...]]) -> None:
     for number, row in enumerate(rows):
         line = Line()
         for cell, width in zip(row, widths, strict=True):
-            line.append(cell, style="dim" if number == 0 or cell == NOTHING else "")
+            line.append(cell, style="dim" if number == 0 or cell == EMPTY_CELL else "")
             line.append(" " * (width - cell_len(cell) + 2))
         line.rstrip()
         console.print(line, soft_wrap=True)
 
 
 def _width(console: Screen) -> int:
-    return min(console.width, WIDEST)
+    return min(console.width, WIDEST_NAME)

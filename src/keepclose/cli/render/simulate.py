@@ -15,10 +15,10 @@ from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example, SizeClass
 from keepclose.simulate.datasets import DataSet
 from keepclose.simulate.mechanisms import Scenario
-from keepclose.simulate.summary import Column, Summary, Worst
+from keepclose.simulate.summary import FigureColumn, Summary, Worst
 
 NAMED_INPUTS_JSON: Final = 20
-FIGURES: Final = (
+SHOWN_FIGURES: Final = (
     "total",
     "in_zone",
     "deviation",
@@ -65,7 +65,7 @@ def compared_document(comparison: Comparison) -> dict[str, Any]:
         "only_first_valid": comparison.only_first,
         "only_second_valid": comparison.only_second,
         "neither_valid": comparison.neither,
-        "mean_difference": dict(zip(FIGURES, comparison.differences, strict=True)),
+        "mean_difference": dict(zip(SHOWN_FIGURES, comparison.differences, strict=True)),
         "by_endpoints_per_zone": [
             {
                 "from": one.above,
@@ -159,8 +159,8 @@ def _example(one: Example, zones: Sequence[str]) -> dict[str, Any]:
             for zone, nodes, endpoints in zip(zones, one.nodes, one.endpoints, strict=True)
         ],
         "difference": one.difference,
-        "first": dict(zip(FIGURES, one.first, strict=True)),
-        "second": dict(zip(FIGURES, one.second, strict=True)),
+        "first": dict(zip(SHOWN_FIGURES, one.first, strict=True)),
+        "second": dict(zip(SHOWN_FIGURES, one.second, strict=True)),
     }
 
 
@@ -275,7 +275,7 @@ def name_size(size: SizeClass) -> str:
     return f"less than {size.below}" if size.above == 0 else f"{size.above} to {size.below - 1}"
 
 
-def explain_difference(example: Example) -> str:
+def explain_comparison(example: Example) -> str:
     """Return what makes up most of a difference between two totals, in words."""
     first, second = example.first, example.second
     parts = [
@@ -354,7 +354,7 @@ def _examples(title: str, examples: Sequence[Example], one: Comparison) -> Grid:
             "/".join(map(str, example.endpoints)),
             f"{example.first[0]:.2f}",
             f"{example.second[0]:.2f}",
-            explain_difference(example),
+            explain_comparison(example),
         )
     return table
 
@@ -373,7 +373,7 @@ def _names(worst: Worst, dataset: DataSet) -> Line:
     return Line(", ".join(labels) + more, style="dim")
 
 
-def _range(column: Column) -> str:
+def _range(column: FigureColumn) -> str:
     return f"{column.highest:.2f}/{column.lowest:.2f}"
 
 

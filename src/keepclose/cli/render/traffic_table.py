@@ -12,20 +12,20 @@ from textwrap import wrap
 from typing import Final, NamedTuple
 
 from keepclose.cli.render.screen import Line, Screen, cell_len
-from keepclose.lab.traffic.report import Row, TrafficReport
+from keepclose.lab.traffic.report import TrafficReport, TrafficRow
 from keepclose.model.plain_text import make_plain
 
-WIDEST: Final = 100
-SHOWN_REASONS: Final = 8
-NOTHING: Final = "·"
+WIDEST_NAME: Final = 100
+SHOWN_TRAFFIC_REASONS: Final = 8
+EMPTY_CELL: Final = "·"
 _NO_ZONE: Final = "no zone"
 _LEGEND: Final = "in % (expected)"
-Cell = Callable[[Row, str], str]
+Cell = Callable[[TrafficRow, str], str]
 
 
 def print_traffic(console: Screen, report: TrafficReport, *, by_node: bool = False) -> None:
     """Print the report, with a second matrix node by node if asked for."""
-    width = min(console.width, WIDEST)
+    width = min(console.width, WIDEST_NAME)
     is_outside = report.via != "cluster-ip"
     lines = _matrix(
         report.rows, report.zones, word="via" if is_outside else "from", width=width, sums=True
@@ -57,18 +57,18 @@ def _headline(report: TrafficReport, table: int, width: int) -> Line:
 
 
 def _matrix(
-    rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int, sums: bool
+    rows: Sequence[TrafficRow], columns: Sequence[str], *, word: str, width: int, sums: bool
 ) -> list[Line]:
     """Return the lines of the first form that fits the width."""
     digits = max([len(f"{count:,}") for row in rows for count in row.answered.values()] or [1])
 
-    def counted(row: Row, place: str) -> str:
+    def counted(row: TrafficRow, place: str) -> str:
         return f"{row.answered.get(place, 0):>{digits},} {_percent(row, place):>3} %"
 
-    def in_percent(row: Row, place: str) -> str:
+    def in_percent(row: TrafficRow, place: str) -> str:
         return f"{_percent(row, place):>3} %"
 
-    def beside(row: Row, place: str) -> str:
+    def beside(row: TrafficRow, place: str) -> str:
         return f"{_percent(row, place):>3} ({_expected(row, place)})"
 
     for form in (counted, in_percent) if sums else (beside,):
@@ -80,7 +80,7 @@ def _matrix(
 
 
 def _grid(
-    rows: Sequence[Row], columns: Sequence[str], form: Cell, *, word: str, sums: bool
+    rows: Sequence[TrafficRow], columns: Sequence[str], form: Cell, *, word: str, sums: bool
 ) -> list[Line]:
     tails = ["expected"] if sums else []
     if any(row.failures for row in rows):
@@ -88,11 +88,11 @@ def _grid(
     table = [["to", *(place or _NO_ZONE for place in columns), *tails, ""]]
     for number, row in enumerate(rows):
         label = f"{word if number == 0 else '':<{len(word)}} {row.source or _NO_ZONE}"
-        cells = [form(row, place) if _is_used(row, place) else NOTHING for place in columns]
+        cells = [form(row, place) if _is_used(row, place) else EMPTY_CELL for place in columns]
         if sums:
             cells.append(_expectation(row, columns))
         if len(tails) > sums:
-            cells.append(_failed(row) or NOTHING)
+            cells.append(_failed(row) or EMPTY_CELL)
         table.append([label, *cells, "✗" if row.fault else "✓"])
     widths = [max(cell_len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = []
@@ -102,7 +102,7 @@ def _grid(
             blank = " " * (widths[column] - cell_len(cell))
             if column == 0 and number == 0:
                 cell, blank = blank + cell, ""  # noqa: PLW2901 - over the rows' own names
-            style = "dim" if number == 0 or cell == NOTHING else _style(cell)
+            style = "dim" if number == 0 or cell == EMPTY_CELL else _style(cell)
             line.append(cell, style=style)
             line.append(blank + ("  " if column < len(cells) - 1 else ""))
         line.rstrip()
@@ -110,7 +110,9 @@ def _grid(
     return lines
 
 
-def _list(rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int) -> list[Line]:
+def _list(
+    rows: Sequence[TrafficRow], columns: Sequence[str], *, word: str, width: int
+) -> list[Line]:
     """Return a line or more for each row: what it reached in percent, and expected in brackets."""
     names = [row.source or _NO_ZONE for row in rows]
     longest = max(map(len, names), default=0)
@@ -122,7 +124,7 @@ def _list(rows: Sequence[Row], columns: Sequence[str], *, word: str, width: int)
             if _is_used(row, place)
         ]
         if row.failures or row.expected_failures:
-            reached.append(f"failed {_failed(row) or NOTHING}")
+            reached.append(f"failed {_failed(row) or EMPTY_CELL}")
         mark = "✗" if row.fault else "✓"
         label = f"{word if number == 0 else '':<{len(word)}} {name:<{longest}}  "
         whole = (
@@ -152,16 +154,16 @@ def _explanation(report: TrafficReport, width: int) -> list[Line]:
     for cause in report.causes:
         lines += _labelled("why", cause, width, style="dim")
     told = _gather_reasons(report)
-    for reason in told[:SHOWN_REASONS]:
+    for reason in told[:SHOWN_TRAFFIC_REASONS]:
         lines += _labelled("why", reason.words, width, style="dim")
-    if len(told) > SHOWN_REASONS:
-        more = f"and {len(told) - SHOWN_REASONS} more, see -o json"
+    if len(told) > SHOWN_TRAFFIC_REASONS:
+        more = f"and {len(told) - SHOWN_TRAFFIC_REASONS} more, see -o json"
         lines += _labelled("", more, width, style="dim")
     for note in report.notes:
         lines += _labelled("note", note, width, style="dim")
     # Never folded: a command that is broken into lines cannot be copied.
     fixes = dict.fromkeys(r.fix for row in report.rows for r in row.reasons if r.fix)
-    shown = [*fixes][:SHOWN_REASONS]
+    shown = [*fixes][:SHOWN_TRAFFIC_REASONS]
     lines += [Line.assemble((f"{'fix':<4}  ", "dim"), (fix, "green")) for fix in shown]
     return lines
 
@@ -234,7 +236,7 @@ def _footer(report: TrafficReport, width: int) -> list[Line]:
     return lines
 
 
-def _expectation(row: Row, columns: Sequence[str]) -> str:
+def _expectation(row: TrafficRow, columns: Sequence[str]) -> str:
     parts = []
     if row.expected or not row.expected_failures:
         parts.append("/".join(_expected(row, place) for place in columns))
@@ -243,19 +245,19 @@ def _expectation(row: Row, columns: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
-def _expected(row: Row, place: str) -> str:
+def _expected(row: TrafficRow, place: str) -> str:
     return f"{100 * row.expected.get(place, 0.0):.0f}"
 
 
-def _percent(row: Row, place: str) -> str:
+def _percent(row: TrafficRow, place: str) -> str:
     return f"{100 * row.answered.get(place, 0) / max(row.connections, 1):.0f}"
 
 
-def _is_used(row: Row, place: str) -> bool:
+def _is_used(row: TrafficRow, place: str) -> bool:
     return bool(row.answered.get(place) or row.expected.get(place))
 
 
-def _failed(row: Row) -> str:
+def _failed(row: TrafficRow) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in sorted(row.failures.items()))
 
 

@@ -22,7 +22,7 @@ from keepclose.kube.auth.credentials import ClientCertificate, Proof
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError
 
-API_VERSIONS: Final = (
+EXEC_API_VERSIONS: Final = (
     "client.authentication.k8s.io/v1",
     "client.authentication.k8s.io/v1beta1",
 )

@@ -12,9 +12,9 @@ from typing import Final
 
 from keepclose.kube.auth.credentials import unreadable
 from keepclose.kube.auth.kubeconfig import find_kubeconfigs, load_kubeconfig
-from keepclose.kube.connection import ConnectionSettings, User
+from keepclose.kube.connection import ConnectionSettings, ConnectionUser
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.transport.aiohttp_transport import Server
+from keepclose.kube.transport.aiohttp_transport import ServerAddress
 from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -39,12 +39,12 @@ def load_incluster(
     except ConfigError:
         namespace = ""
     return ConnectionSettings(
-        server=Server(
+        server=ServerAddress(
             url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
             authority=_read(authority),
             source=str(account),
         ),
-        user=User(token_file=str(token)),
+        user=ConnectionUser(token_file=str(token)),
         namespace=namespace or "default",
         source=str(account),
     )

@@ -18,17 +18,17 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from keepclose.kube.auth.credentials import unreadable
-from keepclose.kube.auth.exec_plugin import API_VERSIONS, ExecSpec
+from keepclose.kube.auth.exec_plugin import EXEC_API_VERSIONS, ExecSpec
 from keepclose.kube.auth.kubeconfig_fields import Fields
-from keepclose.kube.connection import ConnectionSettings, User
+from keepclose.kube.connection import ConnectionSettings, ConnectionUser
 from keepclose.kube.errors import ConfigError
-from keepclose.kube.transport.aiohttp_transport import Server
-from keepclose.kube.yaml_nodes import Limits, YamlError
+from keepclose.kube.transport.aiohttp_transport import ServerAddress
+from keepclose.kube.yaml_nodes import YamlError, YamlLimits
 from keepclose.kube.yaml_values import read_yaml
 from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
 # A kubeconfig of a thousand clusters, users and contexts has fewer than 20,000 nodes.
-_LIMITS: Final = Limits(nodes=200_000)
+_LIMITS: Final = YamlLimits(nodes=200_000)
 _UNSUPPORTED: Final = {
     "auth-provider": "use an exec plugin, as kubectl has demanded since 1.26",
     "as": "name a user of its own in the context",
@@ -104,7 +104,7 @@ def load_kubeconfig(
     user = merged.find("users", user_name, chosen.path("user")) if user_name else None
     return ConnectionSettings(
         server=_read_server(cluster, user, env),
-        user=User() if user is None else _read_user(user, cluster),
+        user=ConnectionUser() if user is None else _read_user(user, cluster),
         namespace=chosen.text("namespace") or "default",
         source=chosen.file,
     )
@@ -197,7 +197,7 @@ def _read_file(file: Path) -> Fields:
     return Fields(loaded, file=str(file))
 
 
-def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -> Server:
+def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -> ServerAddress:
     url = cluster.text("server", needed=True)
     authority = cluster.secret("certificate-authority")
     insecure = cluster.flag("insecure-skip-tls-verify")
@@ -218,7 +218,7 @@ def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -
         raise cluster.error("proxy-url", f"{proxy!r} is not supported", fix="name an http proxy")
     if proxy:
         _check_url(cluster, "proxy-url", proxy)
-    return Server(
+    return ServerAddress(
         url=url,
         authority=authority,
         insecure=insecure,
@@ -239,7 +239,7 @@ def _check_url(cluster: Fields, field: str, url: str) -> None:
         raise cluster.error(field, f"{url!r} is no web address", fix=fix)
 
 
-def _read_user(user: Fields, cluster: Fields) -> User:
+def _read_user(user: Fields, cluster: Fields) -> ConnectionUser:
     for field, fix in _UNSUPPORTED.items():
         if user.has(field):
             raise user.error(field, "is not supported", fix=fix)
@@ -247,7 +247,7 @@ def _read_user(user: Fields, cluster: Fields) -> User:
     if (token or user.text("tokenFile")) and username:
         raise user.error("username", "stands beside a token", fix="remove one of the two")
     program = user.map("exec") if user.has("exec") else None
-    return User(
+    return ConnectionUser(
         token=token,
         token_file=user.file_path("tokenFile"),
         username=username,
@@ -263,8 +263,8 @@ def _read_user(user: Fields, cluster: Fields) -> User:
 
 def _read_program(program: Fields, cluster: Fields) -> ExecSpec:
     version = program.text("apiVersion", needed=True)
-    if version not in API_VERSIONS:
-        fix = f"it must be one of {', '.join(API_VERSIONS)}"
+    if version not in EXEC_API_VERSIONS:
+        fix = f"it must be one of {', '.join(EXEC_API_VERSIONS)}"
         raise program.error("apiVersion", f"{version!r} is not supported", fix=fix)
     if program.text("interactiveMode") == "Always":
         fix = "set it to IfAvailable or Never"

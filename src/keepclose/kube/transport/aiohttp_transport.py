@@ -27,7 +27,7 @@ from keepclose.kube.auth.credentials import ClientCertificate, Credentials, Proo
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, ConfigError, ConnectionLost
 from keepclose.kube.transport.errors import FAULTS, explain_fault
-from keepclose.kube.transport.transport import Request
+from keepclose.kube.transport.transport import ApiRequest
 
 _CONNECTIONS: Final = 100
 CONNECT_S: Final = 10.0
@@ -123,7 +123,7 @@ def _reason(error: Exception) -> str:
     return reason.lower().replace("_", " ")
 
 
-class Server(msgspec.Struct, frozen=True):
+class ServerAddress(msgspec.Struct, frozen=True):
     """Where a server is and how to know it; an empty authority means those of the machine.
 
     `source` names in errors the file that says so.
@@ -220,7 +220,7 @@ class _Chunks:
 class AioTransport:
     """Carries requests to one server; opens its first connection with the first request."""
 
-    def __init__(self, server: Server, *, credentials: Credentials, clock: Clock) -> None:
+    def __init__(self, server: ServerAddress, *, credentials: Credentials, clock: Clock) -> None:
         self._server = server
         self._base = server.url.rstrip("/")
         url = URL(self._base)
@@ -236,7 +236,7 @@ class AioTransport:
         self._is_closed = False
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
-    async def send(self, request: Request) -> AioResponse:
+    async def send(self, request: ApiRequest) -> AioResponse:
         """Return the answer as soon as its headers are there.
 
         Raise ConfigError when the credentials cannot be had, else only TransportErrors.
@@ -277,7 +277,7 @@ class AioTransport:
         self._sockets.add(opened)
         return opened
 
-    async def _send_once(self, request: Request, proof: Proof) -> AioResponse:
+    async def _send_once(self, request: ApiRequest, proof: Proof) -> AioResponse:
         headers = dict(request.headers)
         if proof.authorization:
             headers["Authorization"] = proof.authorization

@@ -25,7 +25,7 @@ from keepclose.kube.errors import (
     TooManyRequests,
     error_from,
 )
-from keepclose.kube.transport.transport import Request, Response, Transport
+from keepclose.kube.transport.transport import ApiRequest, Response, Transport
 
 _FIRST_S: Final = 0.8
 CAP_S: Final = 30.0
@@ -166,7 +166,7 @@ class Exchange:
         self._headers = headers
         self._timeout = timeout
 
-    async def fetch(self, request: Request, *, repeatable: bool) -> bytes:
+    async def fetch(self, request: ApiRequest, *, repeatable: bool) -> bytes:
         """Return the body of a successful answer; `repeatable` if twice does no harm."""
         started = self._clock.monotonic()
         failures = 0
@@ -186,7 +186,7 @@ class Exchange:
                 _log.debug("request failed", request=str(request), error=str(error), again_in=delay)
             await self._clock.sleep(delay)
 
-    async def open(self, request: Request) -> Response:
+    async def open(self, request: ApiRequest) -> Response:
         """Return the answer to one attempt, to be closed by the caller; failures are raised."""
         request = msgspec.structs.replace(
             request, headers={**self._headers, **request.headers}, timeout=self._timeout
@@ -205,7 +205,7 @@ class Exchange:
         """Close the connections. Twice is once."""
         await self._transport.close()
 
-    async def _fetch_once(self, request: Request) -> bytes:
+    async def _fetch_once(self, request: ApiRequest) -> bytes:
         response = await self.open(request)
         try:
             return await response.read()

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 
-class Request(msgspec.Struct, frozen=True):
+class ApiRequest(msgspec.Struct, frozen=True):
     """One request, without the server it goes to.
 
     The path begins with "/" and is percent-encoded; the query is not. The timeout counts until the
@@ -62,7 +62,7 @@ class Response(Protocol):
 class Transport(Protocol):
     """Carries requests to one API server."""
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: ApiRequest) -> Response:
         """Return the answer as soon as its headers are there."""
         ...
 

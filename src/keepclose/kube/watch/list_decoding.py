@@ -14,7 +14,7 @@ import msgspec
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, UnreadableObject
 from keepclose.kube.requests import Kind
 from keepclose.model.decoding import WHOLE, Rejected, convert_as
-from keepclose.model.field_errors import Cause, invalid
+from keepclose.model.field_errors import FieldError, invalid
 from keepclose.model.meta import ObjectMeta
 
 _T = TypeVar("_T")
@@ -32,7 +32,7 @@ class Page(msgspec.Struct, Generic[_T]):
     resource_version: str = ""
     continue_token: str = ""
     remaining: int | None = None
-    rejected: list[tuple[str, Cause]] = []
+    rejected: list[tuple[str, FieldError]] = []
 
 
 class PartialObject(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def decode_object(kind: Kind[_T], body: bytes, *, where: str) -> _T:
     """
     result = read_object(kind, body)
     if isinstance(result, Rejected):
-        raise UnreadableObject(name_of(body), result.cause)
+        raise UnreadableObject(kind_and_name_of(body), result.cause)
     if result is None:
         raise _not_the_api(where, "the answer is no JSON object")
     return result
@@ -96,7 +96,7 @@ def decode_object(kind: Kind[_T], body: bytes, *, where: str) -> _T:
 
 def decode_page(kind: Kind[_T], body: bytes, *, where: str) -> Page[_T]:
     """Return the page that an answer holds; objects that cannot be read are in `rejected`."""
-    rejected: list[tuple[str, Cause]] = []
+    rejected: list[tuple[str, FieldError]] = []
     try:
         decoded = _list_decoder(kind.struct).decode(body)
         items, metadata = decoded.items or [], decoded.metadata
@@ -109,9 +109,9 @@ def decode_page(kind: Kind[_T], body: bytes, *, where: str) -> Page[_T]:
         for raw in raw_list.items or []:
             result = read_object(kind, raw)
             if result is None:
-                rejected.append((name_of(raw), invalid(WHOLE, None, "is no map")))
+                rejected.append((kind_and_name_of(raw), invalid(WHOLE, None, "is no map")))
             elif isinstance(result, Rejected):
-                rejected.append((name_of(raw), result.cause))
+                rejected.append((kind_and_name_of(raw), result.cause))
             else:
                 items.append(result)
     metadata = metadata or _ListMeta()
@@ -139,7 +139,7 @@ def read_metadata(kind: Kind[_T], data: bytes | msgspec.Raw) -> _T | Rejected:
     return convert_as(kind.struct, {"metadata": plain.get("metadata")})
 
 
-def name_of(data: bytes | msgspec.Raw) -> str:
+def kind_and_name_of(data: bytes | msgspec.Raw) -> str:
     """Return "namespace/name" of an object, or "name" outside namespaces; "?" when it has none."""
     metadata = (_read_plain(data) or {}).get("metadata")
     if not isinstance(metadata, dict):

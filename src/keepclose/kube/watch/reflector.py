@@ -40,12 +40,12 @@ from keepclose.kube.errors import (
 from keepclose.kube.requests import Kind
 from keepclose.kube.transport.retries import Backoff, TokenBucket
 from keepclose.kube.watch.stream import Watchdog, WatchEvent
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 from keepclose.model.meta import NamespacedName
 
 # Names of objects that come and go must not pile up.
 _MOST_REMEMBERED: Final = 1000
-MOST_NAMED: Final = 100
+MOST_NAMED_OBJECTS: Final = 100
 """How many unreadable objects are named in a row; after that one a minute."""
 _NAMED_RATE: Final = 1 / 60
 _log = structlog.get_logger(__name__)
@@ -83,7 +83,7 @@ class Complaints:
         self._kind = kind
         self._failure = ""
         self._unreadable: dict[str, str] = {}
-        self._named = TokenBucket(clock, rate=_NAMED_RATE, burst=MOST_NAMED)
+        self._named = TokenBucket(clock, rate=_NAMED_RATE, burst=MOST_NAMED_OBJECTS)
         self._unnamed = 0
         self.on_recovery: Callable[[], None] = _tell_nobody
         """Called when the server answers again after it had not."""
@@ -101,7 +101,7 @@ class Complaints:
             _log.info("request succeeded again", kind=self._kind)
             self.on_recovery()
 
-    def note_unreadable(self, name: str, cause: Cause) -> None:
+    def note_unreadable(self, name: str, cause: FieldError) -> None:
         """Log an object that cannot be read, unless that was said before or there are too many."""
         if self._unreadable.get(name) == str(cause):
             return
@@ -385,7 +385,7 @@ class Reflector(Generic[_T]):
         # What went wrong may lie in the stream; a list is the surest way.
         self._reads_pages = True
 
-    def _reject(self, name: str, cause: Cause) -> NamespacedName:
+    def _reject(self, name: str, cause: FieldError) -> NamespacedName:
         """Say once what cannot be read, and return its key."""
         self.rejected += 1
         self.complaints.note_unreadable(name, cause)

@@ -21,13 +21,13 @@ from keepclose.kube.errors import BrokenStream, ConnectionLost, TimedOut, error_
 from keepclose.kube.requests import Kind
 from keepclose.kube.watch.list_decoding import (
     NOT_JSON,
-    name_of,
+    kind_and_name_of,
     object_decoder,
     read_metadata,
     read_object,
 )
 from keepclose.model.decoding import Rejected
-from keepclose.model.field_errors import Cause
+from keepclose.model.field_errors import FieldError
 
 _T = TypeVar("_T")
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
@@ -90,7 +90,7 @@ class WatchEvent(msgspec.Struct, Generic[_T], frozen=True, gc=False):
     object: _T | None
     resource_version: str = ""
     initial_events_end: bool = False
-    rejected: tuple[str, Cause] | None = None
+    rejected: tuple[str, FieldError] | None = None
 
 
 class Lines:
@@ -210,7 +210,9 @@ class EventDecoder(Generic[_T]):
             result = read_metadata(self._kind, data)
             if not isinstance(result, Rejected):
                 return WatchEvent(event_type, result, _version(data))
-        return WatchEvent(event_type, None, _version(data), rejected=(name_of(data), cause))
+        return WatchEvent(
+            event_type, None, _version(data), rejected=(kind_and_name_of(data), cause)
+        )
 
     def _broken(self, what: str, line: bytes) -> BrokenStream:
         shown = line[:80].decode(errors="replace")

@@ -24,7 +24,7 @@ from keepclose.model.json_values import JsonObject
 from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
 Tell = Callable[[JsonObject], None]
-Handler = Callable[[JsonObject, Tell], Awaitable[JsonObject]]
+ControlHandler = Callable[[JsonObject, Tell], Awaitable[JsonObject]]
 _LONGEST: Final = 1 << 20
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ def socket_address(path: Path, directory: int) -> str:
 class ControlServer:
     """Answers requests by their handlers."""
 
-    def __init__(self, path: Path, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, path: Path, handlers: Mapping[str, ControlHandler]) -> None:
         self._path, self._handlers = path, handlers
         self._server: asyncio.Server | None = None
         self._working: set[asyncio.Task[None]] = set()
@@ -135,7 +135,7 @@ def _ignore(_what: JsonObject) -> None:
     """Tell nobody."""
 
 
-def call(
+def call_lab(
     data_dir: Path,
     do: str,
     params: JsonObject,

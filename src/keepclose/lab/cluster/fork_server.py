@@ -54,7 +54,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     text: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
+class ProcessEnded(msgspec.Struct, frozen=True, tag="ended"):
     """A program has ended; `why` is what it said itself, or ""."""
 
     name: str
@@ -73,9 +73,9 @@ class Lost(msgspec.Struct, frozen=True):
     """The nursery itself has ended, and with it all its children."""
 
 
-Event = Ready | Ended | Lost
+ProcessEvent = Ready | ProcessEnded | Lost
 _requests: Final = msgspec.json.Decoder(Start | Signal)
-_news: Final = msgspec.json.Decoder(Ready | Failed | Ended)
+_news: Final = msgspec.json.Decoder(Ready | Failed | ProcessEnded)
 
 
 class Nursery:
@@ -106,7 +106,7 @@ class Nursery:
         theirs.close()
         return cls(ours, pid)
 
-    def follow(self, on_event: Callable[[Event], None]) -> None:
+    def follow(self, on_event: Callable[[ProcessEvent], None]) -> None:
         """Report what happens to children, in the running loop.
 
         NB: only reading must not block. The nursery takes requests as they come, so that sending
@@ -131,7 +131,7 @@ class Nursery:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
-    def _read(self, on_event: Callable[[Event], None]) -> None:
+    def _read(self, on_event: Callable[[ProcessEvent], None]) -> None:
         while True:
             try:
                 data = self._channel.recv(_LARGEST, socket.MSG_DONTWAIT)
@@ -146,8 +146,8 @@ class Nursery:
             match _news.decode(data):
                 case Failed(name, why):
                     self._reasons[name] = why
-                case Ended(name, code):
-                    on_event(Ended(name, code, self._reasons.pop(name, "")))
+                case ProcessEnded(name, code):
+                    on_event(ProcessEnded(name, code, self._reasons.pop(name, "")))
                 case Ready() as ready:
                     on_event(ready)
 
@@ -223,7 +223,7 @@ class _Nurse:
             if done:
                 del self._children[name]
                 code = os.waitstatus_to_exitcode(status)
-                self._channel.send(msgspec.json.encode(Ended(name, code)))
+                self._channel.send(msgspec.json.encode(ProcessEnded(name, code)))
 
     def _end(self) -> NoReturn:
         for pid in self._children.values():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from keepclose.lab.access import LabRefusal, LabView
-from keepclose.lab.cluster.control import Handler, Tell
+from keepclose.lab.cluster.control import ControlHandler, Tell
 from keepclose.lab.cluster.process_keeper import ROLES, Components
 from keepclose.lab.cluster.programs import ProgramError
 from keepclose.lab.faults.handlers import HANDLERS, TroubleHandler
@@ -96,7 +96,7 @@ def _uid_map() -> str:
     return Path("/proc/self/uid_map").read_text()
 
 
-def make_handlers(lab: LabView, components: Components) -> dict[str, Handler]:
+def make_handlers(lab: LabView, components: Components) -> dict[str, ControlHandler]:
     """Return the handlers for a lab and its programs."""
     troubles = Troubles(lab)
 
@@ -112,10 +112,10 @@ def make_handlers(lab: LabView, components: Components) -> dict[str, Handler]:
     async def slo(params: JsonObject, tell: Tell) -> JsonObject:
         return await handle_slo(lab._replace(gates=components.gates["proxy"]), params, tell)
 
-    def bind(handle: TroubleHandler) -> Handler:
+    def bind(handle: TroubleHandler) -> ControlHandler:
         return lambda params, tell: handle(troubles, params, tell)
 
-    handlers: dict[str, Handler] = {
+    handlers: dict[str, ControlHandler] = {
         "traffic": traffic,
         "gates": gates,
         "slo": slo,

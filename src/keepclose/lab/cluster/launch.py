@@ -41,7 +41,7 @@ from keepclose.lab.cluster.data_dir import (
 from keepclose.lab.cluster.fork_server import Nursery, die_with_parent
 from keepclose.lab.cluster.programs import ProgramError
 from keepclose.lab.cluster.readiness import ApplyError
-from keepclose.lab.cluster.supervisor import ClusterSettings, Step, Supervisor
+from keepclose.lab.cluster.supervisor import ClusterSettings, StartStep, Supervisor
 from keepclose.lab.network.privilege import become_root, raise_file_limit, why_no_packets
 from keepclose.system.namespaces import NetworkError, search_path
 
@@ -66,7 +66,7 @@ class LaunchError(Exception):
 class Reports(NamedTuple):
     """Whom to tell about the way up."""
 
-    step: Callable[[Step], None]
+    step: Callable[[StartStep], None]
     no_packets: Callable[[str], None]
     ready: Callable[[ClusterState], None]
     set_up_logs: Callable[[], None]

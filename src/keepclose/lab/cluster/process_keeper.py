@@ -16,11 +16,11 @@ import structlog
 from msgspec.structs import replace
 
 from keepclose.lab.cluster.data_dir import Home
-from keepclose.lab.cluster.fork_server import Ended, Event, Lost, Nursery, Ready
+from keepclose.lab.cluster.fork_server import Lost, Nursery, ProcessEnded, ProcessEvent, Ready
 from keepclose.lab.cluster.programs import (
     ApiServerProgram,
+    ClusterLayout,
     ControllerProgram,
-    Layout,
     Program,
     ProgramError,
     ProxyProgram,
@@ -144,13 +144,13 @@ class Keeper:
         with suppress(OSError):
             self._launch(kept)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: ProcessEvent) -> None:
         match event:
             case Ready(name, text):
                 kept = self._kept.get(name)
                 if kept is not None and not kept.ready.done():
                     kept.ready.set_result(text)
-            case Ended(name, code, why):
+            case ProcessEnded(name, code, why):
                 stopped = self._stopping.pop(name, None)
                 if stopped is not None:
                     stopped.ended.set()
@@ -191,7 +191,9 @@ class Keeper:
 class Components:
     """API server, controller and the proxies of all nodes."""
 
-    def __init__(self, home: Home, keeper: Keeper, layout: Layout, gates: FeatureGates) -> None:
+    def __init__(
+        self, home: Home, keeper: Keeper, layout: ClusterLayout, gates: FeatureGates
+    ) -> None:
         self._home, self._keeper, self._layout = home, keeper, layout
         self._gates = dict.fromkeys(ROLES, gates)
         self._turn = asyncio.Lock()

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.apiserver.assembly import ServerSettings, StartError
-from keepclose.apiserver.assembly import run as run_apiserver
+from keepclose.apiserver.assembly import ServerSettings, StartError, run_apiserver
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.process import run_controller
 from keepclose.heuristics.discovery import find_heuristics
@@ -36,7 +35,7 @@ _MOST_NODES: Final = 200
 LAB_GATES: Final = FeatureGates(frozenset(Gate)).without(Gate.SERVICE_TOPOLOGY)
 
 
-class Layout(NamedTuple):
+class ClusterLayout(NamedTuple):
     """Zones and nodes."""
 
     zones: int = 3

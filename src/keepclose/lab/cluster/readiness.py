@@ -17,10 +17,10 @@ from keepclose.kube.requests import ENDPOINT_SLICES, NAMESPACES, SERVICES, Kind
 from keepclose.lab.access import LabView
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
 from keepclose.lab.traffic.failure_causes import explain_unready, is_ready
-from keepclose.lab.workloads.constraints import LabelSelector
+from keepclose.lab.workloads.constraints import NodeLabelSelector
 from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, ready_count
 from keepclose.model.json_values import JsonObject
-from keepclose.system.namespaces import Namespace
+from keepclose.system.namespaces import NetworkNamespace
 from keepclose.system.threads import open_in_thread
 
 _PATIENCE_S: Final = 3.0
@@ -93,7 +93,7 @@ async def _explain(client: Client, kind: Kind[JsonObject], namespace: str, name:
         pods = (await client.list_all(KUBELET_PODS, namespace=namespace)).items
     except KubeError as error:
         return f"nothing is known of it: {error}"
-    selector = msgspec.convert(workload["spec"].get("selector") or {}, LabelSelector)
+    selector = msgspec.convert(workload["spec"].get("selector") or {}, NodeLabelSelector)
     own = [pod for pod in pods if selector.matches(pod.metadata.labels)]
     ready = sum(is_ready(pod) for pod in own)
     status = workload.get("status", {})
@@ -162,7 +162,7 @@ async def _has_ready(lab: LabView, namespace: str, name: str) -> bool:
     return False
 
 
-async def until_connected(place: Namespace, address: str, port: int) -> None:
+async def until_connected(place: NetworkNamespace, address: str, port: int) -> None:
     """Return when a connection from a namespace to an address and port succeeds."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     loop = asyncio.get_running_loop()

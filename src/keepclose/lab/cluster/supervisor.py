@@ -29,7 +29,7 @@ from keepclose.lab.cluster.data_dir import ClusterState, Home
 from keepclose.lab.cluster.fork_server import Nursery
 from keepclose.lab.cluster.handlers import make_handlers
 from keepclose.lab.cluster.process_keeper import Components, Keeper
-from keepclose.lab.cluster.programs import Layout
+from keepclose.lab.cluster.programs import ClusterLayout
 from keepclose.lab.cluster.readiness import Applier, ApplyError, Workloads, until_routed
 from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
@@ -49,7 +49,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """What kind of cluster to run."""
 
     home: Home
-    layout: Layout
+    layout: ClusterLayout
     gates: FeatureGates
     port: int = 6443
     objects: tuple[dict[str, Any], ...] = ()
@@ -62,7 +62,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """Why no packets can be sent, or ""."""
 
 
-class Step(NamedTuple):
+class StartStep(NamedTuple):
     """Something that was made, what there is to say about it, and how long it took."""
 
     what: str
@@ -76,7 +76,7 @@ class Supervisor:
     """Runs one cluster, once."""
 
     def __init__(
-        self, settings: ClusterSettings, nursery: Nursery, tell: Callable[[Step], None]
+        self, settings: ClusterSettings, nursery: Nursery, tell: Callable[[StartStep], None]
     ) -> None:
         self._settings, self._nursery, self._tell = settings, nursery, tell
         self._clock = SystemClock()
@@ -96,7 +96,7 @@ class Supervisor:
             components = Components(home, keeper, settings.layout, settings.gates)
             began = time.monotonic()
             underlay, url = await self._start_bases(components)
-            self._tell(Step("API server", url, time.monotonic() - began))
+            self._tell(StartStep("API server", url, time.monotonic() - began))
             admin = await stack.enter_async_context(self._connect(home.kubeconfig))
             kubelets = await self._start_lab(underlay)
             await self._register(admin)
@@ -106,8 +106,10 @@ class Supervisor:
             )
             said = await components.start_rest(underlay)
             pages = next(word for word in said.split() if word.startswith("http://"))
-            self._tell(Step("controller", f"metrics at {pages}/metrics", time.monotonic() - began))
-            self._tell(Step(self._describe_network(), "", time.monotonic() - began))
+            self._tell(
+                StartStep("controller", f"metrics at {pages}/metrics", time.monotonic() - began)
+            )
+            self._tell(StartStep(self._describe_network(), "", time.monotonic() - began))
             control = ControlServer(home.socket, make_handlers(view, components))
             stack.push_async_callback(control.stop)
             await control.start()
@@ -194,7 +196,7 @@ class Supervisor:
         workloads = Workloads.of(self._settings.objects)
 
         def tell(name: str, said: str, is_well: bool | None) -> None:
-            self._tell(Step(name, said, time.monotonic() - began, is_well=is_well))
+            self._tell(StartStep(name, said, time.monotonic() - began, is_well=is_well))
 
         await workloads.until_ready(admin, tell)
         await until_routed(view, self._settings.objects)

@@ -23,15 +23,15 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import Expired, KubeError, TransportError
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES, Kind
-from keepclose.lab.cluster.control import CallError, call
+from keepclose.lab.cluster.control import CallError, call_lab
 from keepclose.lab.cluster.tour_steps import (
-    NAMESPACE,
-    SERVICE,
-    Change,
+    TOUR_NAMESPACE,
+    TOUR_SERVICE,
     HintedEndpoint,
     Promise,
-    Request,
-    Step,
+    TourChange,
+    TourStep,
+    TourTraffic,
     hinted_endpoints,
 )
 from keepclose.lab.traffic.expected_shares import expect, find_goals
@@ -80,7 +80,7 @@ class Forecast(NamedTuple):
 class Sight(NamedTuple):
     """What is to be seen after a step."""
 
-    step: Step
+    step: TourStep
     endpoints: tuple[HintedEndpoint, ...]
     service: Service
     reasons: tuple[Reason, ...]
@@ -131,7 +131,7 @@ class Tour:
         self._directory, self._has_packets, self._patience_s = directory, has_packets, patience_s
         self._settings = load_settings(directory / "kubeconfig")
 
-    def take(self, step: Step) -> Sight:
+    def take(self, step: TourStep) -> Sight:
         """Do what the step does and return what is to be seen then; raises TourError."""
         try:
             before = None
@@ -152,16 +152,16 @@ class Tour:
         endpoints = tuple(hinted_endpoints(found.slices))
         return Sight(step, endpoints, service, strategy.reasons, traffic, before)
 
-    def _change(self, changes: Sequence[Change]) -> None:
+    def _change(self, changes: Sequence[TourChange]) -> None:
         for change in changes:
-            if isinstance(change.deed, Request):
-                call(self._directory, change.deed.do, change.deed.params)
+            if isinstance(change.deed, TourTraffic):
+                call_lab(self._directory, change.deed.do, change.deed.params)
             else:
                 asyncio.run(self._patch(*change.deed))
 
     async def _patch(self, kind: Kind[Any], name: str, patch: JsonObject) -> None:
         async with self._connect() as client:
-            await client.patch(kind, name, patch, namespace=NAMESPACE)
+            await client.patch(kind, name, patch, namespace=TOUR_NAMESPACE)
 
     async def _settle(self, promise: Promise) -> _Found:
         """Return the objects when the slices are as promised."""
@@ -184,9 +184,9 @@ class Tour:
                 async with asyncio.timeout(self._patience_s):
                     slices = await until_kept()
             except TimeoutError:
-                text = f"the endpoints of {SERVICE} are not as they should be"
+                text = f"the endpoints of {TOUR_SERVICE} are not as they should be"
                 raise TourError(f"{text} after {self._patience_s:g} s: {gap}") from None
-            service = await client.get(SERVICES, SERVICE, namespace=NAMESPACE)
+            service = await client.get(SERVICES, TOUR_SERVICE, namespace=TOUR_NAMESPACE)
             nodes = (await client.list_all(NODES)).items
         return _Found(service, slices, nodes)
 
@@ -198,14 +198,14 @@ class Tour:
             )
         end = time.monotonic() + _TRAFFIC_S
         while True:
-            params = {"service": f"{NAMESPACE}/{SERVICE}", "connections": CONNECTIONS}
-            report = msgspec.convert(call(self._directory, "traffic", params), TrafficReport)
+            params = {"service": f"{TOUR_NAMESPACE}/{TOUR_SERVICE}", "connections": CONNECTIONS}
+            report = msgspec.convert(call_lab(self._directory, "traffic", params), TrafficReport)
             # NB: nodes follow a change one after the other, perhaps during the run.
             if (report.is_fine and report.is_settled) or time.monotonic() > end:
                 return report
 
     def _gates(self, role: str = "controller") -> FeatureGates:
-        names: list[str] = call(self._directory, "gates", {})["gates"][role]
+        names: list[str] = call_lab(self._directory, "gates", {})["gates"][role]
         return FeatureGates(frozenset(map(Gate, names)))
 
     def _connect(self) -> Client:
@@ -222,13 +222,13 @@ class _Found(NamedTuple):
 
 async def _follow(client: Client) -> AsyncGenerator[list[EndpointSlice], None]:
     """Yield the slices of the Service as they are, and again after every change."""
-    label = f"{SERVICE_NAME_LABEL}={SERVICE}"
-    page = await client.list_all(ENDPOINT_SLICES, namespace=NAMESPACE, label_selector=label)
+    label = f"{SERVICE_NAME_LABEL}={TOUR_SERVICE}"
+    page = await client.list_all(ENDPOINT_SLICES, namespace=TOUR_NAMESPACE, label_selector=label)
     known = {one.metadata.name: one for one in page.items}
     yield list(known.values())
     async with client.watch(
         ENDPOINT_SLICES,
-        namespace=NAMESPACE,
+        namespace=TOUR_NAMESPACE,
         label_selector=label,
         resource_version=page.resource_version,
     ) as events:

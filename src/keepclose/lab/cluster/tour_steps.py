@@ -17,8 +17,8 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject
 
-NAMESPACE: Final = "default"
-SERVICE: Final = "demo-svc"
+TOUR_NAMESPACE: Final = "default"
+TOUR_SERVICE: Final = "demo-svc"
 _DEPLOYMENT: Final = "demo"
 _BALANCED: Final = "keepclose.dev/Balanced"
 _DEPLOYMENTS: Final[Kind[JsonObject]] = Kind("apps", "v1", "deployments", "Deployment", True, dict)
@@ -97,43 +97,44 @@ class ObjectPatch(NamedTuple):
     patch: JsonObject
 
 
-class Request(NamedTuple):
+class TourTraffic(NamedTuple):
     """Something that the running lab is asked to do."""
 
     do: str
     params: JsonObject
 
 
-class Change(NamedTuple):
+class TourChange(NamedTuple):
     """One command and what it does."""
 
     command: str
-    deed: ObjectPatch | Request
+    deed: ObjectPatch | TourTraffic
 
 
-def distribute(value: str | None) -> Change:
+def distribute(value: str | None) -> TourChange:
     """Return the change of the Service's trafficDistribution; None removes it."""
     text = "null" if value is None else f'"{value}"'
-    return Change(
-        f"""kubectl patch service {SERVICE} -p '{{"spec":{{"trafficDistribution":{text}}}}}'""",
-        ObjectPatch(SERVICES, SERVICE, {"spec": {"trafficDistribution": value}}),
+    return TourChange(
+        f"kubectl patch service {TOUR_SERVICE} -p "
+        f"""'{{"spec":{{"trafficDistribution":{text}}}}}'""",
+        ObjectPatch(SERVICES, TOUR_SERVICE, {"spec": {"trafficDistribution": value}}),
     )
 
 
-def _drain(node: str) -> Change:
+def _drain(node: str) -> TourChange:
     """Return the change that moves all pods away from a node."""
-    return Change(f"keepclose lab drain {node}", Request("drain", {"name": node}))
+    return TourChange(f"keepclose lab drain {node}", TourTraffic("drain", {"name": node}))
 
 
-def scale(replicas: int) -> Change:
+def scale(replicas: int) -> TourChange:
     """Return the change of the number of pods."""
-    return Change(
+    return TourChange(
         f"kubectl scale deployment {_DEPLOYMENT} --replicas={replicas}",
         ObjectPatch(_DEPLOYMENTS, _DEPLOYMENT, {"spec": {"replicas": replicas}}),
     )
 
 
-class Step(NamedTuple):
+class TourStep(NamedTuple):
     """A stop of the tour.
 
     Of `first`, if there is any, the traffic is measured too but not shown. In `story` {reason} is
@@ -143,10 +144,10 @@ class Step(NamedTuple):
     """
 
     title: str
-    changes: tuple[Change, ...]
+    changes: tuple[TourChange, ...]
     promise: Promise
     story: tuple[str, ...]
-    first: tuple[Change, ...] = ()
+    first: tuple[TourChange, ...] = ()
     first_promise: Promise | None = None
     by_node: bool = False
 
@@ -156,8 +157,8 @@ _LOST: Final = {A: 3, B: 2}
 _SIX: Final = {A: 3, B: 2, C: 1}
 GATE_OFF: Final = f"{Gate.SERVICE_TRAFFIC_DISTRIBUTION}=false"
 
-STEPS: Final = (
-    Step(
+TOUR_STEPS: Final = (
+    TourStep(
         "Default routing: any endpoint",
         (distribute(None),),
         Promise(_FIVE),
@@ -167,7 +168,7 @@ STEPS: Final = (
             "{in_zone} of the connections stay in their zone, by chance; all others cross zones.",
         ),
     ),
-    Step(
+    TourStep(
         "PreferSameZone: endpoints of the own zone",
         (distribute("PreferSameZone"),),
         Promise(_FIVE, hinted=_FIVE),
@@ -177,7 +178,7 @@ STEPS: Final = (
             "{in_zone} stay in their zone, but the pod of {place} has {busiest} its fair share.",
         ),
     ),
-    Step(
+    TourStep(
         "PreferSameNode: the own node first, then the own zone",
         (distribute("PreferSameNode"),),
         Promise(_FIVE, hinted=_FIVE, by_node=True),
@@ -188,7 +189,7 @@ STEPS: Final = (
         ),
         by_node=True,
     ),
-    Step(
+    TourStep(
         "A zone loses its pods",
         # The empty node comes first, or the pod would only move over to it.
         (_drain("n6"), _drain("n5")),
@@ -198,7 +199,7 @@ STEPS: Final = (
             "to prefer is not to require, and {failed}. The other zones stay close.",
         ),
     ),
-    Step(
+    TourStep(
         "Balanced: close, but nobody overloaded",
         (distribute(_BALANCED),),
         Promise(_SIX, hinted={A: 2, B: 2, C: 2}),
@@ -207,12 +208,12 @@ STEPS: Final = (
             "zone-c has one pod of six again, which had {before} its fair share a moment ago.",
             "Balanced lends it a pod of zone-a, for at most 1.2x; {in_zone} stay in their zone.",
         ),
-        first=(Change("keepclose lab heal", Request("heal", {"name": ""})), scale(6)),
+        first=(TourChange("keepclose lab heal", TourTraffic("heal", {"name": ""})), scale(6)),
         first_promise=Promise(_SIX, hinted=_SIX, by_node=True),
     ),
-    Step(
+    TourStep(
         "Rollback: the feature gate off",
-        (Change(f"keepclose lab gates {GATE_OFF}", Request("gates", {"gates": GATE_OFF})),),
+        (TourChange(f"keepclose lab gates {GATE_OFF}", TourTraffic("gates", {"gates": GATE_OFF})),),
         Promise(_SIX),
         (
             "Why: {reason}.",

@@ -18,7 +18,7 @@ import msgspec
 from keepclose.kube.client import PatchType
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.access import ApiWay, LabRefusal, TroubledLab
 from keepclose.lab.faults import node_status
 from keepclose.lab.faults.node_states import (
@@ -30,10 +30,10 @@ from keepclose.lab.faults.node_states import (
     sort_pods,
     wait_gone,
 )
-from keepclose.lab.faults.node_status import NODES, MarkedNode
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.faults.node_status import PLAIN_NODES, MarkedNode
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.json_values import JsonObject
-from keepclose.system.threads import finish, finish_in_thread
+from keepclose.system.threads import finish_in_thread, finish_task
 
 _PATIENCE_S: Final = 15.0
 WATCHES: Final = 4
@@ -102,17 +102,17 @@ class NodeCuts:
     async def fail(self, node: str) -> None:
         """Let a node die; one that was partitioned is cut off already. Raises NetworkError."""
         if node not in self.partitioned:
-            await finish(self._cut(node, self.failed))
+            await finish_task(self._cut(node, self.failed))
         self.failed.add(node)
         self.partitioned.discard(node)
 
     async def partition(self, node: str) -> None:
         """Cut a node off that is well; raises NetworkError."""
-        await finish(self._cut(node, self.partitioned))
+        await finish_task(self._cut(node, self.partitioned))
 
     async def mend(self, node: str) -> None:
         """Undo the cut; the node counts as cut off until it is forgotten. Raises NetworkError."""
-        await finish(self._mend(node))
+        await finish_task(self._mend(node))
 
     def forget(self, nodes: Iterable[str]) -> None:
         """Take note that nodes are whole again."""
@@ -140,7 +140,7 @@ class NodeCuts:
             await self._lab.relays[node].hold()
 
 
-class Failure(msgspec.Struct, frozen=True):
+class FaultError(msgspec.Struct, frozen=True):
     """What became of nodes that failed or were cut off."""
 
     nodes: list[str]
@@ -180,7 +180,7 @@ class Troubles:
         # One at a time: two hands at one link would leave it in a state that nobody asked for.
         self._turn = asyncio.Lock()
 
-    async def fail(self, name: str) -> Failure:
+    async def fail(self, name: str) -> FaultError:
         """Let a node die, or all nodes of a zone; the cluster notices at once."""
         async with self._turn:
             nodes = find_nodes(await self._nodes(), name)
@@ -188,9 +188,9 @@ class Troubles:
             for node in changed:
                 await self._cuts.fail(node)
             unready = await self._notice(nodes)
-        return Failure([node.name for node in nodes], changed, unready)
+        return FaultError([node.name for node in nodes], changed, unready)
 
-    async def partition(self, name: str, *, notice: bool = False) -> Failure:
+    async def partition(self, name: str, *, notice: bool = False) -> FaultError:
         """Cut a node off from the others and from the API server, which may notice or not yet."""
         async with self._turn:
             node = find_node(await self._nodes(), name)
@@ -204,7 +204,7 @@ class Troubles:
                 await self._cuts.partition(name)
             unready = await self._notice([node]) if notice else []
             noticed = notice or node.is_unreachable
-        return Failure([name], [name] if changed else [], unready, is_noticed=noticed)
+        return FaultError([name], [name] if changed else [], unready, is_noticed=noticed)
 
     async def cordon(self, name: str) -> bool:
         """Let no more pods come to a node; return whether that is new."""
@@ -300,7 +300,7 @@ class Troubles:
     async def _heal(self, node: MarkedNode) -> list[str]:
         name = node.name
         undone = self._cuts.ways(name)
-        time = format_time(self._clock.now())
+        time = format_event_time(self._clock.now())
         heard = await self._patch_status(node, node_status.mark_heard(node, time=time))
         untainted = await self._change(name, node_status.untaint)
         if (heard or untainted) and not undone:
@@ -313,7 +313,7 @@ class Troubles:
 
     async def _notice(self, nodes: Sequence[MarkedNode]) -> list[str]:
         """Write what the cluster makes of nodes that are silent; return pods no longer ready."""
-        time = format_time(self._clock.now())
+        time = format_event_time(self._clock.now())
 
         async def mark(node: MarkedNode) -> None:
             await self._patch_status(node, node_status.mark_silent(node, time=time))
@@ -328,7 +328,7 @@ class Troubles:
     async def _mark_unready(self, pod: WorkloadPod, time: str) -> None:
         with suppress(NotFound, Conflict):
             await self._lab.client.patch(
-                PODS,
+                WORKLOAD_PODS,
                 pod.metadata.name,
                 node_status.pod_unready_patch(pod.uid, time=time),
                 namespace=pod.metadata.namespace,
@@ -340,7 +340,7 @@ class Troubles:
         if patch is None:
             return False
         await self._lab.client.patch(
-            NODES, node.name, patch, type=PatchType.STRATEGIC, subresource="status"
+            PLAIN_NODES, node.name, patch, type=PatchType.STRATEGIC, subresource="status"
         )
         return True
 
@@ -352,7 +352,7 @@ class Troubles:
             if patch is None:
                 return False
             try:
-                await self._lab.client.patch(NODES, name, patch)
+                await self._lab.client.patch(PLAIN_NODES, name, patch)
             except Conflict:
                 if attempt == _TRIES - 1:
                     raise
@@ -361,11 +361,11 @@ class Troubles:
         return False
 
     async def _nodes(self) -> list[MarkedNode]:
-        page = await self._lab.client.list_all(NODES)
+        page = await self._lab.client.list_all(PLAIN_NODES)
         return sorted(page.items, key=lambda node: node.name)
 
     async def _pods(self) -> list[WorkloadPod]:
-        return (await self._lab.client.list_all(PODS)).items
+        return (await self._lab.client.list_all(WORKLOAD_PODS)).items
 
 
 def _names(pods: Iterable[WorkloadPod]) -> str:

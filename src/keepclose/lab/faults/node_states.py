@@ -19,7 +19,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, Expired, NotFound, TransportError
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_status import MarkedNode
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 
 OK: Final = "ok"
 _FAILED: Final = "failed"
@@ -185,7 +185,7 @@ async def delete_pods(client: Client, pods: Iterable[WorkloadPod]) -> None:
         meta = pod.metadata
         # It may be gone, perhaps with another one in its place.
         with suppress(NotFound, Conflict):
-            await client.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            await client.delete(WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
 
     await asyncio.gather(*(delete(pod) for pod in pods if not pod.is_terminating))
 
@@ -208,7 +208,7 @@ async def wait_gone(
 
     async def follow() -> None:
         while left:
-            page = await client.list_all(PODS)
+            page = await client.list_all(WORKLOAD_PODS)
             there = {pod.uid for pod in page.items}
             for uid in tuple(left):
                 if uid not in there:
@@ -217,7 +217,7 @@ async def wait_gone(
                 return
             try:
                 async with client.watch(
-                    PODS, resource_version=page.resource_version, timeout_seconds=_WATCH_S
+                    WORKLOAD_PODS, resource_version=page.resource_version, timeout_seconds=_WATCH_S
                 ) as events:
                     async for event in events:
                         if event.type == "DELETED" and event.object is not None:

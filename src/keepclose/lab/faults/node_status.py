@@ -86,7 +86,7 @@ class MarkedNode(Frozen, frozen=True, omit_defaults=False):
         return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
 
 
-NODES: Final = Kind("", "v1", "nodes", "Node", False, MarkedNode)
+PLAIN_NODES: Final = Kind("", "v1", "nodes", "Node", False, MarkedNode)
 
 
 def mark_silent(node: MarkedNode, *, time: str) -> JsonObject | None:

@@ -47,7 +47,7 @@ _ABSENT: Final = re.compile(
 _ABSENT_TAGS: Final = {"nginx": ("1.161", "1.91")}
 
 
-class Mode(StrEnum):
+class ContainerMode(StrEnum):
     """How a container behaves."""
 
     PLAIN = "plain"
@@ -57,9 +57,9 @@ class Mode(StrEnum):
     CRASH = "crash"
 
 
-_MODES: Final = {mode.value: mode for mode in Mode}
+_MODES: Final = {mode.value: mode for mode in ContainerMode}
 
-_TROUBLE: Final = (Mode.CRASH, Mode.NEVER_READY, Mode.SLOW_START)
+_TROUBLE: Final = (ContainerMode.CRASH, ContainerMode.NEVER_READY, ContainerMode.SLOW_START)
 
 
 class Port(NamedTuple):
@@ -81,7 +81,7 @@ DEFAULT_PORTS: Final = tuple(
 )
 
 
-def mode_of(container: ContainerSpec) -> Mode:
+def mode_of(container: ContainerSpec) -> ContainerMode:
     """Return how the container behaves.
 
     The variable decides; else trouble wins over other modes, so that a bad image of a rollout shows
@@ -94,7 +94,9 @@ def mode_of(container: ContainerSpec) -> Mode:
     image = container.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
     named = (*(_base(word) for word in words), image)
     modes = [_MODES[name] for name in named if name in _MODES]
-    return next((mode for mode in modes if mode in _TROUBLE), next(iter(modes), Mode.PLAIN))
+    return next(
+        (mode for mode in modes if mode in _TROUBLE), next(iter(modes), ContainerMode.PLAIN)
+    )
 
 
 def seconds_until_ready(container: ContainerSpec) -> float | None:
@@ -103,11 +105,11 @@ def seconds_until_ready(container: ContainerSpec) -> float | None:
     The probe itself is not made, since what it would find is known; only its delay counts.
     """
     mode = mode_of(container)
-    if mode in (Mode.NEVER_READY, Mode.CRASH):
+    if mode in (ContainerMode.NEVER_READY, ContainerMode.CRASH):
         return None
     probe = container.readiness_probe
     delay_s = _bounded(probe.initial_delay_seconds if probe else 0)
-    return max(delay_s, _slow_start_s(container)) if mode is Mode.SLOW_START else delay_s
+    return max(delay_s, _slow_start_s(container)) if mode is ContainerMode.SLOW_START else delay_s
 
 
 def ports_of(containers: Iterable[ContainerSpec]) -> PodPorts:
@@ -118,7 +120,7 @@ def ports_of(containers: Iterable[ContainerSpec]) -> PodPorts:
     listening = [
         one
         for one in containers
-        if mode_of(one) is not Mode.CRASH and find_image_flaw(one.image) is None
+        if mode_of(one) is not ContainerMode.CRASH and find_image_flaw(one.image) is None
     ]
     ports = tuple(sorted({port for one in listening for port in _ports_said(one)}))
     if not ports and listening:
@@ -151,7 +153,11 @@ def _ports_said(container: ContainerSpec) -> set[Port]:
 
 def _slow_start_s(container: ContainerSpec) -> float:
     words = (*container.command, *container.args)
-    after_mode = words[words.index(Mode.SLOW_START) + 1 :] if Mode.SLOW_START in words else ()
+    after_mode = (
+        words[words.index(ContainerMode.SLOW_START) + 1 :]
+        if ContainerMode.SLOW_START in words
+        else ()
+    )
     said = (
         _option(words, "seconds"),
         after_mode[0] if after_mode else "",

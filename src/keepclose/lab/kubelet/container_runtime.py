@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.kubelet.container_modes import (
     INVALID_NAME,
     NO_IMAGE,
     PULL_BACK_OFF,
+    ContainerMode,
     ImageFlaw,
-    Mode,
     find_image_flaw,
     mode_of,
     seconds_until_ready,
@@ -123,10 +123,12 @@ class ContainerLife:
             self._wait_for_image(self._flaw, now)
             return
         self._restarts += 1
-        self._state = ContainerState(running=Running(format_time(now.wall)))
+        self._state = ContainerState(running=Running(format_event_time(now.wall)))
         after_s = self._ready_after_s
         self._ready_at = None if after_s is None else now.monotonic + after_s
-        self._due_at = now.monotonic + CRASH_S if self._mode is Mode.CRASH else self._ready_at
+        self._due_at = (
+            now.monotonic + CRASH_S if self._mode is ContainerMode.CRASH else self._ready_at
+        )
 
     def _wait_for_image(self, flaw: ImageFlaw, now: Moment) -> None:
         """Fail to get the image, or after a failure wait for the next attempt."""
@@ -166,7 +168,7 @@ class ContainerLife:
 
     def must_crash(self, now: Moment) -> bool:
         """Return whether the container ends by itself now."""
-        return self.is_running and self._mode is Mode.CRASH and self.due_in(now) == 0.0
+        return self.is_running and self._mode is ContainerMode.CRASH and self.due_in(now) == 0.0
 
     def must_start(self, now: Moment) -> bool:
         """Return whether the container has waited long enough to be started again."""
@@ -180,7 +182,7 @@ class ContainerLife:
         if self._due_at is None:
             return None
         left = self._due_at - now.monotonic
-        if left <= 0 and self.is_running and self._mode is not Mode.CRASH:
+        if left <= 0 and self.is_running and self._mode is not ContainerMode.CRASH:
             return None
         return max(0.0, left)
 
@@ -210,7 +212,7 @@ class ContainerLife:
     def _end(self, code: int, reason: str, now: Moment) -> Terminated:
         running = self._state.running
         started_at = None if running is UNSET else running.started_at
-        return Terminated(code, reason, started_at, format_time(now.wall), self._id)
+        return Terminated(code, reason, started_at, format_event_time(now.wall), self._id)
 
 
 def _was_started(before: ContainerStatus) -> bool:
@@ -226,7 +228,7 @@ def _ending_of(before: ContainerStatus, now: Moment) -> ContainerState:
         return before.last_state
     started_at = before.state.running.started_at
     container_id = "" if before.container_id is UNSET else before.container_id
-    ended_at = format_time(now.wall)
+    ended_at = format_event_time(now.wall)
     return ContainerState(
         terminated=Terminated(_LOST, "Unknown", started_at, ended_at, container_id)
     )

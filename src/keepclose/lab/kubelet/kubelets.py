@@ -25,7 +25,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import NODES, PatchType
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.lab.kubelet.container_modes import Mode, mode_of, ports_of
+from keepclose.lab.kubelet.container_modes import ContainerMode, mode_of, ports_of
 from keepclose.lab.kubelet.container_runtime import Moment
 from keepclose.lab.kubelet.pod_networks import PodNetwork, PodPlace
 from keepclose.lab.kubelet.pod_runtime import Happening, PodLife
@@ -204,7 +204,7 @@ class Kubelets:
             pod=pod.metadata.name,
             node=life.node,
             zone=lambda: self.zone_of(life.node),
-            names_only=any(mode_of(one) is Mode.SERVE_HOSTNAME for one in spec.lasting),
+            names_only=any(mode_of(one) is ContainerMode.SERVE_HOSTNAME for one in spec.lasting),
         )
         try:
             if life.on_host:

@@ -20,13 +20,13 @@ import msgspec
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import AlreadyExists, Conflict, NotFound
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import NODES as WHOLE_NODES
 from keepclose.kube.requests import Kind, PatchType
-from keepclose.lab.faults.node_status import NODES as MARKED_NODES
+from keepclose.lab.faults.node_status import PLAIN_NODES as MARKED_NODES
 from keepclose.lab.faults.node_status import MarkedNode, MarkedStatus, mark_heard, untaint
-from keepclose.lab.network.addresses import NodeAddresses
-from keepclose.lab.workloads.pods import PODS
+from keepclose.lab.network.addresses import NodeNumbering
+from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import Frozen, ObjectMeta
 from keepclose.model.well_known import ZONE_LABEL
@@ -66,7 +66,7 @@ class LabNode(NamedTuple):
     name: str
     zone: str
     """"" for none."""
-    addresses: NodeAddresses
+    addresses: NodeNumbering
 
 
 async def register_nodes(
@@ -76,7 +76,7 @@ async def register_nodes(
 
     Nodes of an earlier lab that are not in the plan are deleted with their pods.
     """
-    now = format_time((clock or SystemClock()).now())
+    now = format_event_time((clock or SystemClock()).now())
     await _remove_old(client, {one.name for one in plan})
     await _do_all(_register(client, one, now=now) for one in plan)
 
@@ -93,10 +93,10 @@ async def _remove_old(client: Client, wanted: set[str]) -> None:
     there = wanted | {one.metadata.name for one in nodes} - {one.name for one in old}
     pods = [
         pod.metadata
-        for pod in (await client.list_all(PODS)).items
+        for pod in (await client.list_all(WORKLOAD_PODS)).items
         if pod.spec.node_name and pod.spec.node_name not in there
     ]
-    await _do_all(_delete(client, PODS, one) for one in pods)
+    await _do_all(_delete(client, WORKLOAD_PODS, one) for one in pods)
 
 
 async def _delete(client: Client, kind: Kind[Any], one: ObjectMeta) -> None:

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from keepclose.lab.network.addresses import NodeAddresses, PodNumbers, node_addresses
-from keepclose.lab.network.underlay import NodePlace, Place
-from keepclose.system.namespaces import Namespace, NetworkError
+from keepclose.lab.network.addresses import NodeNumbering, PodNumbers, node_addresses
+from keepclose.lab.network.underlay import NetworkPlace, NodePlace
+from keepclose.system.namespaces import NetworkError, NetworkNamespace
 from keepclose.system.threads import finish_in_thread
 
 _T = TypeVar("_T")
@@ -23,7 +23,7 @@ class PodPlace(NamedTuple):
     """Where a pod lives: its addresses, IPv4 first, and those of its node."""
 
     addresses: tuple[str, ...]
-    namespace: Namespace | None
+    namespace: NetworkNamespace | None
     """None when no packets can be sent."""
     host_addresses: tuple[str, ...]
 
@@ -52,7 +52,7 @@ class PodGround(Protocol):
         """The nodes by name."""
         ...
 
-    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[Place]:
+    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
         """Add pods, each a node and an id; those that are there stay. Raises NetworkError."""
         ...
 
@@ -66,13 +66,13 @@ class UnderlayNetwork:
 
     def __init__(self, underlay: PodGround) -> None:
         self._underlay = underlay
-        self._wanted: dict[str, tuple[str, asyncio.Future[Place]]] = {}
+        self._wanted: dict[str, tuple[str, asyncio.Future[NetworkPlace]]] = {}
         self._unwanted: dict[str, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def attach(self, node: str, pod: str) -> PodPlace:
         """Return the place of a pod, made if need be."""
-        place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        place: asyncio.Future[NetworkPlace] = asyncio.get_running_loop().create_future()
         self._wanted[pod] = (node, place)
         self._begin()
         found = await place
@@ -124,7 +124,7 @@ class UnderlayNetwork:
     async def _add(
         self,
         pods: Sequence[tuple[str, str]],
-        wanted: dict[str, tuple[str, asyncio.Future[Place]]],
+        wanted: dict[str, tuple[str, asyncio.Future[NetworkPlace]]],
     ) -> None:
         """Add the pods; when they are refused together, those that are fine get their place."""
         try:
@@ -147,7 +147,7 @@ class AddressesOnly:
     """
 
     def __init__(self, nodes: Iterable[str] = ()) -> None:
-        self._nodes: dict[str, tuple[NodeAddresses, PodNumbers]] = {}
+        self._nodes: dict[str, tuple[NodeNumbering, PodNumbers]] = {}
         self._pods: dict[str, tuple[str, int]] = {}
         for name in nodes:
             self._node(name)
@@ -173,13 +173,13 @@ class AddressesOnly:
         addresses = _hosts(self._node(node)[0])
         return PodPlace(addresses, None, addresses)
 
-    def _node(self, name: str) -> tuple[NodeAddresses, PodNumbers]:
+    def _node(self, name: str) -> tuple[NodeNumbering, PodNumbers]:
         if name not in self._nodes:
             self._nodes[name] = (node_addresses(len(self._nodes) + 1), PodNumbers())
         return self._nodes[name]
 
 
-def _hosts(addresses: NodeAddresses) -> tuple[str, ...]:
+def _hosts(addresses: NodeNumbering) -> tuple[str, ...]:
     return (addresses.address, addresses.address6)
 
 

@@ -13,7 +13,7 @@ from keepclose.kube.cache import is_older
 from keepclose.lab.kubelet.container_modes import INVALID_NAME, PULL_BACK_OFF, pre_stop_seconds
 from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
-from keepclose.lab.kubelet.pod_servers import Listener
+from keepclose.lab.kubelet.pod_servers import PodListener
 from keepclose.lab.kubelet.pod_specs import KubeletPod, KubeletStatus
 from keepclose.lab.kubelet.pod_status import report_status
 
@@ -41,7 +41,7 @@ class PodLife:
         self.key, self.uid, self.node = pod.key, pod.uid, pod.spec.node_name
         self.on_host = pod.spec.host_network
         self.place: PodPlace | None = None
-        self.listener: Listener | None = None
+        self.listener: PodListener | None = None
         self.ends_at: float | None = None
         """When the pod is to stop, once it was asked to."""
         self._refusals = 0
@@ -59,7 +59,9 @@ class PodLife:
         ]
         self._name = name
 
-    def begin(self, place: PodPlace, listener: Listener | None, now: Moment) -> Iterator[Happening]:
+    def begin(
+        self, place: PodPlace, listener: PodListener | None, now: Moment
+    ) -> Iterator[Happening]:
         """Take the place and start all containers; yield what happens on the way."""
         self.place, self.listener = place, listener
         for one in self._containers:

@@ -172,7 +172,7 @@ def _client_of(peer: tuple[Any, ...] | None) -> str:
     return str(peer[0]).removeprefix(_MAPPED) if peer else ""
 
 
-class Listener:
+class PodListener:
     """All that listens for one pod. Close it."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ class Listener:
 
 async def open_listener(
     place: PodPlace, wanted: PodPorts, answers: Answers, *, on_host: bool = False
-) -> Listener | None:
+) -> PodListener | None:
     """Return what listens for a pod at its place; None where no packets can be sent.
 
     Ports that nobody asked for by number are left out where others have them. Raises OSError and
@@ -243,7 +243,7 @@ async def open_listener(
         return _open_sockets(hosts, wanted)
 
     sockets = await open_in_thread(lambda: namespace.do(open_all), _close_all)
-    listener = Listener()
+    listener = PodListener()
     try:
         await listener._serve(sockets, answers)  # noqa: SLF001 - its maker
     except BaseException:

@@ -32,23 +32,23 @@ class Sleep(Frozen, frozen=True):
     seconds: float = 0
 
 
-class Command(Frozen, frozen=True):
+class ContainerCommand(Frozen, frozen=True):
     """A hook that runs a command."""
 
     command: tuple[str, ...] = ()
 
 
-class Hook(Frozen, frozen=True):
+class LifecycleHook(Frozen, frozen=True):
     """What happens to a container at a turn of its life; other kinds of hooks take no time."""
 
     sleep: Sleep | None = None
-    exec: Command | None = None
+    exec: ContainerCommand | None = None
 
 
 class Lifecycle(Frozen, frozen=True):
     """The hooks of a container."""
 
-    pre_stop: Hook | None = None
+    pre_stop: LifecycleHook | None = None
 
 
 class Probe(Frozen, frozen=True):

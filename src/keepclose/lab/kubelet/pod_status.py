@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
 from keepclose.lab.kubelet.pod_specs import (
@@ -67,7 +67,7 @@ def report_status(
     phase = _phase(place, containers)
     statuses = [one.status(now) for one in containers]
     own = statuses[len(stored.spec.sidecars) :]
-    started_at = before.start_time or format_time(now.wall)
+    started_at = before.start_time or format_event_time(now.wall)
     addresses = place.addresses if place else ()
     hosts = place.host_addresses if place else ()
     return KubeletStatus(
@@ -167,7 +167,7 @@ def _condition(
     return PodCondition(
         type=name,
         status=status,
-        last_transition_time=since or format_time(now.wall),
+        last_transition_time=since or format_event_time(now.wall),
         reason=verdict.reason,
         message=verdict.message,
         observed_generation=generation,

@@ -24,7 +24,7 @@ FIRST_POD: Final = 3
 LAST_POD: Final = 254
 
 
-class NodeAddresses(NamedTuple):
+class NodeNumbering(NamedTuple):
     """What a node has."""
 
     number: int
@@ -42,12 +42,12 @@ class NodeAddresses(NamedTuple):
         )
 
 
-def node_addresses(number: int) -> NodeAddresses:
+def node_addresses(number: int) -> NodeNumbering:
     """Return the addresses of a node, counted from 1; raises NetworkError beyond the last."""
     if not 1 <= number <= MOST_NODES:
         raise NetworkError(f"there can be 1 to {MOST_NODES} nodes, not node {number}")
     high, low = divmod(number, 256)
-    return NodeAddresses(
+    return NodeNumbering(
         number,
         f"172.18.{high}.{low}",
         f"fd00:172::{number}",

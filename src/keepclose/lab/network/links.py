@@ -23,10 +23,10 @@ from keepclose.lab.network.addresses import (
     LOAD_BALANCER_NETWORKS,
     NODE_PREFIX_LENGTHS,
     OUTSIDE_ADDRESSES,
-    NodeAddresses,
+    NodeNumbering,
     mac_address,
 )
-from keepclose.system.namespaces import Namespace, NetworkError, make_namespace, search_path
+from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace, search_path
 
 _T = TypeVar("_T")
 # Addresses can be used at once, without asking whether somebody else has them.
@@ -76,7 +76,7 @@ _PROBES: Final = (
 )
 
 
-def run_batch(namespace: Namespace, lines: Sequence[str], *, tool: str = "ip") -> None:
+def run_batch(namespace: NetworkNamespace, lines: Sequence[str], *, tool: str = "ip") -> None:
     """Run lines of `ip` or `tc` inside with one process, up to the first that fails.
 
     Raises NetworkError with that line.
@@ -93,15 +93,19 @@ def run_batch(namespace: Namespace, lines: Sequence[str], *, tool: str = "ip") -
         raise NetworkError(f"{namespace.name}: {said}") from None
 
 
-def run_batches(batches: Iterable[tuple[Namespace, Sequence[str]]], *, tool: str = "ip") -> None:
+def run_batches(
+    batches: Iterable[tuple[NetworkNamespace, Sequence[str]]], *, tool: str = "ip"
+) -> None:
     """Run lines in several namespaces at once; raises NetworkError with the first that failed."""
     do_at_once([functools.partial(run_batch, where, lines, tool=tool) for where, lines in batches])
 
 
-def try_batches(batches: Iterable[tuple[Namespace, Sequence[str]]], *, tool: str = "ip") -> None:
+def try_batches(
+    batches: Iterable[tuple[NetworkNamespace, Sequence[str]]], *, tool: str = "ip"
+) -> None:
     """Run lines that take something away, all of them, also if it is gone already."""
 
-    def run(where: Namespace, lines: Sequence[str]) -> None:
+    def run(where: NetworkNamespace, lines: Sequence[str]) -> None:
         with contextlib.suppress(NetworkError):
             where.run(tool, "-force", "-batch", "-", text="\n".join(lines) + "\n")
 
@@ -118,7 +122,7 @@ def do_at_once(works: Sequence[Callable[[], _T]]) -> list[_T]:
     return [one.result() for one in waiting]
 
 
-def plug_lines(link: str, namespace: Namespace, address: str) -> list[str]:
+def plug_lines(link: str, namespace: NetworkNamespace, address: str) -> list[str]:
     """Return how the wire gets a port to whoever has the address."""
     mac = mac_address(address)
     return [
@@ -132,7 +136,7 @@ def outside_lines() -> list[str]:
     return _address_lines(OUTSIDE_ADDRESSES, NODE_PREFIX_LENGTHS)
 
 
-def node_lines(node: NodeAddresses) -> list[str]:
+def node_lines(node: NodeNumbering) -> list[str]:
     """Return how a node gets its addresses and its default routes."""
     address, address6 = OUTSIDE_ADDRESSES
     lines = _address_lines((node.address, node.address6), NODE_PREFIX_LENGTHS)
@@ -143,7 +147,7 @@ def node_lines(node: NodeAddresses) -> list[str]:
     return lines
 
 
-def route_lines(nodes: Iterable[NodeAddresses]) -> list[str]:
+def route_lines(nodes: Iterable[NodeNumbering]) -> list[str]:
     """Return how somebody on the wire finds the way to nodes and their pods."""
     lines = []
     for node in nodes:
@@ -154,7 +158,7 @@ def route_lines(nodes: Iterable[NodeAddresses]) -> list[str]:
     return lines
 
 
-def load_balancer_lines(node: NodeAddresses) -> list[str]:
+def load_balancer_lines(node: NodeNumbering) -> list[str]:
     """Return how the outside host finds the way to load balancers."""
     network, network6 = LOAD_BALANCER_NETWORKS
     return [
@@ -168,7 +172,7 @@ def pod_link(host: int) -> str:
     return "client" if host == CLIENT else f"pod{host}"
 
 
-def attach_lines(node: NodeAddresses, host: int, namespace: Namespace) -> list[str]:
+def attach_lines(node: NodeNumbering, host: int, namespace: NetworkNamespace) -> list[str]:
     """Return how a node gets the link to a pod."""
     link = pod_link(host)
     addresses = node.pod_addresses(host)
@@ -183,7 +187,7 @@ def attach_lines(node: NodeAddresses, host: int, namespace: Namespace) -> list[s
     ]
 
 
-def pod_lines(node: NodeAddresses, host: int) -> list[str]:
+def pod_lines(node: NodeNumbering, host: int) -> list[str]:
     """Return how a pod gets its addresses and the way to everybody else."""
     gateways = node.pod_addresses(GATEWAY)
     return [
@@ -210,13 +214,13 @@ def _neighbour_lines(addresses: Sequence[str], mac: str, link: str) -> list[str]
     return [f"neighbour replace {one} lladdr {mac} dev {link}" for one in addresses]
 
 
-def delay_lines(delays: Iterable[tuple[NodeAddresses, float]]) -> list[str]:
+def delay_lines(delays: Iterable[tuple[NodeNumbering, float]]) -> list[str]:
     """Return what `tc` does on a node to delay packets to others, by milliseconds.
 
     Nothing where nobody is far away. Raises NetworkError with too many different delays: a prio
     qdisc has sixteen bands, and one is for all that is not delayed.
     """
-    groups: dict[str, list[NodeAddresses]] = {}
+    groups: dict[str, list[NodeNumbering]] = {}
     for node, milliseconds in delays:
         if milliseconds > 0:
             groups.setdefault(f"{milliseconds:.3f}ms", []).append(node)

@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 from keepclose.lab.network.addresses import (
     CLIENT,
     OUTSIDE_ADDRESSES,
-    NodeAddresses,
+    NodeNumbering,
     PodNumbers,
     node_addresses,
 )
@@ -49,16 +49,16 @@ from keepclose.lab.network.links import (
     run_batches,
     try_batches,
 )
-from keepclose.system.namespaces import Namespace, NetworkError, make_namespace
+from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace
 
 Between = Callable[[str, str], float]
 
 
-class Place(NamedTuple):
+class NetworkPlace(NamedTuple):
     """Somebody with an address of each family: IPv4, then IPv6."""
 
     name: str
-    namespace: Namespace
+    namespace: NetworkNamespace
     addresses: tuple[str, ...]
 
 
@@ -66,29 +66,29 @@ class NodePlace(NamedTuple):
     """A node, and the client on it from which traffic is sent."""
 
     name: str
-    namespace: Namespace
-    addresses: NodeAddresses
-    client: Place
+    namespace: NetworkNamespace
+    addresses: NodeNumbering
+    client: NetworkPlace
 
 
 class _Pod(NamedTuple):
     node: NodePlace
     host: int
-    place: Place
+    place: NetworkPlace
 
 
 class Underlay:
     """The whole network."""
 
-    outside: Place
+    outside: NetworkPlace
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodePlace] = {}
         self._pods: dict[str, _Pod] = {}
         self._numbers: dict[str, PodNumbers] = {}
-        self._wire: Namespace | None = None
+        self._wire: NetworkNamespace | None = None
         self._between: Between | None = None
-        self._delayed: list[Namespace] = []
+        self._delayed: list[NetworkNamespace] = []
         self._lock = threading.RLock()
         self.routing = asyncio.Lock()
         """Held by whoever shows the host outside another way for a while."""
@@ -109,7 +109,7 @@ class Underlay:
             wire, outside = _make(wanted, undoing)
             run_batch(wire, [*WIRE_LINES, *plug_lines("outside", outside, OUTSIDE_ADDRESSES[0])])
             run_batch(outside, outside_lines())
-            self._wire, self.outside = wire, Place("outside", outside, OUTSIDE_ADDRESSES)
+            self._wire, self.outside = wire, NetworkPlace("outside", outside, OUTSIDE_ADDRESSES)
             undoing.pop_all()
 
     def close(self) -> None:
@@ -143,7 +143,9 @@ class Underlay:
             callers = _make([(f"{name}-client", CALLER_SETTINGS) for name in names], undoing)
             old = list(self.nodes.values())
             new = [
-                NodePlace(name, own, mine, Place(call.name, call, mine.pod_addresses(CLIENT)))
+                NodePlace(
+                    name, own, mine, NetworkPlace(call.name, call, mine.pod_addresses(CLIENT))
+                )
                 for name, own, mine, call in zip(names, inside, addresses, callers, strict=True)
             ]
             ports = [_port(node) for node in new]
@@ -158,7 +160,7 @@ class Underlay:
             if self._between is not None:
                 self.delay(self._between)
 
-    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[Place]:
+    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
         """Add pods to nodes, each with addresses of its own, and return their places in order.
 
         A pod that is already there stays as it is. Raises NetworkError.
@@ -173,14 +175,14 @@ class Underlay:
                     raise NetworkError(f"pod {pod} is on node {there.name}, not on {name}")
             hosts = {pod: self._take_number(node, undoing) for pod, node in nodes.items()}
             made = _make([(pod, PLACE_SETTINGS) for pod in nodes], undoing)
-            near: dict[Namespace, list[str]] = {}
+            near: dict[NetworkNamespace, list[str]] = {}
             far = []
             added = {}
             for (pod, node), inside in zip(nodes.items(), made, strict=True):
                 host, addresses = hosts[pod], node.addresses
                 near.setdefault(node.namespace, []).extend(attach_lines(addresses, host, inside))
                 far.append((inside, pod_lines(addresses, host)))
-                place = Place(pod, inside, addresses.pod_addresses(host))
+                place = NetworkPlace(pod, inside, addresses.pod_addresses(host))
                 added[pod] = _Pod(node, host, place)
             run_batches(near.items())
             run_batches(far)
@@ -195,7 +197,7 @@ class Underlay:
         """
         with self._lock:
             gone = [one for pod in pods if (one := self._pods.pop(pod, None))]
-            links: dict[Namespace, list[str]] = {}
+            links: dict[NetworkNamespace, list[str]] = {}
             for one in gone:
                 links.setdefault(one.node.namespace, []).append(pod_link(one.host))
             try_batches((inside, detach_lines(names)) for inside, names in links.items())
@@ -203,7 +205,7 @@ class Underlay:
                 one.place.namespace.close()
                 self._numbers[one.node.name].give_back(one.host)
 
-    def pod(self, pod_id: str) -> Place | None:
+    def pod(self, pod_id: str) -> NetworkPlace | None:
         """Return where a pod is."""
         found = self._pods.get(pod_id)
         return found.place if found else None
@@ -237,7 +239,7 @@ class Underlay:
             run_batches(batches, tool="tc")
             self._between = milliseconds_between
 
-    def _open_wire(self) -> Namespace:
+    def _open_wire(self) -> NetworkNamespace:
         if self._wire is None:
             raise NetworkError("the network is not open")
         return self._wire
@@ -259,8 +261,8 @@ class Underlay:
 
 def _make(
     wanted: Sequence[tuple[str, Mapping[str, int | str]]], undoing: contextlib.ExitStack
-) -> list[Namespace]:
-    def make(name: str, settings: Mapping[str, int | str]) -> Namespace:
+) -> list[NetworkNamespace]:
+    def make(name: str, settings: Mapping[str, int | str]) -> NetworkNamespace:
         namespace = make_namespace(name, settings)
         undoing.callback(namespace.close)
         return namespace
@@ -273,8 +275,8 @@ def _port(node: NodePlace) -> str:
 
 
 def _routing(
-    outside: Place, *, old: Sequence[NodePlace], new: Sequence[NodePlace]
-) -> Iterator[tuple[Namespace, list[str]]]:
+    outside: NetworkPlace, *, old: Sequence[NodePlace], new: Sequence[NodePlace]
+) -> Iterator[tuple[NetworkNamespace, list[str]]]:
     """Yield what each place must be told so that it finds the new nodes, and they all others."""
     added = [node.addresses for node in new]
     for node in new:
@@ -288,4 +290,4 @@ def _routing(
     yield outside.namespace, [*route_lines(added), *balanced]
 
 
-__all__ = ["NodePlace", "Place", "Underlay"]
+__all__ = ["NetworkPlace", "NodePlace", "Underlay"]

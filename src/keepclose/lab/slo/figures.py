@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.traffic.answers import Answer, Result
+from keepclose.lab.traffic.answers import ConnectionResult, PodAnswer
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.policy_validation import (
@@ -30,8 +30,8 @@ from keepclose.model.well_known import (
     PREFER_SAME_ZONE,
 )
 
-INTERNAL: Final = "internal"
-EXTERNAL: Final = "external"
+INTERNAL_TRAFFIC: Final = "internal"
+EXTERNAL_TRAFFIC: Final = "external"
 NEARLY_ALL: Final = 99.5
 """Percent that pass for "100 %-ish"."""
 _NORMALLY: Final = 0.5
@@ -56,17 +56,17 @@ class Guess(StrEnum):
     BETWEEN = "between the two"
 
 
-class Sample(NamedTuple):
+class SloSample(NamedTuple):
     """One connection."""
 
     traffic: str
     node: str
     """The node that routed it."""
-    result: Result
+    result: ConnectionResult
     seconds: float
 
 
-class Figures(msgspec.Struct, frozen=True, rename="camel"):
+class SloFigures(msgspec.Struct, frozen=True, rename="camel"):
     """What one policy did with one kind of traffic."""
 
     policy: str
@@ -90,7 +90,7 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
     speed_as_guessed: bool | None = False
 
 
-class Sums(NamedTuple):
+class SloSums(NamedTuple):
     """The sums of some samples."""
 
     connections: int
@@ -113,14 +113,14 @@ class Sums(NamedTuple):
         return 100.0 * (self.connections - self.failed) / self.connections
 
 
-def sum_up(samples: Iterable[Sample], zones: Mapping[str, str]) -> Sums:
+def sum_up_slo(samples: Iterable[SloSample], zones: Mapping[str, str]) -> SloSums:
     """Return the sums of samples; `zones` holds the zone of each node."""
     failures: Counter[str] = Counter()
     seconds: list[float] = []
     hops = crossings = connections = 0
     for one in samples:
         connections += 1
-        if not isinstance(one.result, Answer):
+        if not isinstance(one.result, PodAnswer):
             failures[one.result.value] += 1
             continue
         seconds.append(one.seconds)
@@ -128,7 +128,7 @@ def sum_up(samples: Iterable[Sample], zones: Mapping[str, str]) -> Sums:
         crossings += zones.get(one.result.node, "") != zones.get(one.node, "")
     seconds.sort()
     answered = len(seconds)
-    return Sums(
+    return SloSums(
         connections,
         dict(sorted(failures.items())),
         hops / answered if answered else None,
@@ -138,7 +138,7 @@ def sum_up(samples: Iterable[Sample], zones: Mapping[str, str]) -> Sums:
     )
 
 
-def judge(rows: Sequence[Figures]) -> list[Figures]:
+def judge(rows: Sequence[SloFigures]) -> list[SloFigures]:
     """Return the figures with a word on each guess, by Cluster and Local of the same traffic.
 
     How fast is told by hops: what they cost hangs on the distance of nodes, which a lab makes up.
@@ -160,13 +160,13 @@ def judge(rows: Sequence[Figures]) -> list[Figures]:
     ]
 
 
-def _is_available(row: Figures) -> bool:
+def _is_available(row: SloFigures) -> bool:
     if row.guessed_availability == Guess.NOT_ALL:
         return row.failed > 0
     return row.availability >= NEARLY_ALL
 
 
-def _is_fast(row: Figures, *, cluster: float, local: float) -> bool:
+def _is_fast(row: SloFigures, *, cluster: float, local: float) -> bool:
     if row.node_hops is None:
         return False
     match row.guessed_speed:

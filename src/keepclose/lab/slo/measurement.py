@@ -17,23 +17,23 @@ import msgspec
 
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.lab.access import LabRefusal, LabView
-from keepclose.lab.faults.node_status import NODES, MarkedNode
+from keepclose.lab.faults.node_status import PLAIN_NODES, MarkedNode
 from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.slo.figures import (
-    EXTERNAL,
-    INTERNAL,
+    EXTERNAL_TRAFFIC,
+    INTERNAL_TRAFFIC,
     SOME,
-    Figures,
     Policy,
-    Sample,
+    SloFigures,
+    SloSample,
     judge,
     list_policies,
-    sum_up,
+    sum_up_slo,
     tell_choice,
 )
 from keepclose.lab.slo.setup import SloBed
-from keepclose.lab.traffic.answers import Answer, Failure, Result
-from keepclose.lab.traffic.connections import Caller, connect_all
+from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
+from keepclose.lab.traffic.connections import ConnectionSource, connect_all
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.policy_validation import CLUSTER_POLICY
 from keepclose.model.service.types import Service
@@ -55,14 +55,14 @@ class Way(NamedTuple):
 
     traffic: str
     node: str
-    caller: Caller
+    caller: ConnectionSource
 
 
 async def keep_connecting(
     ways: Sequence[Way],
     until: asyncio.Event,
     *,
-    record: Callable[[Sample], object],
+    record: Callable[[SloSample], object],
     per_second: float = PER_SECOND,
 ) -> None:
     """Connect by all ways in turn until the event, and wait for the last answers.
@@ -89,15 +89,15 @@ async def keep_connecting(
             task.cancel()
 
 
-async def probe(ways: Sequence[Way]) -> list[Result]:
+async def probe(ways: Sequence[Way]) -> list[ConnectionResult]:
     """Return who answers by each way, asked once."""
     results = await connect_all([way.caller for way in ways])
-    return [next(iter(counts), Failure.BROKEN) for counts in results]
+    return [next(iter(counts), ConnectionFailure.BROKEN) for counts in results]
 
 
 async def until_steady(
     ways: Sequence[Way],
-    is_right: Callable[[Way, Result], bool],
+    is_right: Callable[[Way, ConnectionResult], bool],
     *,
     steady_s: float = 1.0,
     patience_s: float = 30.0,
@@ -116,15 +116,15 @@ async def until_steady(
 
 
 async def _connect(
-    way: Way, clock: Callable[[], float], record: Callable[[Sample], object]
+    way: Way, clock: Callable[[], float], record: Callable[[SloSample], object]
 ) -> None:
     began = clock()
     try:
         (result,) = await probe([way])
     except (OSError, NetworkError):
         # No socket could be made, or the place is gone: nobody got an answer.
-        result = Failure.BROKEN
-    record(Sample(way.traffic, way.node, result, clock() - began))
+        result = ConnectionFailure.BROKEN
+    record(SloSample(way.traffic, way.node, result, clock() - began))
 
 
 async def _sleep_until(due: float, now: float, until: asyncio.Event) -> None:
@@ -148,16 +148,16 @@ class SloRequest(msgspec.Struct, frozen=True):
     """Milliseconds that packets take from one zone to another."""
 
 
-class Moment(NamedTuple):
+class FaultMoment(NamedTuple):
     """When something happens to the endpoints, in seconds from the beginning."""
 
     at_s: float
     what: str
 
 
-def plan_trouble(seconds: float) -> list[Moment]:
+def plan_trouble(seconds: float) -> list[FaultMoment]:
     """Return what happens to the endpoints of each policy, in order."""
-    return [Moment(RESTART_AT * seconds, "restart"), Moment(MOVE_AT * seconds, "move")]
+    return [FaultMoment(RESTART_AT * seconds, "restart"), FaultMoment(MOVE_AT * seconds, "move")]
 
 
 async def handle_slo(lab: LabView, params: JsonObject, tell: _Tell) -> JsonObject:
@@ -196,9 +196,11 @@ class Measurement:
     async def run(self) -> JsonObject:
         """Return the figures of all policies, and what to know about them."""
         policies = list_policies(self._lab.gates)
-        self._zones = choose_nodes((await self._lab.client.list_all(NODES)).items, self._underlay)
+        self._zones = choose_nodes(
+            (await self._lab.client.list_all(PLAIN_NODES)).items, self._underlay
+        )
         notes = [note for note in (tell_choice(self._lab.gates),) if note]
-        rows: list[Figures] = []
+        rows: list[SloFigures] = []
         try:
             notes += await self._delay(self._request.zone_latency)
             self._tell({"doing": "starting endpoints"})
@@ -216,13 +218,13 @@ class Measurement:
             "notes": notes,
         }
 
-    async def _measure(self, policy: Policy, service: Service) -> list[Figures]:
+    async def _measure(self, policy: Policy, service: Service) -> list[SloFigures]:
         ways = self._ways(service)
         self._tell({"doing": f"waiting for {policy.title}"})
         await self._bed.until_ready(policy.workload)
 
-        def is_right(way: Way, result: Result) -> bool:
-            if not isinstance(result, Answer):
+        def is_right(way: Way, result: ConnectionResult) -> bool:
+            if not isinstance(result, PodAnswer):
                 return False
             if policy.name == PREFER_SAME_ZONE:
                 return self._zones.get(result.node) == self._zones.get(way.node)
@@ -235,7 +237,7 @@ class Measurement:
                 "trouble; keepclose lab status shows the nodes",
                 code=1,
             )
-        samples: list[Sample] = []
+        samples: list[SloSample] = []
         over = asyncio.Event()
         load = asyncio.create_task(keep_connecting(ways, over, record=samples.append))
         try:
@@ -245,15 +247,18 @@ class Measurement:
         finally:
             load.cancel()
             await self._bed.uncordon()
-        return [_figures(policy, traffic, samples, self._zones) for traffic in (INTERNAL, EXTERNAL)]
+        return [
+            _figures(policy, traffic, samples, self._zones)
+            for traffic in (INTERNAL_TRAFFIC, EXTERNAL_TRAFFIC)
+        ]
 
-    async def _trouble(self, policy: Policy, samples: list[Sample]) -> None:
+    async def _trouble(self, policy: Policy, samples: list[SloSample]) -> None:
         """Let happen what is planned, and come back when the time of the policy is over."""
         began = self._clock.monotonic()
 
         async def wait_until(at_s: float, what: str) -> None:
             while (left := began + at_s - self._clock.monotonic()) > 0:
-                failed = sum(not isinstance(one.result, Answer) for one in samples)
+                failed = sum(not isinstance(one.result, PodAnswer) for one in samples)
                 self._tell(
                     {"doing": policy.title, "now": what, "done": len(samples), "failed": failed}
                 )
@@ -272,11 +277,13 @@ class Measurement:
         ways = []
         for name in self._zones:
             node = self._underlay.nodes[name]
-            inside = Caller(node.client.namespace, service.spec.cluster_ip, port.port, 1)
-            ways.append(Way(INTERNAL, name, inside))
+            inside = ConnectionSource(node.client.namespace, service.spec.cluster_ip, port.port, 1)
+            ways.append(Way(INTERNAL_TRAFFIC, name, inside))
             outside = self._underlay.outside.namespace
             address = node.addresses.address
-            ways.append(Way(EXTERNAL, name, Caller(outside, address, port.node_port, 1)))
+            ways.append(
+                Way(EXTERNAL_TRAFFIC, name, ConnectionSource(outside, address, port.node_port, 1))
+            )
         return ways
 
     async def _delay(self, milliseconds: float) -> list[str]:
@@ -321,9 +328,11 @@ def choose_nodes(nodes: list[MarkedNode], underlay: Underlay) -> dict[str, str]:
     return chosen
 
 
-def _figures(policy: Policy, traffic: str, samples: list[Sample], zones: dict[str, str]) -> Figures:
-    sums = sum_up((one for one in samples if one.traffic == traffic), zones)
-    return Figures(
+def _figures(
+    policy: Policy, traffic: str, samples: list[SloSample], zones: dict[str, str]
+) -> SloFigures:
+    sums = sum_up_slo((one for one in samples if one.traffic == traffic), zones)
+    return SloFigures(
         policy=policy.name,
         role=policy.role,
         traffic=traffic,

@@ -16,11 +16,11 @@ from typing import Final
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError, NotFound
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import NAMESPACES, SERVICES, Kind
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_states import delete_pods
-from keepclose.lab.faults.node_status import NODES, cordon_patch, uncordon_patch
+from keepclose.lab.faults.node_status import PLAIN_NODES, cordon_patch, uncordon_patch
 from keepclose.lab.slo.figures import (
     EVERYWHERE,
     MARK,
@@ -30,7 +30,7 @@ from keepclose.lab.slo.figures import (
     make_service,
     restart_patch,
 )
-from keepclose.lab.workloads.pods import PODS, WorkloadPod, name_pod
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod, name_pod
 from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, ready_count
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
@@ -80,7 +80,7 @@ class SloBed:
 
     async def restart(self, workload: str) -> None:
         """Start all pods of a workload anew, a few at a time."""
-        patch = restart_patch(format_time(self._clock.now()))
+        patch = restart_patch(format_event_time(self._clock.now()))
         await self._client.patch(_kind_of(workload), workload, patch, namespace=self.namespace)
 
     async def move(self, workload: str) -> None:
@@ -99,9 +99,9 @@ class SloBed:
         """Let pods come again to the nodes that moves have cordoned."""
         for name in tuple(self._cordoned):
             with suppress(NotFound):
-                patch = uncordon_patch(await self._client.get(NODES, name), only_ours=True)
+                patch = uncordon_patch(await self._client.get(PLAIN_NODES, name), only_ours=True)
                 if patch is not None:
-                    await self._client.patch(NODES, name, patch)
+                    await self._client.patch(PLAIN_NODES, name, patch)
             self._cordoned.discard(name)
 
     async def remove(self) -> None:
@@ -128,14 +128,14 @@ class SloBed:
                     await self._clock.sleep(_REST_S)
 
     async def _cordon(self, node: str) -> None:
-        patch = cordon_patch(await self._client.get(NODES, node))
+        patch = cordon_patch(await self._client.get(PLAIN_NODES, node))
         if patch is not None:
             self._cordoned.add(node)
-            await self._client.patch(NODES, node, patch)
+            await self._client.patch(PLAIN_NODES, node, patch)
 
     async def _pods(self, workload: str) -> list[WorkloadPod]:
         page = await self._client.list_all(
-            PODS, namespace=self.namespace, label_selector=f"app={workload}"
+            WORKLOAD_PODS, namespace=self.namespace, label_selector=f"app={workload}"
         )
         return [pod for pod in page.items if not pod.is_terminating]
 

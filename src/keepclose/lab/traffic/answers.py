@@ -24,7 +24,7 @@ Draws = tuple[tuple[float, int], ...]
 """With which chance an endpoint is drawn, and how often; sorted, each chance once."""
 
 
-class Answer(NamedTuple):
+class PodAnswer(NamedTuple):
     """The pod that answered, with the place that it names."""
 
     pod: str
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     zone: str = ""
 
 
-class Failure(StrEnum):
+class ConnectionFailure(StrEnum):
     """Why there is no answer."""
 
     REFUSED = "refused"
@@ -46,26 +46,26 @@ class Failure(StrEnum):
     """The client has used up its ports."""
 
 
-Result = Answer | Failure
+ConnectionResult = PodAnswer | ConnectionFailure
 
 _FAILURES: Final = {
-    errno.ECONNREFUSED: Failure.REFUSED,
-    errno.ETIMEDOUT: Failure.TIMED_OUT,
-    errno.ENETUNREACH: Failure.UNREACHABLE,
-    errno.EHOSTUNREACH: Failure.UNREACHABLE,
-    errno.ENETDOWN: Failure.UNREACHABLE,
-    errno.EACCES: Failure.UNREACHABLE,
-    errno.EPERM: Failure.UNREACHABLE,
-    errno.EADDRNOTAVAIL: Failure.NO_PORT,
+    errno.ECONNREFUSED: ConnectionFailure.REFUSED,
+    errno.ETIMEDOUT: ConnectionFailure.TIMED_OUT,
+    errno.ENETUNREACH: ConnectionFailure.UNREACHABLE,
+    errno.EHOSTUNREACH: ConnectionFailure.UNREACHABLE,
+    errno.ENETDOWN: ConnectionFailure.UNREACHABLE,
+    errno.EACCES: ConnectionFailure.UNREACHABLE,
+    errno.EPERM: ConnectionFailure.UNREACHABLE,
+    errno.EADDRNOTAVAIL: ConnectionFailure.NO_PORT,
 }
 
 
-def failure_of(number: int | None) -> Failure:
+def failure_of(number: int | None) -> ConnectionFailure:
     """Return what an error number of a socket means for a connection."""
-    return _FAILURES.get(number or 0, Failure.BROKEN)
+    return _FAILURES.get(number or 0, ConnectionFailure.BROKEN)
 
 
-def read_http(data: bytes) -> Result | None:
+def read_http(data: bytes) -> ConnectionResult | None:
     """Return who answered over HTTP; None when more must come."""
     head, blank, body = data.partition(b"\r\n\r\n")
     if not blank:
@@ -74,17 +74,17 @@ def read_http(data: bytes) -> Result | None:
     return result if len(body) >= length else None
 
 
-def read_datagram(data: bytes) -> Result:
+def read_datagram(data: bytes) -> ConnectionResult:
     """Return who answered over UDP."""
     # NB: a node without a zone leaves an empty word, so blanks are not to be taken together.
     words = data.decode(errors="replace").rstrip("\n").split(" ")
     if len(words) < 3 or not words[0]:
-        return Failure.BROKEN
-    return Answer(*words[:3])
+        return ConnectionFailure.BROKEN
+    return PodAnswer(*words[:3])
 
 
 @lru_cache(maxsize=4096)
-def _read_head(head: bytes) -> tuple[Result, int]:
+def _read_head(head: bytes) -> tuple[ConnectionResult, int]:
     """Return who answered, and how long the body is; one pod's heads hardly differ."""
     status, *lines = head.decode("latin-1").split("\r\n")
     fields: dict[str, str] = {}
@@ -94,8 +94,8 @@ def _read_head(head: bytes) -> tuple[Result, int]:
     length = fields.get("content-length", "0")
     pod = fields.get("x-pod", "")
     if status.split(" ")[1:2] != ["200"] or not pod or not length.isdecimal():
-        return Failure.BROKEN, 0
-    return Answer(pod, fields.get("x-node", ""), fields.get("x-zone", "")), int(length)
+        return ConnectionFailure.BROKEN, 0
+    return PodAnswer(pod, fields.get("x-node", ""), fields.get("x-zone", "")), int(length)
 
 
 class Load(NamedTuple):

@@ -20,7 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from keepclose.lab.traffic.answers import Failure, Result, failure_of, read_datagram, read_http
+from keepclose.lab.traffic.answers import (
+    ConnectionFailure,
+    ConnectionResult,
+    failure_of,
+    read_datagram,
+    read_http,
+)
 
 MOST_OPEN: Final = 2048
 # Open files that are left to the rest of the process.
@@ -31,7 +37,7 @@ _UDP_PORTS: Final = itertools.cycle(range(20000, 65536))
 _T = TypeVar("_T")
 _PATIENCE: Final = 2.0
 """Seconds after which nobody answers; by then the kernel has asked twice."""
-AT_ONCE: Final = 64
+CONNECTIONS_AT_ONCE: Final = 64
 BATCH: Final = 64
 """Sockets made by one thread inside a namespace."""
 _SLOT_SECONDS: Final = 0.1
@@ -48,7 +54,9 @@ def find_room(least: int) -> int:
     return max(least, min(MOST_OPEN, soft - used - _SPARE_FILES))
 
 
-def open_sockets(family: socket.AddressFamily, count: int, *, udp: bool) -> list[socket.socket]:
+def open_client_sockets(
+    family: socket.AddressFamily, count: int, *, udp: bool
+) -> list[socket.socket]:
     """Return new sockets that do not block; raises OSError, and then none is left open."""
     made: list[socket.socket] = []
     kind = socket.SOCK_DGRAM if udp else socket.SOCK_STREAM
@@ -88,7 +96,7 @@ class Inside(Protocol):
         ...
 
 
-class Caller(NamedTuple):
+class ConnectionSource(NamedTuple):
     """Somebody who connects to one address again and again."""
 
     namespace: Inside
@@ -121,12 +129,12 @@ class _Call:
 
 
 async def connect_all(
-    callers: Sequence[Caller],
+    callers: Sequence[ConnectionSource],
     *,
     udp: bool = False,
     patience: float = _PATIENCE,
     tell: Callable[[int], object] = lambda _done: None,
-) -> list[Counter[Result]]:
+) -> list[Counter[ConnectionResult]]:
     """Return who answered how often, caller by caller; raises OSError when no socket can be made.
 
     `tell` hears now and then how many connections are done.
@@ -142,7 +150,7 @@ async def connect_all(
 class _Run:
     def __init__(
         self,
-        callers: Sequence[Caller],
+        callers: Sequence[ConnectionSource],
         *,
         udp: bool,
         patience: float,
@@ -150,12 +158,12 @@ class _Run:
     ) -> None:
         self._callers, self._udp, self._patience, self._tell = callers, udp, patience, tell
         self._requests = [_request(one, udp=udp) for one in callers]
-        self.results: list[Counter[Result]] = [Counter() for _ in callers]
+        self.results: list[Counter[ConnectionResult]] = [Counter() for _ in callers]
         self._left = sum(one.times for one in callers)
         self._done = 0
-        self._slots = AT_ONCE
+        self._slots = CONNECTIONS_AT_ONCE
         self._open = 0
-        self._most_open = find_room(AT_ONCE)
+        self._most_open = find_room(CONNECTIONS_AT_ONCE)
         self._done_before = 0
         self._calls: deque[_Call] = deque()
         self._sockets = self._make_sockets()
@@ -192,7 +200,7 @@ class _Run:
                 left[number] -= count
                 family = socket.AF_INET6 if ":" in caller.host else socket.AF_INET
                 batch = deque(
-                    caller.namespace.do(partial(open_sockets, family, count, udp=self._udp))
+                    caller.namespace.do(partial(open_client_sockets, family, count, udp=self._udp))
                 )
                 try:
                     while batch:
@@ -208,7 +216,7 @@ class _Run:
         begun = 0
         try:
             while self._left and self._slots > 0 and self._open < self._most_open:
-                if begun == AT_ONCE:
+                if begun == CONNECTIONS_AT_ONCE:
                     # NB: refusals give slots back at once; nobody else would have a turn meanwhile.
                     self._next = self._loop.call_soon(self._go_on_next)
                     return
@@ -273,14 +281,14 @@ class _Run:
         except OSError as error:
             self._end(call, failure_of(error.errno))
         else:
-            result: Result | None
+            result: ConnectionResult | None
             if self._udp:
                 result = read_datagram(data)
             else:
                 call.received += data
                 result = read_http(call.received)
                 if result is None and (not data or len(call.received) > _LONGEST_ANSWER):
-                    result = Failure.BROKEN
+                    result = ConnectionFailure.BROKEN
             if result is None:
                 return
             self._end(call, result)
@@ -298,7 +306,7 @@ class _Run:
             if call.is_over:
                 continue
             if age >= self._patience:
-                self._end(call, Failure.TIMED_OUT)
+                self._end(call, ConnectionFailure.TIMED_OUT)
             elif call.has_slot:
                 call.has_slot = False
                 self._slots += 1
@@ -308,7 +316,7 @@ class _Run:
         self._timer = self._loop.call_later(_TICK, self._tick)
         self._go_on()
 
-    def _end(self, call: _Call, result: Result) -> None:
+    def _end(self, call: _Call, result: ConnectionResult) -> None:
         self._shut(call)
         self.results[call.caller][result] += 1
         self._done += 1
@@ -325,7 +333,7 @@ class _Run:
         call.socket.close()
 
 
-def _request(caller: Caller, *, udp: bool) -> bytes:
+def _request(caller: ConnectionSource, *, udp: bool) -> bytes:
     if udp:
         return b"?"
     host = f"[{caller.host}]" if ":" in caller.host else caller.host

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from keepclose.lab.traffic.answers import Answer, Failure, Result
+from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
 from keepclose.model.addresses import canonical
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
@@ -29,9 +29,9 @@ from keepclose.routing.selection import (
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 
 _FAILURES: Final = {
-    PacketVerdict.DROP: Failure.TIMED_OUT,
-    PacketVerdict.REJECT: Failure.REFUSED,
-    PacketVerdict.NONE: Failure.UNREACHABLE,
+    PacketVerdict.DROP: ConnectionFailure.TIMED_OUT,
+    PacketVerdict.REJECT: ConnectionFailure.REFUSED,
+    PacketVerdict.NONE: ConnectionFailure.UNREACHABLE,
 }
 FALSE_ALARMS: Final = 1e-6
 """How likely it is that a run in which all is well is called wrong, at most.
@@ -61,7 +61,7 @@ class Expectation(NamedTuple):
     """Why, apart from what the shares show."""
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> ConnectionFailure | None:
         """How connections should fail; None when they should be answered."""
         return None if self.shares else _FAILURES[self.verdict]
 
@@ -162,7 +162,7 @@ def _reasons(
 
 
 def find_fault(
-    results: Mapping[Result, int],
+    results: Mapping[ConnectionResult, int],
     expected: Sequence[Expectation],
     *,
     compares_shares: bool = True,
@@ -179,7 +179,7 @@ def find_fault(
     instead = f", expected {' or '.join(failures)}" if failures and not shares else ""
     pods: Counter[str] = Counter()
     for result, count in results.items():
-        if isinstance(result, Answer):
+        if isinstance(result, PodAnswer):
             pods[result.pod] += count
         elif result not in failures:
             return f"{count:,} {result}{instead}"

@@ -15,9 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.lab.traffic.answers import (
-    Answer,
-    Failure,
-    Result,
+    ConnectionFailure,
+    ConnectionResult,
+    PodAnswer,
     expect_most,
     find_loads,
     is_beyond_chance,
@@ -47,7 +47,7 @@ class ToldReason(_Camel, frozen=True):
     nodes: int
 
 
-class Row(_Camel, frozen=True, kw_only=True):
+class TrafficRow(_Camel, frozen=True, kw_only=True):
     """The connections of one source, or of all sources of a zone."""
 
     source: str = msgspec.field(name="from")
@@ -62,7 +62,7 @@ class Row(_Camel, frozen=True, kw_only=True):
     reasons: tuple[ToldReason, ...]
 
 
-class SourceRow(Row, frozen=True, kw_only=True):
+class SourceRow(TrafficRow, frozen=True, kw_only=True):
     """The connections of one source."""
 
     node: str
@@ -102,7 +102,7 @@ class TrafficReport(_Camel, frozen=True, kw_only=True):
     zones: tuple[str, ...]
     """Where nodes or endpoints are; "" stands for none."""
     nodes: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TrafficRow, ...]
     sources: tuple[SourceRow, ...]
     in_zone: float | None
     """Part of the answered connections; None when none was answered."""
@@ -145,7 +145,7 @@ class Observation(NamedTuple):
     name: str
     node: str
     zone: str
-    results: Mapping[Result, int]
+    results: Mapping[ConnectionResult, int]
     expected: Expectation
     goals: Mapping[str, Goal]
     """Where each pod is that might answer."""
@@ -157,7 +157,7 @@ class Observation(NamedTuple):
         return sum(self.results.values())
 
 
-class Sums(NamedTuple):
+class TrafficSums(NamedTuple):
     """The figures of a whole run."""
 
     connections: int
@@ -167,7 +167,7 @@ class Sums(NamedTuple):
     busiest: Busiest | None
 
 
-def _place_of(answer: Answer, zones: Mapping[str, str]) -> Goal:
+def _place_of(answer: PodAnswer, zones: Mapping[str, str]) -> Goal:
     """Return who answered, with the zone that the label of its node names now."""
     return Goal(answer.pod, answer.node, zones.get(answer.node, answer.zone))
 
@@ -196,7 +196,7 @@ def make_source_row(seen: Observation, zones: Mapping[str, str]) -> SourceRow:
     )
 
 
-def make_row(group: str, seen: Sequence[Observation], zones: Mapping[str, str]) -> Row:
+def make_row(group: str, seen: Sequence[Observation], zones: Mapping[str, str]) -> TrafficRow:
     """Return the row of a group, by the zones that answered."""
     answered: Counter[str] = Counter()
     for one in seen:
@@ -204,7 +204,7 @@ def make_row(group: str, seen: Sequence[Observation], zones: Mapping[str, str]) 
             answered[goal.zone] += count
     faulty = [one for one in seen if one.fault]
     fault = f"{faulty[0].name}: {faulty[0].fault}" if faulty else ""
-    return Row(
+    return TrafficRow(
         source=group,
         connections=sum(one.connections for one in seen),
         answered=dict(answered),
@@ -216,13 +216,13 @@ def make_row(group: str, seen: Sequence[Observation], zones: Mapping[str, str]) 
     )
 
 
-def sum_up(
+def sum_up_traffic(
     seen: Sequence[Observation],
     *,
     zones: Mapping[str, str],
     ready: Sequence[Goal],
     compares_shares: bool = True,
-) -> Sums:
+) -> TrafficSums:
     """Return the figures of a run; `ready` are the endpoints that share the load fairly."""
     answered = in_zone = on_node = 0
     pods: Counter[Goal] = Counter()
@@ -245,7 +245,7 @@ def sum_up(
                 expected=expect_most(loads) / fair,
                 is_beyond_chance=is_beyond_chance(count, loads),
             )
-    return Sums(
+    return TrafficSums(
         sum(one.connections for one in seen),
         _failures(seen),
         in_zone / answered if answered else None,
@@ -258,19 +258,19 @@ def _answers(seen: Observation, zones: Mapping[str, str]) -> Iterable[tuple[Goal
     return [
         (_place_of(result, zones), count)
         for result, count in seen.results.items()
-        if isinstance(result, Answer)
+        if isinstance(result, PodAnswer)
     ]
 
 
 def _count_answers(seen: Observation) -> int:
-    return sum(count for result, count in seen.results.items() if isinstance(result, Answer))
+    return sum(count for result, count in seen.results.items() if isinstance(result, PodAnswer))
 
 
 def _failures(seen: Iterable[Observation]) -> _Counts:
     counts: Counter[str] = Counter()
     for one in seen:
         for result, count in one.results.items():
-            if isinstance(result, Failure):
+            if isinstance(result, ConnectionFailure):
                 counts[result.value] += count
     return dict(counts)
 

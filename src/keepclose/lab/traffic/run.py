@@ -20,7 +20,7 @@ from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
-from keepclose.lab.traffic.answers import Result
+from keepclose.lab.traffic.answers import ConnectionResult
 from keepclose.lab.traffic.connections import connect_all
 from keepclose.lab.traffic.expected_shares import (
     Expectation,
@@ -37,20 +37,20 @@ from keepclose.lab.traffic.failure_causes import (
 )
 from keepclose.lab.traffic.report import (
     Observation,
-    Sums,
     TrafficReport,
+    TrafficSums,
     make_row,
     make_source_row,
-    sum_up,
+    sum_up_traffic,
 )
 from keepclose.lab.traffic.targets import (
-    NOTHING,
-    Source,
-    Target,
+    NO_ADDRESS,
+    TrafficSource,
+    TrafficTarget,
     choose_target,
     find_service,
     find_sources,
-    read_request,
+    read_traffic_request,
 )
 from keepclose.model.addresses import IPV6
 from keepclose.model.gates import FeatureGates
@@ -62,7 +62,7 @@ from keepclose.routing.port_endpoints import NodeView, labels_by_node
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 from keepclose.routing.strategy import StrategyName, choose_strategy
-from keepclose.system.namespaces import Namespace, NetworkError
+from keepclose.system.namespaces import NetworkError, NetworkNamespace
 from keepclose.system.threads import finish_in_thread
 
 _Tell = Callable[[JsonObject], None]
@@ -88,7 +88,7 @@ class Knowledge(NamedTuple):
         """The nodes of which nothing has been heard for a while."""
         return tuple(sorted(name for name, node in self.nodes.items() if _is_lost(node)))
 
-    def expect(self, node: str, target: Target, gates: FeatureGates) -> Expectation:
+    def expect(self, node: str, target: TrafficTarget, gates: FeatureGates) -> Expectation:
         """Return where connections go that the node routes."""
         found = self.nodes.get(node)
         view = NodeView.of(found, labels_by_node(self.nodes.values())) if found else NodeView(node)
@@ -97,7 +97,7 @@ class Knowledge(NamedTuple):
 
 async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonObject:
     """Send traffic as asked for and return the report; raises LabRefusal."""
-    request = read_request(params)
+    request = read_traffic_request(params)
     underlay = lab.underlay
     if underlay is None:
         raise LabRefusal(
@@ -120,7 +120,7 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonO
     )
     if not sources:
         what = "is healthy for its load balancer" if target.is_outside else "that is asked is alive"
-        raise LabRefusal(f"no node of Service {service.key} {what}", code=NOTHING)
+        raise LabRefusal(f"no node of Service {service.key} {what}", code=NO_ADDRESS)
     clock = asyncio.get_running_loop().time
     started = clock()
     try:
@@ -134,7 +134,7 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonO
     )
     if lost:
         notes.append(f"lost nodes send nothing: {', '.join(lost)}")
-    sums = sum_up(
+    sums = sum_up_traffic(
         seen, zones=before.zones, ready=before.port.ready, compares_shares=compares_shares
     )
     report = _report(
@@ -155,7 +155,7 @@ def _is_lost(node: Node) -> bool:
     return any(one.type == "Ready" and one.status == "Unknown" for one in node.status.conditions)
 
 
-async def _learn(lab: LabView, target: Target) -> Knowledge:
+async def _learn(lab: LabView, target: TrafficTarget) -> Knowledge:
     meta = target.service.metadata
     slices = await lab.client.list_all(
         ENDPOINT_SLICES,
@@ -176,7 +176,7 @@ async def _learn(lab: LabView, target: Target) -> Knowledge:
     return Knowledge(goals, nodes)
 
 
-async def _learn_again(lab: LabView, target: Target, before: Knowledge) -> Knowledge:
+async def _learn_again(lab: LabView, target: TrafficTarget, before: Knowledge) -> Knowledge:
     """Return what is known now; what was known before when the port is gone."""
     key = target.service.key
     try:
@@ -189,7 +189,7 @@ async def _learn_again(lab: LabView, target: Target, before: Knowledge) -> Knowl
     return before
 
 
-async def _find_causes(lab: LabView, target: Target) -> list[str]:
+async def _find_causes(lab: LabView, target: TrafficTarget) -> list[str]:
     """Return what is wrong with the Service or its pods, of what failures may come from."""
     service = target.service
     namespace = service.metadata.namespace
@@ -204,8 +204,8 @@ async def _find_causes(lab: LabView, target: Target) -> list[str]:
 
 
 async def _send(
-    sources: Sequence[Source], *, udp: bool, routing: asyncio.Lock, tell: _Tell
-) -> list[Counter[Result]]:
+    sources: Sequence[TrafficSource], *, udp: bool, routing: asyncio.Lock, tell: _Tell
+) -> list[Counter[ConnectionResult]]:
     total = sum(one.caller.times for one in sources)
     earlier = 0
 
@@ -217,7 +217,7 @@ async def _send(
         return await connect_all(
             [one.caller for one in sources], udp=udp, patience=_PATIENCE_S, tell=pass_on
         )
-    results: list[Counter[Result]] = []
+    results: list[Counter[ConnectionResult]] = []
     # One way to the load balancer's address at a time.
     async with routing:
         for one in sources:
@@ -234,19 +234,19 @@ async def _send(
     return results
 
 
-async def _show_way(source: Source, *, forget: bool = False) -> None:
+async def _show_way(source: TrafficSource, *, forget: bool = False) -> None:
     """Let the outside host send packets for the load balancer's address to a node."""
     family = "-6" if ":" in source.gateway else "-4"
     what = ("route", "delete" if forget else "replace", source.caller.host, "via", source.gateway)
     namespace = source.caller.namespace
-    if isinstance(namespace, Namespace):
+    if isinstance(namespace, NetworkNamespace):
         await finish_in_thread(lambda: namespace.run("ip", family, *what))
 
 
 def _judge(
-    sources: Sequence[Source],
-    results: Sequence[Counter[Result]],
-    target: Target,
+    sources: Sequence[TrafficSource],
+    results: Sequence[Counter[ConnectionResult]],
+    target: TrafficTarget,
     *,
     before: Knowledge,
     after: Knowledge,
@@ -284,8 +284,8 @@ def _judge(
 
 def _report(
     seen: Sequence[Observation],
-    sums: Sums,
-    target: Target,
+    sums: TrafficSums,
+    target: TrafficTarget,
     *,
     before: Knowledge,
     gates: FeatureGates,
@@ -323,7 +323,7 @@ def _report(
     )
 
 
-def name_mechanism(service: Service, target: Target, gates: FeatureGates) -> str:
+def name_mechanism(service: Service, target: TrafficTarget, gates: FeatureGates) -> str:
     """Return what governs where connections go: the mechanism, and a policy other than Cluster."""
     strategy = choose_strategy(service, gates=gates, heuristics=find_heuristics(gates))
     words = [] if strategy.name is StrategyName.NONE else [strategy.label]
@@ -335,7 +335,7 @@ def name_mechanism(service: Service, target: Target, gates: FeatureGates) -> str
     return ", ".join(words) or "no trafficDistribution"
 
 
-def _address(target: Target) -> str:
+def _address(target: TrafficTarget) -> str:
     port = target.port
     if target.via.value == "node-port":
         return f"every node:{port.node_port}"

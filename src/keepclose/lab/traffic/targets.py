@@ -18,8 +18,8 @@ from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import SERVICES
 from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.network.underlay import Underlay
-from keepclose.lab.traffic.connections import Caller, Inside
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.traffic.connections import ConnectionSource, Inside
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName, find_near_names
@@ -29,7 +29,7 @@ from keepclose.routing.service_ports import RoutedPort, routed_ports
 
 _OUTSIDE: Final = "outside"
 MOST_CONNECTIONS: Final = 1_000_000
-NOTHING: Final = 3
+NO_ADDRESS: Final = 3
 _FAMILIES: Final = {"": "", "ipv4": IPV4, "ipv6": IPV6}
 
 
@@ -55,7 +55,7 @@ class TrafficRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     via: str = ""
 
 
-class Target(NamedTuple):
+class TrafficTarget(NamedTuple):
     """A service port, and the way to it."""
 
     service: Service
@@ -69,7 +69,7 @@ class Target(NamedTuple):
         return self.via is not Via.CLUSTER_IP
 
 
-def read_request(params: dict[str, Any]) -> TrafficRequest:
+def read_traffic_request(params: dict[str, Any]) -> TrafficRequest:
     """Return what was asked for; raises LabRefusal."""
     try:
         request = msgspec.convert(params, TrafficRequest)
@@ -96,7 +96,7 @@ async def find_service(client: Client, text: str) -> Service:
     except NotFound:
         known = [one.key for one in (await client.list_all(SERVICES)).items]
     near = suggest(find_near_names(name, known))
-    raise LabRefusal(f"there is no Service {namespace}/{name}{near}", code=NOTHING)
+    raise LabRefusal(f"there is no Service {namespace}/{name}{near}", code=NO_ADDRESS)
 
 
 def suggest(near: list[str]) -> str:
@@ -105,22 +105,24 @@ def suggest(near: list[str]) -> str:
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
 
-def choose_target(service: Service, request: TrafficRequest, *, gates: FeatureGates) -> Target:
+def choose_target(
+    service: Service, request: TrafficRequest, *, gates: FeatureGates
+) -> TrafficTarget:
     """Return which port of a Service is called and how; raises LabRefusal."""
     who = f"Service {service.key}"
     if service.spec.type == "ExternalName":
         raise LabRefusal(
             f"{who} is only a DNS name (type ExternalName); nothing routes its connections",
-            code=NOTHING,
+            code=NO_ADDRESS,
         )
     if service.is_headless:
         raise LabRefusal(
             f"{who} is headless: clients connect to its pods by DNS, and nothing routes them",
-            code=NOTHING,
+            code=NO_ADDRESS,
         )
     if PROXY_NAME_LABEL in service.metadata.labels:
         raise LabRefusal(
-            f"{who} is left to another proxy by the label {PROXY_NAME_LABEL}", code=NOTHING
+            f"{who} is left to another proxy by the label {PROXY_NAME_LABEL}", code=NO_ADDRESS
         )
     families = [one for one in (IPV4, IPV6) if routed_ports(service, one, gates=gates)]
     # The Service's own order, of those that have an address.
@@ -128,9 +130,9 @@ def choose_target(service: Service, request: TrafficRequest, *, gates: FeatureGa
     family = _FAMILIES[request.family.lower()] or next(iter(families), "")
     if family not in families:
         has = f"only {families[0]}" if families else "none at all"
-        raise LabRefusal(f"{who} has no {family or 'cluster IP'} address, {has}", code=NOTHING)
+        raise LabRefusal(f"{who} has no {family or 'cluster IP'} address, {has}", code=NO_ADDRESS)
     port = _choose_port(routed_ports(service, family, gates=gates), request, who)
-    return Target(service, port, family, _choose_way(port, request, service))
+    return TrafficTarget(service, port, family, _choose_way(port, request, service))
 
 
 def _choose_port(ports: tuple[RoutedPort, ...], request: TrafficRequest, who: str) -> RoutedPort:
@@ -145,10 +147,10 @@ def _choose_port(ports: tuple[RoutedPort, ...], request: TrafficRequest, who: st
         if named and named[0].protocol in ("TCP", "UDP"):
             how = "leave out --udp" if request.udp else "add --udp"
             raise LabRefusal(f"port {request.port} of {who} is {named[0].protocol}; {how}")
-        raise LabRefusal(f"{who} has no port {request.port}; it has {listed}", code=NOTHING)
+        raise LabRefusal(f"{who} has no port {request.port}; it has {listed}", code=NO_ADDRESS)
     if not fitting:
         how = "; add --udp" if any(one.protocol == "UDP" for one in ports) else ""
-        raise LabRefusal(f"{who} has no {protocol} port; it has {listed}{how}", code=NOTHING)
+        raise LabRefusal(f"{who} has no {protocol} port; it has {listed}{how}", code=NO_ADDRESS)
     return fitting[0]
 
 
@@ -164,19 +166,19 @@ def _choose_way(port: RoutedPort, request: TrafficRequest, service: Service) -> 
                 Via.NODE_PORT: "no node port",
                 Via.LOAD_BALANCER: "no load balancer's address in its status",
             }[way]
-            raise LabRefusal(f"{who} (type {service.spec.type}) has {lacks}", code=NOTHING)
+            raise LabRefusal(f"{who} (type {service.spec.type}) has {lacks}", code=NO_ADDRESS)
         return way
     found = next((way for way, exists in ways.items() if exists), None)
     if found is None:
         raise LabRefusal(
             f"{who} (type {service.spec.type}) cannot be reached from outside; "
             "give it type NodePort or LoadBalancer",
-            code=NOTHING,
+            code=NO_ADDRESS,
         )
     return found
 
 
-class Source(NamedTuple):
+class TrafficSource(NamedTuple):
     """Somebody who calls the Service."""
 
     group: str
@@ -185,7 +187,7 @@ class Source(NamedTuple):
     node: str
     """The node that is the first to route the connections."""
     zone: str
-    caller: Caller
+    caller: ConnectionSource
     gateway: str = ""
     """The node's address, where the way there must be shown to the outside host first."""
 
@@ -200,12 +202,12 @@ class _Place(NamedTuple):
 async def find_sources(
     lab: LabView,
     underlay: Underlay,
-    target: Target,
+    target: TrafficTarget,
     request: TrafficRequest,
     *,
     zones: dict[str, str],
     spared: Sequence[str] = (),
-) -> list[Source]:
+) -> list[TrafficSource]:
     """Return who calls how often, zone by zone; raises LabRefusal.
 
     `zones` holds the zone of each node; `spared` are nodes that are lost, or that no load balancer
@@ -213,7 +215,7 @@ async def find_sources(
     """
     nodes = sorted(underlay.nodes, key=lambda name: zones.get(name, ""))
     if not nodes:
-        raise LabRefusal("this cluster has no nodes", code=NOTHING)
+        raise LabRefusal("this cluster has no nodes", code=NO_ADDRESS)
     if not target.is_outside or target.via is Via.LOAD_BALANCER:
         nodes = [name for name in nodes if name not in spared]
     if target.is_outside:
@@ -223,20 +225,22 @@ async def find_sources(
     for place in places:
         groups.setdefault(place.group, []).append(place)
     return [
-        Source(
+        TrafficSource(
             place.group,
             place.name,
             place.node,
             zones.get(place.node, ""),
-            Caller(place.namespace, target.port.cluster_ip, target.port.port, times),
+            ConnectionSource(place.namespace, target.port.cluster_ip, target.port.port, times),
         )
         for group in groups.values()
-        for place, times in zip(group, share_out(request.connections, len(group)), strict=True)
+        for place, times in zip(
+            group, divide_connections(request.connections, len(group)), strict=True
+        )
         if times
     ]
 
 
-def share_out(whole: int, parts: int) -> list[int]:
+def divide_connections(whole: int, parts: int) -> list[int]:
     """Return a number in parts as equal as can be, greater ones first."""
     each, rest = divmod(whole, parts) if parts else (0, 0)
     return [each + (number < rest) for number in range(parts)]
@@ -244,31 +248,35 @@ def share_out(whole: int, parts: int) -> list[int]:
 
 def _from_outside(
     underlay: Underlay,
-    target: Target,
+    target: TrafficTarget,
     connections: int,
     *,
     nodes: Sequence[str],
     zones: dict[str, str],
-) -> list[Source]:
+) -> list[TrafficSource]:
     outside = underlay.outside.namespace
     sources = []
-    for name, times in zip(nodes, share_out(connections, len(nodes)), strict=True):
+    for name, times in zip(nodes, divide_connections(connections, len(nodes)), strict=True):
         addresses = underlay.nodes[name].addresses
         address = addresses.address6 if target.family == IPV6 else addresses.address
         zone, gateway = zones.get(name, ""), ""
-        caller = Caller(outside, address, target.port.node_port, times)
+        caller = ConnectionSource(outside, address, target.port.node_port, times)
         if target.via is Via.LOAD_BALANCER:
             gateway = address
-            caller = Caller(outside, target.port.load_balancer_ips[0], target.port.port, times)
+            caller = ConnectionSource(
+                outside, target.port.load_balancer_ips[0], target.port.port, times
+            )
         if times:
-            sources.append(Source(zone, f"{_OUTSIDE} via {name}", name, zone, caller, gateway))
+            sources.append(
+                TrafficSource(zone, f"{_OUTSIDE} via {name}", name, zone, caller, gateway)
+            )
     return sources
 
 
 async def _find_places(
     lab: LabView,
     underlay: Underlay,
-    target: Target,
+    target: TrafficTarget,
     source: str,
     *,
     nodes: Sequence[str],
@@ -288,12 +296,12 @@ async def _find_places(
     pod = await _find_pod(lab, source, namespace=target.service.metadata.namespace)
     if pod is None:
         near = get_close_matches(source, [*filter(None, zones.values()), *underlay.nodes], n=2)
-        raise LabRefusal(f"--from: no zone, node or pod {source}{suggest(near)}", code=NOTHING)
+        raise LabRefusal(f"--from: no zone, node or pod {source}{suggest(near)}", code=NO_ADDRESS)
     node = underlay.nodes.get(pod.spec.node_name)
     place = underlay.pod(pod.uid)
     namespace = node.namespace if pod.spec.host_network and node else place and place.namespace
     if not namespace or pod.has_ended:
-        raise LabRefusal(f"--from: pod {pod.key} is not running", code=NOTHING)
+        raise LabRefusal(f"--from: pod {pod.key} is not running", code=NO_ADDRESS)
     name = pod.metadata.name
     return [_Place(name, name, pod.spec.node_name, namespace)]
 
@@ -308,7 +316,7 @@ async def _find_pod(lab: LabView, text: str, *, namespace: str) -> WorkloadPod |
         if not key.name or not key.namespace or "/" in key.name or key.name in (".", ".."):
             continue
         try:
-            return await lab.client.get(PODS, key.name, namespace=key.namespace)
+            return await lab.client.get(WORKLOAD_PODS, key.name, namespace=key.namespace)
         except NotFound:
             continue
     return None

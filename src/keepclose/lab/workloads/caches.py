@@ -15,7 +15,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.requests import NODES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.lab.workloads.pods import PODS, WorkloadPod, controller_of
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod, workload_owner_of
 from keepclose.lab.workloads.types import (
     DAEMON_SETS,
     DEPLOYMENTS,
@@ -36,7 +36,7 @@ _NODE: Final = "node"
 _DEPLOYMENT: Final = "Deployment"
 _REPLICA_SET: Final = "ReplicaSet"
 _DAEMON_SET: Final = "DaemonSet"
-NODE: Final = "Node"
+NODE_INDEX: Final = "Node"
 _POD_OWNERS: Final = (_REPLICA_SET, _DAEMON_SET)
 
 
@@ -68,7 +68,7 @@ class WorkloadCaches:
         """Return the reflectors that keep the caches up to date once they run."""
         return (
             Reflector(client, NODES, self.nodes, clock=clock),
-            Reflector(client, PODS, self.pods, clock=clock),
+            Reflector(client, WORKLOAD_PODS, self.pods, clock=clock),
             Reflector(client, REPLICA_SETS, self.replica_sets, clock=clock),
             Reflector(client, DEPLOYMENTS, self.deployments, clock=clock),
             Reflector(client, DAEMON_SETS, self.daemon_sets, clock=clock),
@@ -119,12 +119,12 @@ def _namespace_of(one: Named) -> Iterable[str]:
 
 
 def _owner_of(one: Named) -> Iterable[str]:
-    owner = controller_of(one.metadata)
+    owner = workload_owner_of(one.metadata)
     return (owner.uid,) if owner else ()
 
 
 def _orphan_in(one: Named) -> Iterable[str]:
-    return () if controller_of(one.metadata) else (one.metadata.namespace,)
+    return () if workload_owner_of(one.metadata) else (one.metadata.namespace,)
 
 
 class WorkKey(NamedTuple):
@@ -164,7 +164,7 @@ class WorkloadNews:
     def _replica_set_changed(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
         if new is not None:
             self._queue.add(WorkKey(_REPLICA_SET, new.metadata.key))
-            if controller_of(new.metadata) is None:
+            if workload_owner_of(new.metadata) is None:
                 for one in self._caches.deployments_in(new.metadata.namespace):
                     if one.spec.selector and one.spec.selector.matches(new.metadata.labels):
                         self._queue.add(WorkKey(_DEPLOYMENT, one.metadata.key))
@@ -180,7 +180,7 @@ class WorkloadNews:
         if new is not None and new.spec.node_name:
             node = NamespacedName("", new.spec.node_name)
             if node not in self._caches.nodes:
-                self._queue.add(WorkKey(NODE, node))
+                self._queue.add(WorkKey(NODE_INDEX, node))
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and _decisive(old) == _decisive(new):
@@ -189,7 +189,7 @@ class WorkloadNews:
             self._queue.add(WorkKey(_DAEMON_SET, key))
         self._look_for_places()
         if old is not None and new is None:
-            self._queue.add(WorkKey(NODE, old.metadata.key))
+            self._queue.add(WorkKey(NODE_INDEX, old.metadata.key))
 
     def _look_for_places(self) -> None:
         if self._caches.waiting_pods():
@@ -197,7 +197,7 @@ class WorkloadNews:
 
     def _add_owners(self, old: Named | None, new: Named | None, kinds: tuple[str, ...]) -> None:
         for one in (old, new):
-            owner = controller_of(one.metadata) if one is not None else None
+            owner = workload_owner_of(one.metadata) if one is not None else None
             if one is not None and owner is not None and owner.kind in kinds:
                 key = NamespacedName(one.metadata.namespace, owner.name)
                 self._queue.add(WorkKey(owner.kind, key))

@@ -51,7 +51,7 @@ class Expression(Frozen, frozen=True):
         return value > bound if self.operator == "Gt" else value < bound
 
 
-class LabelSelector(Frozen, frozen=True):
+class NodeLabelSelector(Frozen, frozen=True):
     """Labels that must be there and conditions that must hold; an empty one selects all."""
 
     match_labels: dict[str, str] = {}
@@ -133,7 +133,7 @@ class SpreadConstraint(Frozen, frozen=True):
     max_skew: int = 1
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
-    label_selector: LabelSelector | None = None
+    label_selector: NodeLabelSelector | None = None
     min_domains: int | None = None
     node_affinity_policy: str = "Honor"
     node_taints_policy: str = "Ignore"

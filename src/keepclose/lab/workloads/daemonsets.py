@@ -23,19 +23,19 @@ from keepclose.lab.workloads.expectations import Expectations, settle_claims, so
 from keepclose.lab.workloads.node_fit import has_untolerated_taint, matches_affinity
 from keepclose.lab.workloads.pod_writes import NewPod, PodWriter, patch_status
 from keepclose.lab.workloads.pods import (
-    PODS,
-    PodSpec,
+    WORKLOAD_PODS,
     WorkloadPod,
+    WorkloadPodSpec,
     available_in,
     daemon_spec,
-    is_available,
+    is_pod_available,
     make_pod,
     name_pod,
     put_on_node,
     read_pod,
     read_spec,
 )
-from keepclose.lab.workloads.rolling_update import Bounds, daemon_bounds, template_hash
+from keepclose.lab.workloads.rolling_update import RolloutBounds, daemon_bounds, template_hash
 from keepclose.lab.workloads.types import DAEMON_SETS, DaemonSet, DaemonSetStatus
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
@@ -82,14 +82,14 @@ def daemon_labels(daemon_set: DaemonSet) -> dict[str, str]:
     return {**labels, GENERATION_LABEL: generation} if generation else labels
 
 
-def should_run(spec: PodSpec, node: Node) -> bool:
+def should_run(spec: WorkloadPodSpec, node: Node) -> bool:
     """Return whether the node is to have a pod of a daemon."""
     if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
         return False
     return not has_untolerated_taint(spec, node, (NO_SCHEDULE, NO_EXECUTE))
 
 
-def may_stay(spec: PodSpec, node: Node) -> bool:
+def may_stay(spec: WorkloadPodSpec, node: Node) -> bool:
     """Return whether a pod that is on the node may go on; only NoExecute drives it away."""
     if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
         return False
@@ -111,7 +111,9 @@ class _View:
             if pod.spec.node_name and not (pod.is_terminating and pod.has_ended):
                 self._there.setdefault(pod.spec.node_name, []).append(pod)
         self._wanting = [node for node in self._nodes if should_run(self._spec, node)]
-        self.bounds: Bounds = daemon_bounds(daemon_set.spec.update_strategy, len(self._wanting))
+        self.bounds: RolloutBounds = daemon_bounds(
+            daemon_set.spec.update_strategy, len(self._wanting)
+        )
 
     def status(self) -> DaemonSetStatus:
         """Count."""
@@ -216,7 +218,7 @@ class _View:
 
     def _is_available(self, pod: WorkloadPod) -> bool:
         least = self._set.spec.min_ready_seconds
-        return is_available(pod, min_ready_s=least, now=self._now)
+        return is_pod_available(pod, min_ready_s=least, now=self._now)
 
 
 class DaemonSetSync:
@@ -248,7 +250,7 @@ class DaemonSetSync:
             self._caches.pods_of(daemon_set.metadata.uid),
             self._caches.orphan_pods(key.namespace),
         )
-        pods = await settle_claims(self._client, PODS, daemon_set, claims)
+        pods = await settle_claims(self._client, WORKLOAD_PODS, daemon_set, claims)
         nodes = self._caches.nodes.all()
         plan = plan_daemon_set(daemon_set, nodes, pods, now=self._clock.now())
         await self._write_status(daemon_set, plan)

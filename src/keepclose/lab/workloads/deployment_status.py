@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.workloads.pods import seconds_of
 from keepclose.lab.workloads.rolling_update import deployment_bounds
 from keepclose.lab.workloads.types import (
@@ -131,8 +131,8 @@ def note_progress(
             status=value,
             reason=reason,
             message=f"{subject} {message}",
-            last_update_time=format_time(now),
-            last_transition_time=since or format_time(now),
+            last_update_time=format_event_time(now),
+            last_transition_time=since or format_event_time(now),
         )
         return replace(status, conditions=(*rest, condition))
     elif _is_late(deployment, known, now):
@@ -199,7 +199,7 @@ def set_condition(
     known = condition_of(status, condition.type)
     if known and (known.status, known.reason) == (condition.status, condition.reason):
         return status
-    stamp = format_time(now)
+    stamp = format_event_time(now)
     since = known.last_transition_time if known and known.status == condition.status else stamp
     fresh = replace(condition, last_update_time=stamp, last_transition_time=since)
     rest = tuple(one for one in status.conditions if one.type != condition.type)

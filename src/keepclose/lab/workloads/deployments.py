@@ -21,7 +21,7 @@ from keepclose.lab.workloads import deployment_status
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import DOUBT_S, Watermarks, settle_claims, sort_claims
 from keepclose.lab.workloads.pod_writes import patch_status
-from keepclose.lab.workloads.pods import WorkloadPod, controller_of
+from keepclose.lab.workloads.pods import WorkloadPod, workload_owner_of
 from keepclose.lab.workloads.rolling_update import (
     DESIRED_REPLICAS,
     MAX_REPLICAS,
@@ -36,8 +36,8 @@ from keepclose.lab.workloads.rolling_update import (
     next_revision,
     number_in,
     revision_of,
-    share_out,
     size_annotations,
+    spread_proportionally,
 )
 from keepclose.lab.workloads.types import (
     DEPLOYMENTS,
@@ -229,7 +229,7 @@ def _scale(
         return []
     most = {one.metadata.name: number_in(one.metadata, MAX_REPLICAS) for one in active}
     # All are told the new size, also those that stay as they are.
-    return share_out(deployment, active, most)
+    return spread_proportionally(deployment, active, most)
 
 
 def _is_saturated(current: ReplicaSet, wanted: int) -> bool:
@@ -305,7 +305,7 @@ class DeploymentSync:
             made = await self._client.create(REPLICA_SETS, body, namespace=namespace)
         except AlreadyExists:
             found = await self._client.get(REPLICA_SETS, name, namespace=namespace)
-            owner = controller_of(found.metadata)
+            owner = workload_owner_of(found.metadata)
             return (
                 owner is not None
                 and owner.uid == deployment.metadata.uid

@@ -18,7 +18,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import Kind
-from keepclose.lab.workloads.pods import WorkloadPod, controller_of
+from keepclose.lab.workloads.pods import WorkloadPod, workload_owner_of
 from keepclose.lab.workloads.types import Workload, owned_by
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName, ObjectMeta
@@ -138,7 +138,7 @@ def sort_claims(workload: Workload, owned: Iterable[_T], orphans: Iterable[_T]) 
         for one in orphans
         if one.metadata.deletion_timestamp is None
         and selector.matches(one.metadata.labels)
-        and controller_of(one.metadata) is None
+        and workload_owner_of(one.metadata) is None
     )
     return claims
 

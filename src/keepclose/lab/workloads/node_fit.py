@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE
-from keepclose.lab.workloads.pods import HostPort, PodContainer, PodSpec, WorkloadPod
+from keepclose.lab.workloads.pods import HostPort, PodContainer, WorkloadPod, WorkloadPodSpec
 from keepclose.model.quantities import millis
 from keepclose.model.workload import Node, Taint
 
@@ -32,7 +32,7 @@ _KEEPING_AWAY: Final = (NO_SCHEDULE, NO_EXECUTE)
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 
 
-def pod_requests(spec: PodSpec) -> dict[str, int]:
+def pod_requests(spec: WorkloadPodSpec) -> dict[str, int]:
     """Return what a pod requests of its node, without what is zero."""
     running: Counter[str] = Counter()
     for container in spec.containers:
@@ -81,7 +81,7 @@ def _amounts(quantities: Mapping[str, str | float]) -> dict[str, int]:
     return {name: max(0, millis(value) or 0) for name, value in quantities.items()}
 
 
-def node_refusal(spec: PodSpec, node: Node) -> str:
+def node_refusal(spec: WorkloadPodSpec, node: Node) -> str:
     """Return why the node takes no such pod whatever else runs there, "" when it does."""
     if node.spec.unschedulable and not _tolerates(spec, _CORDONED):
         return NODE_UNSCHEDULABLE
@@ -94,7 +94,7 @@ def node_refusal(spec: PodSpec, node: Node) -> str:
     return ""
 
 
-def port_refusal(spec: PodSpec, there: Iterable[WorkloadPod]) -> str:
+def port_refusal(spec: WorkloadPodSpec, there: Iterable[WorkloadPod]) -> str:
     """Return why the ports of the node that a pod wants are not free, "" when they are."""
     wanted = list(_host_ports(spec))
     if not wanted:
@@ -109,12 +109,12 @@ def taints_of(node: Node) -> tuple[Taint, ...]:
     return node.spec.taints if node.is_ready else (*node.spec.taints, _NOT_READY)
 
 
-def has_untolerated_taint(spec: PodSpec, node: Node, effects: Iterable[str]) -> bool:
+def has_untolerated_taint(spec: WorkloadPodSpec, node: Node, effects: Iterable[str]) -> bool:
     """Return whether a taint of one of the effects keeps the pod away."""
     return any(taint.effect in effects and not _tolerates(spec, taint) for taint in taints_of(node))
 
 
-def dislikes(spec: PodSpec, node: Node) -> int:
+def dislikes(spec: WorkloadPodSpec, node: Node) -> int:
     """Return how many taints of the node the pod should rather avoid."""
     return sum(
         taint.effect == PREFER_NO_SCHEDULE and not _tolerates(spec, taint)
@@ -122,7 +122,7 @@ def dislikes(spec: PodSpec, node: Node) -> int:
     )
 
 
-def matches_affinity(spec: PodSpec, node: Node) -> bool:
+def matches_affinity(spec: WorkloadPodSpec, node: Node) -> bool:
     """Return whether the node has the labels that the pod requires."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in spec.node_selector.items()):
@@ -133,7 +133,7 @@ def matches_affinity(spec: PodSpec, node: Node) -> bool:
     return any(term.matches(node) for term in affinity.required.node_selector_terms)
 
 
-def likes(spec: PodSpec, node: Node) -> int:
+def likes(spec: WorkloadPodSpec, node: Node) -> int:
     """Return the sum of the weights by which the pod prefers the node."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
@@ -147,11 +147,11 @@ def likes(spec: PodSpec, node: Node) -> int:
     )
 
 
-def _tolerates(spec: PodSpec, taint: Taint) -> bool:
+def _tolerates(spec: WorkloadPodSpec, taint: Taint) -> bool:
     return any(one.tolerates(taint) for one in spec.tolerations)
 
 
-def _host_ports(spec: PodSpec) -> Iterable[HostPort]:
+def _host_ports(spec: WorkloadPodSpec) -> Iterable[HostPort]:
     return (port for container in spec.containers for port in container.ports if port.host_port)
 
 

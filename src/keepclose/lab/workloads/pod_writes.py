@@ -16,11 +16,11 @@ import msgspec
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, NotFound, TransportError
-from keepclose.kube.event_recorder import EventRecorder, format_time
+from keepclose.kube.event_recorder import EventRecorder, format_event_time
 from keepclose.kube.requests import PatchType
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import DOUBT_S, Expectations
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.types import (
     DaemonSet,
     DaemonSetStatus,
@@ -105,7 +105,7 @@ class PodWriter:
     async def _create(self, owner: ReplicaSet | DaemonSet, new: NewPod) -> None:
         name = new.pod.metadata.name
         try:
-            await self._client.create(PODS, new.body, namespace=owner.metadata.namespace)
+            await self._client.create(WORKLOAD_PODS, new.body, namespace=owner.metadata.namespace)
         except TransportError as error:
             self._expectations.forget(new.pod)
             if error.sent:
@@ -121,7 +121,9 @@ class PodWriter:
     async def _delete(self, owner: ReplicaSet | DaemonSet, pod: WorkloadPod) -> None:
         meta = pod.metadata
         try:
-            await self._client.delete(PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            await self._client.delete(
+                WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid
+            )
         except (NotFound, Conflict):
             # It is gone, perhaps with another one in its place.
             self._expectations.forget(pod)
@@ -178,10 +180,10 @@ class PodCollector:
         # It may be gone, perhaps with another one in its place.
         with suppress(NotFound, Conflict):
             if not pod.has_ended:
-                moment = format_time(self._clock.now())
+                moment = format_event_time(self._clock.now())
                 condition = {**_DISRUPTED, "lastTransitionTime": moment}
                 await self._client.patch(
-                    PODS,
+                    WORKLOAD_PODS,
                     meta.name,
                     {
                         "metadata": {"uid": meta.uid},
@@ -192,5 +194,5 @@ class PodCollector:
                     subresource="status",
                 )
             await self._client.delete(
-                PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+                WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
             )

@@ -73,7 +73,7 @@ class PodContainer(Frozen, frozen=True):
     """Of an init container: Always for a sidecar."""
 
 
-class PodSpec(Frozen, frozen=True):
+class WorkloadPodSpec(Frozen, frozen=True):
     """On which node a pod runs, or what it asks of one."""
 
     node_name: str = ""
@@ -103,7 +103,7 @@ class _ContainerStatus(Frozen, frozen=True):
     restart_count: int = 0
 
 
-class PodStatus(Frozen, frozen=True):
+class WorkloadPodStatus(Frozen, frozen=True):
     """How far a pod is."""
 
     phase: str = ""
@@ -117,8 +117,8 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
     api_version: str = "v1"
     kind: str = "Pod"
     metadata: ObjectMeta = ObjectMeta()
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
+    spec: WorkloadPodSpec = WorkloadPodSpec()
+    status: WorkloadPodStatus = WorkloadPodStatus()
 
     @property
     def key(self) -> NamespacedName:
@@ -159,7 +159,7 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
     @property
     def controller(self) -> OwnerReference | None:
         """The owner that controls the pod, None when nobody does."""
-        return controller_of(self.metadata)
+        return workload_owner_of(self.metadata)
 
     @property
     def awaits_node(self) -> bool:
@@ -176,10 +176,10 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
         return next((one for one in self.status.conditions if one.type == type), None)
 
 
-PODS: Final = Kind("", "v1", "pods", "Pod", True, WorkloadPod)
+WORKLOAD_PODS: Final = Kind("", "v1", "pods", "Pod", True, WorkloadPod)
 
 
-def controller_of(meta: ObjectMeta) -> OwnerReference | None:
+def workload_owner_of(meta: ObjectMeta) -> OwnerReference | None:
     """Return the owner that controls an object, None when nobody does."""
     return next((one for one in meta.owner_references if one.controller), None)
 
@@ -198,7 +198,7 @@ def available_in(pod: WorkloadPod, *, min_ready_s: int, now: float) -> float | N
     return max(0.0, (now if since is None else since) + min_ready_s - now)
 
 
-def is_available(pod: WorkloadPod, *, min_ready_s: int, now: float) -> bool:
+def is_pod_available(pod: WorkloadPod, *, min_ready_s: int, now: float) -> bool:
     """Return whether a pod has been ready for long enough."""
     return available_in(pod, min_ready_s=min_ready_s, now=now) == 0.0
 
@@ -308,7 +308,7 @@ def read_pod(pod: JsonObject) -> WorkloadPod | None:
     return None if isinstance(found, Rejected) else found
 
 
-def read_spec(spec: JsonObject) -> PodSpec:
+def read_spec(spec: JsonObject) -> WorkloadPodSpec:
     """Return the spec as scheduling sees it; one that cannot be read asks for nothing."""
     found = read_pod({"metadata": {"name": "template"}, "spec": spec})
-    return PodSpec() if found is None else found.spec
+    return WorkloadPodSpec() if found is None else found.spec

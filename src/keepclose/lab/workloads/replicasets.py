@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, NotFound
-from keepclose.kube.event_recorder import format_time
+from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.deployment_status import REPLICA_FAILURE
 from keepclose.lab.workloads.expectations import Expectations, settle_claims, sort_claims
 from keepclose.lab.workloads.pod_writes import NewPod, PodWriter, patch_status
 from keepclose.lab.workloads.pods import (
-    PODS,
+    WORKLOAD_PODS,
     WorkloadPod,
     available_in,
     make_pod,
@@ -117,7 +117,7 @@ def _conditions(
     rest = tuple(one for one in before if one.type != REPLICA_FAILURE)
     if failure is None:
         return rest
-    stamped = msgspec.structs.replace(failure, last_transition_time=format_time(now))
+    stamped = msgspec.structs.replace(failure, last_transition_time=format_event_time(now))
     return (*rest, known or stamped)
 
 
@@ -155,7 +155,7 @@ class ReplicaSetSync:
         orphans = self._caches.orphan_pods(key.namespace)
         owned = self._caches.pods_of(replica_set.metadata.uid)
         claims = sort_claims(replica_set, owned, [pod for pod in orphans if pod.is_active])
-        claimed = await settle_claims(self._client, PODS, replica_set, claims)
+        claimed = await settle_claims(self._client, WORKLOAD_PODS, replica_set, claims)
         pods = [self._as_known(pod) for pod in claimed]
         plan = self._plan(replica_set, pods)
         failed: ApiError | None = None
@@ -179,7 +179,7 @@ class ReplicaSetSync:
         """Return the pod, on its way out if this hand has sent it there."""
         if pod.is_terminating or not self._expectations.is_leaving(pod):
             return pod
-        leaving = replace(pod.metadata, deletion_timestamp=format_time(self._clock.now()))
+        leaving = replace(pod.metadata, deletion_timestamp=format_event_time(self._clock.now()))
         return replace(pod, metadata=leaving)
 
     def _plan(

@@ -14,7 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.lab.workloads.types import Deployment, ReplicaSet, Share, Strategy, owned_by
+from keepclose.lab.workloads.types import (
+    Deployment,
+    IntOrPercent,
+    ReplicaSet,
+    RolloutStrategy,
+    owned_by,
+)
 from keepclose.model.json_values import JsonObject, parse_natural
 from keepclose.model.meta import ObjectMeta
 
@@ -161,7 +167,7 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-class Bounds(NamedTuple):
+class RolloutBounds(NamedTuple):
     """How many pods may be missing, and how many may be there beyond those wanted."""
 
     max_unavailable: int
@@ -175,7 +181,7 @@ class Size(NamedTuple):
     replicas: int
 
 
-def resolve_share(share: Share | None, whole: int, *, up: bool) -> int:
+def resolve_share(share: IntOrPercent | None, whole: int, *, up: bool) -> int:
     """Return the number that a share of the whole is; 0 for none and for what is no share."""
     if share is None or isinstance(share, int):
         return max(0, share or 0)
@@ -187,32 +193,32 @@ def resolve_share(share: Share | None, whole: int, *, up: bool) -> int:
     return -(-exact // 100) if up else exact // 100
 
 
-def deployment_bounds(deployment: Deployment) -> Bounds:
+def deployment_bounds(deployment: Deployment) -> RolloutBounds:
     """Return the bounds of a Deployment; nothing may be missing where pods are all recreated."""
     strategy, replicas = deployment.spec.strategy, deployment.spec.replicas
     if strategy.type != "RollingUpdate":
-        return Bounds(0, 0)
+        return RolloutBounds(0, 0)
     rolling = strategy.rolling_update
     surge = resolve_share(rolling.max_surge if rolling else "25%", replicas, up=True)
     missing = resolve_share(rolling.max_unavailable if rolling else "25%", replicas, up=False)
     if surge == 0 == missing:
         missing = 1
-    return Bounds(min(missing, replicas), min(surge, MOST_REPLICAS))
+    return RolloutBounds(min(missing, replicas), min(surge, MOST_REPLICAS))
 
 
-def daemon_bounds(strategy: Strategy, nodes: int) -> Bounds:
+def daemon_bounds(strategy: RolloutStrategy, nodes: int) -> RolloutBounds:
     """Return the bounds of a DaemonSet that wants a pod on so many nodes."""
     if strategy.type != "RollingUpdate":
-        return Bounds(0, 0)
+        return RolloutBounds(0, 0)
     rolling = strategy.rolling_update
     surge = resolve_share(rolling.max_surge if rolling else 0, nodes, up=True)
     missing = resolve_share(rolling.max_unavailable if rolling else 1, nodes, up=True)
     if surge == 0 == missing:
         missing = 1
-    return Bounds(missing, surge)
+    return RolloutBounds(missing, surge)
 
 
-def share_out(
+def spread_proportionally(
     deployment: Deployment, replica_sets: Sequence[ReplicaSet], former_most: dict[str, int]
 ) -> list[Size]:
     """Return the sizes when a Deployment is scaled in the middle of an update.

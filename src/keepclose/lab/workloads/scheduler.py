@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.event_recorder import EventRecorder, format_time
+from keepclose.kube.event_recorder import EventRecorder, format_event_time
 from keepclose.kube.requests import Kind, PatchType
 from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.constraints import (
     NO_EXECUTE,
     NO_SCHEDULE,
     Expression,
-    LabelSelector,
+    NodeLabelSelector,
     SpreadConstraint,
 )
 from keepclose.lab.workloads.expectations import Expectations
@@ -38,7 +38,7 @@ from keepclose.lab.workloads.node_fit import (
     port_refusal,
     resource_refusals,
 )
-from keepclose.lab.workloads.pods import PODS, WorkloadPod
+from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.meta import ObjectReference
 from keepclose.model.workload import Node
 
@@ -125,7 +125,7 @@ def _selection(constraint: SpreadConstraint, pod: WorkloadPod) -> Callable[[Work
         for key in constraint.match_label_keys
         if key in labels
     )
-    selector: LabelSelector = replace(
+    selector: NodeLabelSelector = replace(
         constraint.label_selector,
         match_expressions=(*constraint.label_selector.match_expressions, *own),
     )
@@ -141,7 +141,7 @@ def _counts(constraint: SpreadConstraint, pod: WorkloadPod, node: Node) -> bool:
     )
 
 
-class Placement(NamedTuple):
+class NodePlacement(NamedTuple):
     """The node of a pod, "" when there is none, and then the reason."""
 
     pod: WorkloadPod
@@ -156,7 +156,7 @@ class Placement(NamedTuple):
 
 def place_pods(
     pending: Iterable[WorkloadPod], *, nodes: Iterable[Node], pods: Iterable[WorkloadPod]
-) -> list[Placement]:
+) -> list[NodePlacement]:
     """Return a place for each pending pod, in the order in which they were chosen.
 
     Urgent pods come first, then older ones. Each counts the places of those before it. Of the
@@ -185,10 +185,10 @@ class _Board:
             if pod.spec.node_name in self._there and not pod.has_ended:
                 self._add(pod)
 
-    def place(self, pod: WorkloadPod) -> Placement:
+    def place(self, pod: WorkloadPod) -> NodePlacement:
         """Choose a node and put the pod there."""
         if not self._nodes:
-            return Placement(pod, "", _NO_NODES)
+            return NodePlacement(pod, "", _NO_NODES)
         binding, wished = spread_rules(pod, nodes=self._nodes, there=self._there)
         requests = pod_requests(pod.spec)
         fitting: list[Node] = []
@@ -200,8 +200,8 @@ class _Board:
             else:
                 fitting.append(node)
         if not fitting:
-            return Placement(pod, "", _explain(len(self._nodes), refusals))
-        placement = Placement(pod, self._best(pod, fitting, wished).name)
+            return NodePlacement(pod, "", _explain(len(self._nodes), refusals))
+        placement = NodePlacement(pod, self._best(pod, fitting, wished).name)
         self._add(placement.placed)
         return placement
 
@@ -296,7 +296,7 @@ class Binder:
             else:
                 await self._explain(place)
 
-    async def _bind(self, place: Placement) -> None:
+    async def _bind(self, place: NodePlacement) -> None:
         meta = place.pod.metadata
         # NB: a kind whose name holds the path to one pod: this is how subresources are created.
         kind: Kind[dict[str, Any]] = Kind(
@@ -314,7 +314,7 @@ class Binder:
         key = place.pod.key
         self._tell(place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}")
 
-    async def _explain(self, place: Placement) -> None:
+    async def _explain(self, place: NodePlacement) -> None:
         """Write why a pod waits, if that is news."""
         pod, meta = place.pod, place.pod.metadata
         known = pod.condition(_SCHEDULED)
@@ -326,11 +326,11 @@ class Binder:
             "reason": UNSCHEDULABLE,
             "message": place.reason,
             "lastTransitionTime": (known and known.last_transition_time)
-            or format_time(self._clock.now()),
+            or format_event_time(self._clock.now()),
         }
         try:
             await self._client.patch(
-                PODS,
+                WORKLOAD_PODS,
                 meta.name,
                 {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}},
                 namespace=meta.namespace,

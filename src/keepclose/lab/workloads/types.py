@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from keepclose.kube.requests import Kind
-from keepclose.lab.workloads.constraints import LabelSelector
+from keepclose.lab.workloads.constraints import NodeLabelSelector
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import Frozen, ObjectMeta, ObjectReference
 
-Share = int | str
+IntOrPercent = int | str
 """A number, or a part of the whole such as "25%"."""
 
 
@@ -31,11 +31,11 @@ class WorkloadCondition(Frozen, frozen=True):
 class RollingUpdate(Frozen, frozen=True):
     """How many pods may be missing during an update, and how many too many."""
 
-    max_unavailable: Share | None = None
-    max_surge: Share | None = None
+    max_unavailable: IntOrPercent | None = None
+    max_surge: IntOrPercent | None = None
 
 
-class Strategy(Frozen, frozen=True):
+class RolloutStrategy(Frozen, frozen=True):
     """How a workload gets from one template to the next."""
 
     type: str = "RollingUpdate"
@@ -46,7 +46,7 @@ class ReplicaSetSpec(Frozen, frozen=True):
     """How many pods of which template."""
 
     replicas: int = 1
-    selector: LabelSelector | None = None
+    selector: NodeLabelSelector | None = None
     template: JsonObject = {}
     min_ready_seconds: int = 0
 
@@ -82,9 +82,9 @@ class DeploymentSpec(Frozen, frozen=True):
     """How many pods of which template, and how to change them."""
 
     replicas: int = 1
-    selector: LabelSelector | None = None
+    selector: NodeLabelSelector | None = None
     template: JsonObject = {}
-    strategy: Strategy = Strategy()
+    strategy: RolloutStrategy = RolloutStrategy()
     min_ready_seconds: int = 0
     revision_history_limit: int | None = None
     progress_deadline_seconds: int | None = None
@@ -118,9 +118,9 @@ class Deployment(Frozen, frozen=True, omit_defaults=False):
 class DaemonSetSpec(Frozen, frozen=True):
     """The template of one pod a node, and how to change them."""
 
-    selector: LabelSelector | None = None
+    selector: NodeLabelSelector | None = None
     template: JsonObject = {}
-    update_strategy: Strategy = Strategy()
+    update_strategy: RolloutStrategy = RolloutStrategy()
     min_ready_seconds: int = 0
 
 

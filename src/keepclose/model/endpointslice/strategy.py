@@ -29,14 +29,16 @@ ALLOWS_CREATE_ON_UPDATE: Final = False
 V1BETA1: Final = "discovery.k8s.io/v1beta1"
 
 
-def prepare_for_create(endpoint_slice: EndpointSlice, *, gates: FeatureGates) -> EndpointSlice:
+def prepare_slice_for_create(
+    endpoint_slice: EndpointSlice, *, gates: FeatureGates
+) -> EndpointSlice:
     """Return the slice as it is to be validated and stored for the first time."""
-    kept = drop_disabled_fields(endpoint_slice, None, gates=gates)
+    kept = drop_disabled_slice_fields(endpoint_slice, None, gates=gates)
     cleared = drop_deprecated_topology(kept, None)
     return _with_generation(cleared, 1)
 
 
-def prepare_for_update(
+def prepare_slice_for_update(
     new: EndpointSlice, old: EndpointSlice, *, gates: FeatureGates
 ) -> EndpointSlice:
     """Return the new slice as it is to be validated and stored in place of the old one.
@@ -45,12 +47,12 @@ def prepare_for_update(
     judged by what the client sent, before fields are dropped.
     """
     generation = old.metadata.generation + (1 if _differs(new, old) else 0)
-    kept = drop_disabled_fields(new, old, gates=gates)
+    kept = drop_disabled_slice_fields(new, old, gates=gates)
     cleared = drop_deprecated_topology(kept, old)
     return _with_generation(cleared, generation)
 
 
-def drop_disabled_fields(
+def drop_disabled_slice_fields(
     new: EndpointSlice, old: EndpointSlice | None, *, gates: FeatureGates
 ) -> EndpointSlice:
     """Return the slice without hints whose gates are off.

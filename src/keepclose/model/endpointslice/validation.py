@@ -22,7 +22,7 @@ from keepclose.model.addresses import (
 )
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointPort, EndpointSlice
 from keepclose.model.field_errors import (
-    Cause,
+    FieldError,
     duplicate,
     internal,
     invalid,
@@ -73,7 +73,7 @@ def default_endpoint_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:
 
 def validate_endpoint_slice(
     endpoint_slice: EndpointSlice, *, gates: FeatureGates, old: EndpointSlice | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with a defaulted slice.
 
     With `old` the endpoints are forgiven while they are the same: they may have been accepted
@@ -98,7 +98,7 @@ def validate_endpoint_slice(
 
 def validate_endpoint_slice_update(
     new: EndpointSlice, old: EndpointSlice, *, gates: FeatureGates
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what keeps a slice from taking the place of the old one."""
     causes = validate_metadata_update(new.metadata, old.metadata)
     causes += validate_endpoint_slice(new, gates=gates, old=old)
@@ -122,10 +122,10 @@ def same_endpoints(some: tuple[Endpoint, ...], others: tuple[Endpoint, ...]) -> 
     )
 
 
-def _validate_ports(ports: tuple[EndpointPort, ...]) -> list[Cause]:
+def _validate_ports(ports: tuple[EndpointPort, ...]) -> list[FieldError]:
     if len(ports) > MAX_PORTS:
         return [too_many("ports", len(ports), MAX_PORTS)]
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     names: set[str] = set()
     for position, port in enumerate(ports):
         field = f"ports[{position}]"
@@ -146,10 +146,10 @@ def _validate_ports(ports: tuple[EndpointPort, ...]) -> list[Cause]:
 
 def _validate_endpoints(
     endpoints: tuple[Endpoint, ...], address_type: str, *, strict: bool
-) -> list[Cause]:
+) -> list[FieldError]:
     if len(endpoints) > MAX_ENDPOINTS:
         return [too_many("endpoints", len(endpoints), MAX_ENDPOINTS)]
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for position, endpoint in enumerate(endpoints):
         field = f"endpoints[{position}]"
         causes += _validate_addresses(endpoint.addresses, address_type, field=field, strict=strict)
@@ -168,11 +168,11 @@ def _validate_endpoints(
 
 def _validate_addresses(
     addresses: tuple[str, ...], address_type: str, *, field: str, strict: bool
-) -> list[Cause]:
+) -> list[FieldError]:
     whole = f"{field}.addresses"
     if not addresses:
         return [required(whole, "must contain at least 1 address")]
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if len(addresses) > MAX_ADDRESSES:
         causes.append(too_many(whole, len(addresses), MAX_ADDRESSES))
     for position, address in enumerate(addresses):
@@ -196,8 +196,8 @@ def _validate_addresses(
     return causes
 
 
-def _validate_topology(topology: dict[str, str], field: str) -> list[Cause]:
-    causes: list[Cause] = []
+def _validate_topology(topology: dict[str, str], field: str) -> list[FieldError]:
+    causes: list[FieldError] = []
     if len(topology) > MAX_TOPOLOGY_KEYS:
         causes.append(too_many(field, len(topology), MAX_TOPOLOGY_KEYS))
     causes += validate_labels(topology, field)
@@ -209,7 +209,7 @@ def _validate_topology(topology: dict[str, str], field: str) -> list[Cause]:
     return causes
 
 
-def _validate_hints(hints: EndpointHints, field: str) -> list[Cause]:
+def _validate_hints(hints: EndpointHints, field: str) -> list[FieldError]:
     zones = tuple(zone.name for zone in hints.for_zones)
     if len(zones) > MAX_ZONE_HINTS:
         # NB: node hints are then not looked at, as upstream.
@@ -225,8 +225,8 @@ def _validate_hints(hints: EndpointHints, field: str) -> list[Cause]:
 
 def _validate_hinted_names(
     names: tuple[str, ...], field: str, name_check: NameCheck
-) -> list[Cause]:
-    causes: list[Cause] = []
+) -> list[FieldError]:
+    causes: list[FieldError] = []
     seen: set[str] = set()
     for position, name in enumerate(names):
         if name in seen:
@@ -236,5 +236,5 @@ def _validate_hinted_names(
     return causes
 
 
-def _invalid_unless(check: NameCheck, field: str, value: str) -> list[Cause]:
+def _invalid_unless(check: NameCheck, field: str, value: str) -> list[FieldError]:
     return [invalid(field, value, message) for message in check(value)]

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from keepclose.model.addresses import IPV4, IPV6, family_of
-from keepclose.model.field_errors import Cause, invalid
+from keepclose.model.field_errors import FieldError, invalid
 from keepclose.model.service.network_validation import (
     NO_CLUSTER_IP,
     PREFER_DUAL_STACK,
@@ -78,7 +78,7 @@ def default_families(
     cluster_families: tuple[str, ...],
     strict: bool = False,
     old: Service | None = None,
-) -> Service | list[Cause]:
+) -> Service | list[FieldError]:
     """Return the Service with its families and their policy set, or the causes why that fails.
 
     `cluster_families` are those that the cluster hands out addresses of, the primary one first. An
@@ -174,7 +174,7 @@ def _release_secondary(spec: ServiceSpec, old: Service | None) -> ServiceSpec:
     return spec
 
 
-def _reduction_causes(spec: ServiceSpec, old: Service | None, *, policy: str) -> list[Cause]:
+def _reduction_causes(spec: ServiceSpec, old: Service | None, *, policy: str) -> list[FieldError]:
     """Return why two values do not go with one family, or one value not with two of them."""
     field = "spec.ipFamilyPolicy"
     if policy == SINGLE_STACK:
@@ -205,9 +205,9 @@ def _reduction_causes(spec: ServiceSpec, old: Service | None, *, policy: str) ->
 
 def _infer_families(
     spec: ServiceSpec, cluster_families: tuple[str, ...]
-) -> tuple[tuple[str, ...], list[Cause]]:
+) -> tuple[tuple[str, ...], list[FieldError]]:
     families = spec.ip_families
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for index, address in enumerate(spec.cluster_ips):
         family = family_of(address)
         if family is None or index < len(spec.ip_families):
@@ -223,8 +223,8 @@ def _infer_families(
 
 def _cluster_causes(
     policy: str, families: tuple[str, ...], cluster_families: tuple[str, ...]
-) -> list[Cause]:
-    causes: list[Cause] = []
+) -> list[FieldError]:
+    causes: list[FieldError] = []
     if policy == REQUIRE_DUAL_STACK and not {IPV4, IPV6} <= set(cluster_families):
         detail = "this cluster is not configured for dual-stack services"
         causes.append(invalid("spec.ipFamilyPolicy", policy, detail))

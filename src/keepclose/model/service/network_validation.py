@@ -18,9 +18,9 @@ from keepclose.model.addresses import (
     legacy_ip_causes,
 )
 from keepclose.model.field_errors import (
-    Cause,
+    FieldError,
     duplicate,
-    forbidden,
+    forbidden_field,
     invalid,
     not_supported,
     required,
@@ -48,7 +48,7 @@ def has_no_address(service: Service) -> bool:
 
 def validate_cluster_addresses(
     service: Service, *, strict: bool, old: Service | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with the cluster IPs and families of a Service.
 
     An ExternalName Service may have none of them at all, which other rules demand; it gets no
@@ -72,10 +72,10 @@ def validate_cluster_addresses(
 
 def validate_external_ips(
     service: Service, *, strict: bool, old: Service | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with the external IPs; none is fine."""
     old_values = frozenset(old.spec.external_ips if old else ())
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for index, address in enumerate(service.spec.external_ips):
         field = f"spec.externalIPs[{index}]"
         causes += legacy_ip_causes(
@@ -86,7 +86,7 @@ def validate_external_ips(
 
 def validate_source_ranges(
     service: Service, *, strict: bool, old: Service | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with the ranges that a load balancer lets in; none is fine.
 
     An annotation may hold them, separated by commas, when the field is empty. Spaces around a range
@@ -99,9 +99,9 @@ def validate_source_ranges(
     field = "spec.LoadBalancerSourceRanges"
     stored = () if old is None else old.spec.load_balancer_source_ranges
     old_values = frozenset(map(str.strip, stored))
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if spec.type != "LoadBalancer":
-        causes.append(forbidden(field, ONLY_FOR_LOAD_BALANCER))
+        causes.append(forbidden_field(field, ONLY_FOR_LOAD_BALANCER))
     for index, value in enumerate(spec.load_balancer_source_ranges):
         causes += cidr_causes(
             f"{field}[{index}]", value.strip(), strict=strict, old_values=old_values
@@ -111,15 +111,15 @@ def validate_source_ranges(
 
 def validate_load_balancer_status(
     status: LoadBalancerStatus, *, service_type: str, strict: bool, old: LoadBalancerStatus
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with the addresses that a load balancer reported; none is fine."""
     path = "status.loadBalancer.ingress"
     if not status.ingress:
         return []
     if service_type != "LoadBalancer":
-        return [forbidden(path, "may only be used when `spec.type` is 'LoadBalancer'")]
+        return [forbidden_field(path, "may only be used when `spec.type` is 'LoadBalancer'")]
     old_values = frozenset(ingress.ip for ingress in old.ingress)
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     for index, ingress in enumerate(status.ingress):
         field = f"{path}[{index}]"
         if ingress.ip:
@@ -132,14 +132,16 @@ def validate_load_balancer_status(
     return causes
 
 
-def _annotated_range_causes(service: Service, *, strict: bool, old: Service | None) -> list[Cause]:
+def _annotated_range_causes(
+    service: Service, *, strict: bool, old: Service | None
+) -> list[FieldError]:
     field = f"metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"
     text = service.metadata.annotations.get(SOURCE_RANGES_ANNOTATION)
     if text is None:
         return []
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if service.spec.type != "LoadBalancer":
-        causes.append(forbidden(field, ONLY_FOR_LOAD_BALANCER))
+        causes.append(forbidden_field(field, ONLY_FOR_LOAD_BALANCER))
     before = None if old is None else old.metadata.annotations.get(SOURCE_RANGES_ANNOTATION)
     if text != before and text.strip():
         for value in text.split(","):
@@ -147,7 +149,7 @@ def _annotated_range_causes(service: Service, *, strict: bool, old: Service | No
     return causes
 
 
-def _singular_and_plural_causes(spec: ServiceSpec) -> list[Cause]:
+def _singular_and_plural_causes(spec: ServiceSpec) -> list[FieldError]:
     if not spec.cluster_ip:
         if not spec.cluster_ips:
             return []
@@ -163,8 +165,8 @@ def _singular_and_plural_causes(spec: ServiceSpec) -> list[Cause]:
     return []
 
 
-def _family_causes(spec: ServiceSpec) -> list[Cause]:
-    causes: list[Cause] = []
+def _family_causes(spec: ServiceSpec) -> list[FieldError]:
+    causes: list[FieldError] = []
     seen: set[str] = set()
     for index, family in enumerate(spec.ip_families):
         field = f"spec.ipFamilies[{index}]"
@@ -181,8 +183,8 @@ def _family_causes(spec: ServiceSpec) -> list[Cause]:
 
 def _cluster_ip_causes(
     spec: ServiceSpec, *, strict: bool, old_values: frozenset[str]
-) -> list[Cause]:
-    causes: list[Cause] = []
+) -> list[FieldError]:
+    causes: list[FieldError] = []
     for index, address in enumerate(spec.cluster_ips):
         if index == 0 and address == NO_CLUSTER_IP:
             if len(spec.cluster_ips) > 1:
@@ -200,10 +202,10 @@ def _cluster_ip_causes(
     return causes
 
 
-def _family_match_causes(spec: ServiceSpec) -> list[Cause]:
+def _family_match_causes(spec: ServiceSpec) -> list[FieldError]:
     if spec.cluster_ips == (NO_CLUSTER_IP,):
         return []
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     families = [family_of(address) for address in spec.cluster_ips]
     if None in families:
         # Only a stored address can come so far unreadable, and stored ones are left alone.
@@ -230,15 +232,15 @@ def _family_match_causes(spec: ServiceSpec) -> list[Cause]:
     return causes
 
 
-def _ip_mode_causes(field: str, mode: str | None, *, has_ip: bool) -> list[Cause]:
+def _ip_mode_causes(field: str, mode: str | None, *, has_ip: bool) -> list[FieldError]:
     if mode is None:
         return [required(field, "must be specified when `ip` is set")] if has_ip else []
     if not has_ip:
-        return [forbidden(field, "may not be specified when `ip` is not set")]
+        return [forbidden_field(field, "may not be specified when `ip` is not set")]
     return [] if mode in _IP_MODES else [not_supported(field, mode, _IP_MODES)]
 
 
-def _hostname_causes(field: str, hostname: str) -> list[Cause]:
+def _hostname_causes(field: str, hostname: str) -> list[FieldError]:
     causes = [invalid(field, hostname, message) for message in dns1123_subdomain(hostname)]
     if family_of(hostname) is not None:
         causes.append(invalid(field, hostname, "must be a DNS name, not an IP address"))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from keepclose.model.field_errors import (
-    Cause,
+    FieldError,
     duplicate,
-    forbidden,
+    forbidden_field,
     invalid,
     not_supported,
     required,
@@ -46,7 +46,7 @@ _POLICIES_WITH_PREFERENCE = (CLUSTER_POLICY, LOCAL_POLICY, PREFER_LOCAL_POLICY)
 
 def validate_traffic_annotations(
     service: Service, *, gates: FeatureGates, old: Service | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with the annotations about traffic.
 
     Of the two topology annotations any value is fine, as long as they agree when both are there.
@@ -54,7 +54,7 @@ def validate_traffic_annotations(
     would refuse it as a field.
     """
     annotations = service.metadata.annotations
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     mode = annotations.get(TOPOLOGY_MODE_ANNOTATION)
     hints = annotations.get(TOPOLOGY_HINTS_ANNOTATION)
     if mode is not None and hints is not None and mode != hints:
@@ -84,7 +84,7 @@ def validate_traffic_distribution(
     field: str = "spec.trafficDistribution",
     gates: FeatureGates,
     old_value: str | None = None,
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with a traffic distribution; absent is fine, "" is not.
 
     A value `<domain>/<name>` is legal when custom heuristics are on; names without a domain are
@@ -104,7 +104,7 @@ def validate_traffic_distribution(
 
 def validate_external_policy(
     service: Service, *, gates: FeatureGates, old: Service | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with externalTrafficPolicy and the health-check port that hangs on it.
 
     Only Local needs the port: whoever prefers local endpoints can be served by any node.
@@ -112,7 +112,7 @@ def validate_external_policy(
     spec = service.spec
     field = "spec.externalTrafficPolicy"
     policy = spec.external_traffic_policy
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if not service.is_externally_accessible:
         if policy:
             causes.append(
@@ -129,7 +129,7 @@ def validate_external_policy(
 
 def validate_internal_policy(
     service: Service, *, gates: FeatureGates, old: Service | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with internalTrafficPolicy.
 
     It may be absent for ExternalName, and for every type while its gate is off.
@@ -147,7 +147,7 @@ def validate_internal_policy(
     )
 
 
-def validate_topology_keys(spec: ServiceSpec) -> list[Cause]:
+def validate_topology_keys(spec: ServiceSpec) -> list[FieldError]:
     """Return what is wrong with the ordered topology keys of a Service; none is fine.
 
     PreferLocal may stand beside them: the keys still choose when no local endpoint is there.
@@ -156,9 +156,11 @@ def validate_topology_keys(spec: ServiceSpec) -> list[Cause]:
     if not keys:
         return []
     field = "spec.topologyKeys"
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if spec.external_traffic_policy == LOCAL_POLICY:
-        causes.append(forbidden(field, "may not be specified when `externalTrafficPolicy=Local`"))
+        causes.append(
+            forbidden_field(field, "may not be specified when `externalTrafficPolicy=Local`")
+        )
     if len(keys) > TOPOLOGY_KEYS_MAX:
         causes.append(too_many(field, len(keys), TOPOLOGY_KEYS_MAX))
     seen: set[str] = set()
@@ -176,7 +178,7 @@ def validate_topology_keys(spec: ServiceSpec) -> list[Cause]:
 
 def _policy_causes(
     field: str, policy: str, *, gates: FeatureGates, old_value: str | None
-) -> list[Cause]:
+) -> list[FieldError]:
     supported = (
         _POLICIES_WITH_PREFERENCE if gates.on(Gate.PREFER_LOCAL_TRAFFIC_POLICY) else _POLICIES
     )
@@ -186,7 +188,7 @@ def _policy_causes(
     return [not_supported(field, policy, supported)]
 
 
-def _health_check_causes(service: Service) -> list[Cause]:
+def _health_check_causes(service: Service) -> list[FieldError]:
     field = "spec.healthCheckNodePort"
     port = service.spec.health_check_node_port
     if not service.needs_health_check:

@@ -32,12 +32,12 @@ from keepclose.model.well_known import (
 )
 
 __all__ = [
-    "drop_disabled_fields",
+    "drop_disabled_service_fields",
     "drop_type_dependent_fields",
     "normalize_cluster_ips",
     "patch_allocated_values",
-    "prepare_for_create",
-    "prepare_for_update",
+    "prepare_service_for_create",
+    "prepare_service_for_update",
     "prepare_status_update",
     "warnings_for",
 ]
@@ -132,7 +132,9 @@ def drop_type_dependent_fields(new: Service, old: Service | None) -> Service:
     return dropped
 
 
-def drop_disabled_fields(new: Service, old: Service | None, *, gates: FeatureGates) -> Service:
+def drop_disabled_service_fields(
+    new: Service, old: Service | None, *, gates: FeatureGates
+) -> Service:
     """Return the Service without fields whose gate is off, unless the stored one uses them."""
     spec = new.spec
     before = ServiceSpec() if old is None else old.spec
@@ -154,14 +156,14 @@ def drop_disabled_fields(new: Service, old: Service | None, *, gates: FeatureGat
     return _with_spec(new, **changes)
 
 
-def prepare_for_create(service: Service, *, gates: FeatureGates) -> Service:
+def prepare_service_for_create(service: Service, *, gates: FeatureGates) -> Service:
     """Return the Service as a create stores it: with no status, which is not the user's to set."""
-    return replace(drop_disabled_fields(service, None, gates=gates), status=ServiceStatus())
+    return replace(drop_disabled_service_fields(service, None, gates=gates), status=ServiceStatus())
 
 
-def prepare_for_update(new: Service, old: Service, *, gates: FeatureGates) -> Service:
+def prepare_service_for_update(new: Service, old: Service, *, gates: FeatureGates) -> Service:
     """Return the Service as an update stores it: its status stays, unless it no longer applies."""
-    kept = drop_disabled_fields(replace(new, status=old.status), old, gates=gates)
+    kept = drop_disabled_service_fields(replace(new, status=old.status), old, gates=gates)
     return drop_type_dependent_fields(kept, old)
 
 

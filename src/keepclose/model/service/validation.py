@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 from keepclose.model.field_errors import (
-    Cause,
+    FieldError,
     duplicate,
-    forbidden,
+    forbidden_field,
     invalid,
     not_supported,
     required,
@@ -62,7 +62,7 @@ _MAY_NOT_CHANGE = "may not change once set"
 
 def validate_service(
     service: Service, *, gates: FeatureGates, old: Service | None = None
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with a Service, given the stored one when this is an update.
 
     The empty list means that the Service is acceptable. What may not *change* on an update is
@@ -101,13 +101,13 @@ def validate_service(
     return causes
 
 
-def load_balancer_class_causes(spec: ServiceSpec) -> list[Cause]:
+def load_balancer_class_causes(spec: ServiceSpec) -> list[FieldError]:
     """Return what is wrong with the class of load balancers; none is fine."""
     field, wanted = "spec.loadBalancerClass", spec.load_balancer_class
     if wanted is None:
         return []
     if spec.type != "LoadBalancer":
-        return [forbidden(field, ONLY_FOR_LOAD_BALANCER)]
+        return [forbidden_field(field, ONLY_FOR_LOAD_BALANCER)]
     return [invalid(field, wanted, message) for message in qualified_name(wanted)]
 
 
@@ -122,20 +122,20 @@ def _accept_stored_name(_name: str) -> list[str]:
     return []
 
 
-def _type_causes(service: Service) -> list[Cause]:
+def _type_causes(service: Service) -> list[FieldError]:
     spec = service.spec
     if spec.type in ("LoadBalancer", "NodePort") and has_no_address(service):
         detail = f"may not be set to 'None' for {spec.type} services"
         return [invalid("spec.clusterIPs[0]", NO_CLUSTER_IP, detail)]
     if spec.type != "ExternalName":
         return []
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if spec.cluster_ips:
-        causes.append(forbidden("spec.clusterIPs", _NOT_FOR_EXTERNAL_NAME))
+        causes.append(forbidden_field("spec.clusterIPs", _NOT_FOR_EXTERNAL_NAME))
     if spec.ip_families:
-        causes.append(forbidden("spec.ipFamilies", _NOT_FOR_EXTERNAL_NAME))
+        causes.append(forbidden_field("spec.ipFamilies", _NOT_FOR_EXTERNAL_NAME))
     if spec.ip_family_policy is not None:
-        causes.append(forbidden("spec.ipFamilyPolicy", _NOT_FOR_EXTERNAL_NAME))
+        causes.append(forbidden_field("spec.ipFamilyPolicy", _NOT_FOR_EXTERNAL_NAME))
     name = spec.external_name.removesuffix(".")
     if not name:
         causes.append(required("spec.externalName"))
@@ -146,8 +146,8 @@ def _type_causes(service: Service) -> list[Cause]:
     return causes
 
 
-def _port_causes(ports: tuple[ServicePort, ...]) -> list[Cause]:
-    causes: list[Cause] = []
+def _port_causes(ports: tuple[ServicePort, ...]) -> list[FieldError]:
+    causes: list[FieldError] = []
     seen: set[str] = set()
     for index, port in enumerate(ports):
         field = f"spec.ports[{index}]"
@@ -176,14 +176,14 @@ def _port_causes(ports: tuple[ServicePort, ...]) -> list[Cause]:
     return causes
 
 
-def _target_port_causes(field: str, target: int | str | None) -> list[Cause]:
+def _target_port_causes(field: str, target: int | str | None) -> list[FieldError]:
     # An absent target port reads as the number 0, which no port has.
     value = 0 if target is None else target
     messages = port_name(value) if isinstance(value, str) else port_number(value)
     return [invalid(field, value, message) for message in messages]
 
 
-def _affinity_causes(spec: ServiceSpec) -> list[Cause]:
+def _affinity_causes(spec: ServiceSpec) -> list[FieldError]:
     affinity = spec.session_affinity
     field = "spec.sessionAffinityConfig"
     if not affinity:
@@ -194,7 +194,7 @@ def _affinity_causes(spec: ServiceSpec) -> list[Cause]:
     if affinity == "None":
         if config is None:
             return []
-        return [forbidden(field, "must not be set when session affinity is None")]
+        return [forbidden_field(field, "must not be set when session affinity is None")]
     needed = "when session affinity type is ClientIP"
     if config is None:
         return [required(field, needed)]
@@ -210,11 +210,13 @@ def _affinity_causes(spec: ServiceSpec) -> list[Cause]:
     return [invalid(f"{field}.clientIP.timeoutSeconds", timeout, detail)]
 
 
-def _port_clash_causes(spec: ServiceSpec) -> list[Cause]:
-    causes: list[Cause] = []
+def _port_clash_causes(spec: ServiceSpec) -> list[FieldError]:
+    causes: list[FieldError] = []
     if spec.type == "ClusterIP":
         causes += [
-            forbidden(f"spec.ports[{index}].nodePort", "may not be used when `type` is 'ClusterIP'")
+            forbidden_field(
+                f"spec.ports[{index}].nodePort", "may not be used when `type` is 'ClusterIP'"
+            )
             for index, port in enumerate(spec.ports)
             if port.node_port != 0
         ]
@@ -242,14 +244,14 @@ def _port_clash_causes(spec: ServiceSpec) -> list[Cause]:
     return causes
 
 
-def _load_balancer_causes(spec: ServiceSpec) -> list[Cause]:
-    causes: list[Cause] = []
+def _load_balancer_causes(spec: ServiceSpec) -> list[FieldError]:
+    causes: list[FieldError] = []
     if spec.type != "LoadBalancer" and spec.allocate_load_balancer_node_ports is not None:
-        causes.append(forbidden("spec.allocateLoadBalancerNodePorts", ONLY_FOR_LOAD_BALANCER))
+        causes.append(forbidden_field("spec.allocateLoadBalancerNodePorts", ONLY_FOR_LOAD_BALANCER))
     return causes + load_balancer_class_causes(spec)
 
 
-def validate_service_update(new: Service, old: Service, *, gates: FeatureGates) -> list[Cause]:
+def validate_service_update(new: Service, old: Service, *, gates: FeatureGates) -> list[FieldError]:
     """Return what is wrong with an update: what it changes, then what the new Service says."""
     causes = validate_metadata_update(new.metadata, old.metadata)
     if "ExternalName" not in (new.spec.type, old.spec.type):
@@ -263,7 +265,7 @@ def validate_service_update(new: Service, old: Service, *, gates: FeatureGates) 
 
 def validate_service_status_update(
     new: Service, old: Service, *, gates: FeatureGates
-) -> list[Cause]:
+) -> list[FieldError]:
     """Return what is wrong with an update of the status; conditions are nobody's business here."""
     return validate_metadata_update(new.metadata, old.metadata) + validate_load_balancer_status(
         new.status.load_balancer,
@@ -273,7 +275,7 @@ def validate_service_status_update(
     )
 
 
-def _cluster_ip_causes(new: Service, old: Service) -> list[Cause]:
+def _cluster_ip_causes(new: Service, old: Service) -> list[FieldError]:
     if has_no_address(new) and has_no_address(old):
         return []
     values, before = new.spec.cluster_ips, old.spec.cluster_ips
@@ -284,7 +286,7 @@ def _cluster_ip_causes(new: Service, old: Service) -> list[Cause]:
             for place, (value, was) in enumerate(zip(values, before, strict=True))
             if value != was
         ]
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if not values:
         causes.append(invalid(f"{field}[0]", None, "primary clusterIP can not be unset"))
     elif before and values[0] != before[0]:
@@ -294,7 +296,7 @@ def _cluster_ip_causes(new: Service, old: Service) -> list[Cause]:
     return causes
 
 
-def _family_causes(new: Service, old: Service) -> list[Cause]:
+def _family_causes(new: Service, old: Service) -> list[FieldError]:
     # Headless Services have no address that a family could belong to, so theirs are free.
     if has_no_address(new) or has_no_address(old):
         return []
@@ -307,7 +309,7 @@ def _family_causes(new: Service, old: Service) -> list[Cause]:
             for value, was in zip(values, before, strict=True)
             if value != was
         ]
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     if len(values) < len(before) and not new.spec.cluster_ips:
         # NB: a list that is not there is null in Kubernetes' words, not empty.
         causes.append(invalid(field, values or None, "primary ipFamily can not be unset"))
@@ -319,16 +321,16 @@ def _family_causes(new: Service, old: Service) -> list[Cause]:
     return causes
 
 
-def _release_causes(policy: str | None, noun: str) -> list[Cause]:
+def _release_causes(policy: str | None, noun: str) -> list[FieldError]:
     if policy == SINGLE_STACK:
         return []
     detail = f"must be set to 'SingleStack' when releasing the secondary {noun}"
     return [invalid("spec.ipFamilyPolicy", policy, detail)]
 
 
-def _load_balancer_class_causes(new: Service, old: Service) -> list[Cause]:
+def _load_balancer_class_causes(new: Service, old: Service) -> list[FieldError]:
     wanted = new.spec.load_balancer_class
-    causes: list[Cause] = []
+    causes: list[FieldError] = []
     is_same = wanted == old.spec.load_balancer_class
     if new.spec.type == old.spec.type == "LoadBalancer" and not is_same:
         causes.append(invalid("spec.loadBalancerClass", wanted, _MAY_NOT_CHANGE))
@@ -336,9 +338,9 @@ def _load_balancer_class_causes(new: Service, old: Service) -> list[Cause]:
     return causes + load_balancer_class_causes(new.spec)
 
 
-def _health_check_causes(new: Service, old: Service) -> list[Cause]:
+def _health_check_causes(new: Service, old: Service) -> list[FieldError]:
     if not (new.needs_health_check and old.needs_health_check):
         return []
     if new.spec.health_check_node_port == old.spec.health_check_node_port:
         return []
-    return [forbidden("spec.healthCheckNodePort", IMMUTABLE)]
+    return [forbidden_field("spec.healthCheckNodePort", IMMUTABLE)]

@@ -18,7 +18,7 @@ import structlog
 
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.proxy.conntrack.netlink import UDP, Flow, FlowListing, FlowTable
-from keepclose.proxy.nft.writer import Family
+from keepclose.proxy.nft.writer import NftFamily
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
 AddressPort = tuple[str, int]
@@ -77,7 +77,7 @@ class Conntrack:
 
     def __init__(
         self,
-        family: Family,
+        family: NftFamily,
         *,
         namespace: Path | None = None,
         limit: float = _DEFAULT_LIMIT,

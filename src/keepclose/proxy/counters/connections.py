@@ -25,7 +25,7 @@ from keepclose.proxy.counters.kernel_counters import CounterReader, Counts
 from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount
 from keepclose.proxy.nft.element_messages import NoBinaryFormError, decode_key, encode_key
 from keepclose.proxy.nft.rules import Rules
-from keepclose.proxy.nft.writer import Family
+from keepclose.proxy.nft.writer import NftFamily
 from keepclose.ruleset.tables import Counted, Slot, Unserved
 
 FRESH_S: Final = 1.0
@@ -161,5 +161,5 @@ def _key_of(counted: Counted) -> ConnectionKey:
     return namespace, name, counted.zone, counted.mode
 
 
-def _ip(family: str) -> Family:
+def _ip(family: str) -> NftFamily:
     return "ip" if family == IPV4 else "ip6"

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from keepclose.kube.clock import Clock
 from keepclose.proxy.nft.element_messages import encode_listing, encode_question
-from keepclose.proxy.nft.writer import Family
+from keepclose.proxy.nft.writer import NftFamily
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.tables import ElementKey
 
@@ -45,12 +45,16 @@ _AT_ONCE: Final = 500
 class CounterReader(Protocol):
     """Reads the counters of one network namespace."""
 
-    async def read(self, family: Family, table: str) -> dict[str, int]:
+    async def read(self, family: NftFamily, table: str) -> dict[str, int]:
         """Return packets by the name of the counter; none without a table. Raises OSError."""
         ...
 
     async def read_elements(
-        self, family: Family, table: str, container: str, keys: Sequence[ElementKey] | None = None
+        self,
+        family: NftFamily,
+        table: str,
+        container: str,
+        keys: Sequence[ElementKey] | None = None,
     ) -> Counts:
         """Return the counters of all elements of a set or map, or of some; raises OSError."""
         ...
@@ -66,7 +70,7 @@ class KernelCounters:
     def __init__(self, *, namespace: Path | None = None, clock: Clock | None = None) -> None:
         self._thread = WorkThread("counters", namespace=namespace, clock=clock)
 
-    async def read(self, family: Family, table: str) -> dict[str, int]:
+    async def read(self, family: NftFamily, table: str) -> dict[str, int]:
         """Return packets by the name of the counter; raises OSError."""
         try:
             return await self._thread.run(
@@ -76,7 +80,11 @@ class KernelCounters:
             raise TimeoutError(str(error)) from None
 
     async def read_elements(
-        self, family: Family, table: str, container: str, keys: Sequence[ElementKey] | None = None
+        self,
+        family: NftFamily,
+        table: str,
+        container: str,
+        keys: Sequence[ElementKey] | None = None,
     ) -> Counts:
         """Return the counters of all elements of a set or map, or of some; raises OSError."""
 
@@ -95,7 +103,7 @@ class KernelCounters:
         self._thread.stop()
 
 
-def dump_counters(family: Family, table: str) -> dict[str, int]:
+def dump_counters(family: NftFamily, table: str) -> dict[str, int]:
     """Return packets by the name of the counter in the calling thread's namespace.
 
     None when there is no such table. Raises OSError.
@@ -168,7 +176,7 @@ Counts = dict[bytes, ElementCount]
 """By the key as the kernel holds it."""
 
 
-def read_counts(family: Family, table: str, container: str) -> Counts:
+def read_counts(family: NftFamily, table: str, container: str) -> Counts:
     """Return the counters of all elements; none where there is no such set or map.
 
     Raises OSError.
@@ -182,7 +190,7 @@ def read_counts(family: Family, table: str, container: str) -> Counts:
 
 
 def read_some_counts(
-    family: Family, table: str, container: str, keys: Sequence[ElementKey]
+    family: NftFamily, table: str, container: str, keys: Sequence[ElementKey]
 ) -> Counts:
     """Return the counters of these elements, without those that are not there; raises OSError."""
     counts: Counts = {}

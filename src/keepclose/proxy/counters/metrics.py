@@ -60,7 +60,7 @@ class Changes(NamedTuple):
     endpoints_pending: int = 0
 
 
-class Metrics:
+class ProxyMetrics:
     """The metrics of one proxy; notes are taken at once and turned into series when needed."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 from keepclose.ruleset.commands import AddElement, DeleteElement, Transaction
 from keepclose.ruleset.names import plain_comment
 from keepclose.ruleset.statements import Drop, Goto, To
-from keepclose.ruleset.tables import ElementKey, Verdict
+from keepclose.ruleset.tables import ChainVerdict, ElementKey
 
 _HEADER: Final = struct.Struct("=IHHII")
 _FAMILY: Final = struct.Struct(">BBH")
@@ -158,7 +158,7 @@ def _element(command: ElementCommand, ip: str, family: int) -> bytes:
     return _attribute(_LISTED | _NESTED, body)
 
 
-def _data(verdict: Verdict, ip: str, family: int) -> bytes:
+def _data(verdict: ChainVerdict, ip: str, family: int) -> bytes:
     if isinstance(verdict, To):
         return _value(_DATA, _address(verdict.address, family) + _port(str(verdict.port)))
     if isinstance(verdict, Goto):

@@ -28,13 +28,13 @@ from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
     ElementsOf,
-    Failure,
-    Family,
     NftError,
+    NftFailure,
+    NftFamily,
     encode_transaction,
-    error_from,
     list_elements_command,
     list_table_command,
+    nft_error,
 )
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.commands import Transaction
@@ -115,7 +115,7 @@ class ElementSocket:
                 position += max(_HEADER.size, (length + 3) & ~3)
 
 
-class Context:
+class LibnftablesContext:
     """A handle of libnftables; blocking, and safe to use from several threads."""
 
     def __init__(self, library: str = LIBRARY) -> None:
@@ -123,11 +123,13 @@ class Context:
         try:
             self._library = _load(library)
         except (OSError, AttributeError) as error:
-            raise NftError(f"{library} cannot be used: {error}", failure=Failure.UNUSABLE) from None
+            raise NftError(
+                f"{library} cannot be used: {error}", failure=NftFailure.UNUSABLE
+            ) from None
         with _MAKING:
             self._handle: int | None = self._library.nft_ctx_new(0)
         if not self._handle:
-            raise NftError("libnftables gives no context", failure=Failure.UNUSABLE)
+            raise NftError("libnftables gives no context", failure=NftFailure.UNUSABLE)
         self._library.nft_ctx_buffer_output(self._handle)
         self._library.nft_ctx_buffer_error(self._handle)
         self._lock = threading.Lock()
@@ -154,7 +156,7 @@ class Context:
     def _run(self, data: bytes, text: str, *, flags: int, dry: bool) -> bytes:
         with self._lock:
             if not self._handle:
-                raise NftError("the context is closed", failure=Failure.UNUSABLE)
+                raise NftError("the context is closed", failure=NftFailure.UNUSABLE)
             self._library.nft_ctx_output_set_flags(self._handle, flags)
             self._library.nft_ctx_set_dry_run(self._handle, dry)
             code = self._run_file(data)
@@ -162,7 +164,7 @@ class Context:
             output: bytes = self._library.nft_ctx_get_output_buffer(self._handle) or b""
             said: bytes = self._library.nft_ctx_get_error_buffer(self._handle) or b""
         if code != 0:
-            raise error_from(
+            raise nft_error(
                 said.decode(errors="replace"), text, fallback="libnftables gives no reason"
             )
         return output
@@ -193,7 +195,7 @@ class LibnftablesWriter:
         self._thread = WorkThread("libnftables", namespace=namespace, clock=clock)
         self._library = library
         self._limit = limit
-        self._context: Context | None = None
+        self._context: LibnftablesContext | None = None
         self._socket: ElementSocket | None = None
 
     async def write_elements(self, transaction: Transaction) -> bool:
@@ -208,13 +210,13 @@ class LibnftablesWriter:
         """Let the kernel judge a transaction; raises NftError."""
         await self._run(lambda: self._open().apply(text, dry=True), "a dry run")
 
-    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
         """Return a table as JSON; raises NftError."""
         command = list_table_command(family, table)
         return await self._run(lambda: self._open().query(command, terse=terse), command)
 
     async def list_elements(
-        self, kind: ElementsOf, family: Family, table: str, *, name: str
+        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return a set or map as JSON; raises NftError."""
         command = list_elements_command(kind, family, table, name=name)
@@ -226,10 +228,10 @@ class LibnftablesWriter:
             await self._run(self._free, "closing")
         self._thread.stop(self._free)
 
-    def _open(self) -> Context:
+    def _open(self) -> LibnftablesContext:
         # In the thread of this writer, which is in the right namespace.
         if self._context is None:
-            self._context = Context(self._library)
+            self._context = LibnftablesContext(self._library)
         return self._context
 
     def _open_socket(self) -> ElementSocket:
@@ -247,9 +249,9 @@ class LibnftablesWriter:
         try:
             return await self._thread.run(work, limit=self._limit, what=f"libnftables: {what}")
         except StuckError as error:
-            raise NftError(str(error), failure=Failure.TIMEOUT) from None
+            raise NftError(str(error), failure=NftFailure.TIMEOUT) from None
         except OSError as error:
-            raise NftError(f"libnftables: {error}", failure=Failure.UNUSABLE) from None
+            raise NftError(f"libnftables: {error}", failure=NftFailure.UNUSABLE) from None
 
 
 def _load(name: str) -> ctypes.CDLL:

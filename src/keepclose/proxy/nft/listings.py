@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keepclose.model.json_values import JsonObject
-from keepclose.proxy.nft.writer import ElementsOf, Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import ElementsOf, NftError, NftFailure, NftFamily, NftWriter
 
 # What comes up while an entry of another shape is read.
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
@@ -69,25 +69,25 @@ class Listing(NamedTuple):
 
 
 async def read_table(
-    writer: NftWriter, family: Family, table: str, *, terse: bool = False
+    writer: NftWriter, family: NftFamily, table: str, *, terse: bool = False
 ) -> Listing:
     """Return what a table holds; raises NftError, but not for a table that does not exist."""
     try:
         return parse_listing(await writer.list_table(family, table, terse=terse))
     except NftError as error:
-        if error.failure is Failure.NOT_FOUND:
+        if error.failure is NftFailure.NOT_FOUND:
             return Listing()
         raise
 
 
 async def read_elements(
-    writer: NftWriter, kind: ElementsOf, family: Family, table: str, *, name: str
+    writer: NftWriter, kind: ElementsOf, family: NftFamily, table: str, *, name: str
 ) -> tuple[ListedElement, ...]:
     """Return the elements of a set or map; none when it does not exist. Raises NftError."""
     try:
         raw = await writer.list_elements(kind, family, table, name=name)
     except NftError as error:
-        if error.failure is Failure.NOT_FOUND:
+        if error.failure is NftFailure.NOT_FOUND:
             return ()
         raise
     listing = parse_listing(raw)
@@ -103,7 +103,7 @@ def parse_listing(raw: bytes) -> Listing:
         entries = [one for one in objects if isinstance(one, dict)]
     except (msgspec.DecodeError, KeyError, RecursionError, TypeError, ValueError):
         raise NftError(
-            f"the listing is no JSON of nftables: {raw[:80]!r}", failure=Failure.UNUSABLE
+            f"the listing is no JSON of nftables: {raw[:80]!r}", failure=NftFailure.UNUSABLE
         ) from None
     exists = False
     chains: list[str] = []

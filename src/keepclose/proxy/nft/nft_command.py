@@ -19,13 +19,13 @@ from keepclose.kube.clock import Clock
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
     ElementsOf,
-    Failure,
-    Family,
     NftError,
+    NftFailure,
+    NftFamily,
     encode_transaction,
-    error_from,
     list_elements_command,
     list_table_command,
+    nft_error,
 )
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
@@ -57,13 +57,13 @@ class NftCommandWriter:
         """Let the kernel judge a transaction; raises NftError."""
         await self._transact(text, "--check", "-f", "-")
 
-    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
         """Return a table as JSON; raises NftError."""
         flags = ("--json", "--terse") if terse else ("--json",)
         return await self._list(list_table_command(family, table), *flags)
 
     async def list_elements(
-        self, kind: ElementsOf, family: Family, table: str, *, name: str
+        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return a set or map as JSON; raises NftError."""
         return await self._list(list_elements_command(kind, family, table, name=name), "--json")
@@ -91,9 +91,9 @@ class NftCommandWriter:
             limit = self._limit + _MARGIN
             return await self._thread.run(work, limit=limit, what=f"{self._program}: {what}")
         except StuckError as error:
-            raise NftError(str(error), failure=Failure.TIMEOUT) from None
+            raise NftError(str(error), failure=NftFailure.TIMEOUT) from None
         except OSError as error:
-            raise NftError(f"{self._program}: {error}", failure=Failure.UNUSABLE) from None
+            raise NftError(f"{self._program}: {error}", failure=NftFailure.UNUSABLE) from None
 
     def _run(self, data: bytes, text: str, *arguments: str) -> bytes:
         process = subprocess.Popen(  # noqa: S603 - no shell; the program is the operator's choice
@@ -112,12 +112,12 @@ class NftCommandWriter:
                     os.killpg(process.pid, signal.SIGKILL)
                 raise NftError(
                     f"{self._program} did not end within {self._limit:g} s and was killed",
-                    failure=Failure.TIMEOUT,
+                    failure=NftFailure.TIMEOUT,
                 ) from None
         if process.returncode != 0:
             fallback = f"{self._program} ended with code {process.returncode}"
             words = said.decode(errors="replace")
-            raise error_from(words, text, fallback=_last_line(words) or fallback)
+            raise nft_error(words, text, fallback=_last_line(words) or fallback)
         return output
 
 

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from keepclose.proxy.nft.writer import Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import NftError, NftFailure, NftFamily, NftWriter
 
 OLDEST_KERNEL: Final = (5, 13)
 OLDEST_NFT: Final = (1, 0, 1)
@@ -83,7 +83,7 @@ COUNTED_POOLS: Final = Feature(
 """What connections are counted by; without it none are."""
 
 
-def transaction_of(feature: Feature, family: Family) -> str:
+def transaction_of(feature: Feature, family: NftFamily) -> str:
     """Return the text that tries a feature in a table of its own."""
     address = {"ip": ("ipv4_addr", "192.0.2.1"), "ip6": ("ipv6_addr", "2001:db8::1")}[family]
     words = {"t": f"{family} {_PROBE}", "f": family, "a": address[0], "x": address[1]}
@@ -92,7 +92,7 @@ def transaction_of(feature: Feature, family: Family) -> str:
 
 
 async def find_missing(
-    writer: NftWriter, families: tuple[Family, ...], features: tuple[Feature, ...] = FEATURES
+    writer: NftWriter, families: tuple[NftFamily, ...], features: tuple[Feature, ...] = FEATURES
 ) -> list[str]:
     """Return a sentence for each feature that the kernel refuses; raises NftError otherwise.
 
@@ -109,14 +109,14 @@ async def find_missing(
             try:
                 await writer.check(transaction_of(feature, family))
             except NftError as error:
-                if error.failure in {Failure.FORBIDDEN, Failure.TIMEOUT, Failure.UNUSABLE}:
+                if error.failure in {NftFailure.FORBIDDEN, NftFailure.TIMEOUT, NftFailure.UNUSABLE}:
                     raise
                 missing.append(f"{feature.name} for {family}: {error.message}")
     return missing
 
 
 async def _are_all_there(
-    writer: NftWriter, families: tuple[Family, ...], features: tuple[Feature, ...]
+    writer: NftWriter, families: tuple[NftFamily, ...], features: tuple[Feature, ...]
 ) -> bool:
     """Tell whether the kernel accepts all features in one transaction.
 

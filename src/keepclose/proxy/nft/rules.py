@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.proxy.nft.writer import ElementWriter, Failure, Family, NftError, NftWriter
+from keepclose.proxy.nft.writer import ElementWriter, NftError, NftFailure, NftFamily, NftWriter
 from keepclose.routing.selection import Selection
 from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.commands import Transaction, Update
@@ -26,7 +26,7 @@ from keepclose.ruleset.layout import (
     SERVICE_NODEPORTS,
     counted_containers,
 )
-from keepclose.ruleset.listing import Listing, listing_of
+from keepclose.ruleset.listing import TableListing, listing_of
 from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.ruleset import Ruleset
 from keepclose.ruleset.settings import RulesetSettings
@@ -130,11 +130,11 @@ class Rules:
         try:
             await self._writer.check(text)
         except NftError as error:
-            if error.failure is not Failure.BUSY:
+            if error.failure is not NftFailure.BUSY:
                 raise
             refused = error.output.count(_BUSY)
         if refused < len(kinds):
-            raise NftError("some chains were emptied", failure=Failure.NOT_FOUND)
+            raise NftError("some chains were emptied", failure=NftFailure.NOT_FOUND)
 
     def read_counters(self, numbers: Mapping[str, int]) -> list[tuple[Counted, int]]:
         """Return what the numbers of named counters stand for; unknown names are left out."""
@@ -161,14 +161,14 @@ class Rules:
             if changing:
                 await self.before_change(changing)
 
-    async def _list(self) -> Listing:
+    async def _list(self) -> TableListing:
         settings = self._ruleset.settings
-        family: Family = "ip" if settings.ip == "ip" else "ip6"
+        family: NftFamily = "ip" if settings.ip == "ip" else "ip6"
         try:
             listed = await self._writer.list_table(family, settings.table)
         except NftError as error:
-            if error.failure is Failure.NOT_FOUND:
-                return Listing()
+            if error.failure is NftFailure.NOT_FOUND:
+                return TableListing()
             raise
         try:
             return listing_of([msgspec.json.decode(listed)])

@@ -21,15 +21,15 @@ from keepclose.proxy.nft.requirements import find_missing, find_obstacles, judge
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
     ElementsOf,
-    Failure,
-    Family,
     NftError,
+    NftFailure,
+    NftFamily,
     NftWriter,
 )
 
 WriterName = Literal["auto", "libnftables", "nft"]
 SKIP_KERNEL_VERSION: Final = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK"
-BOTH: Final[tuple[Family, ...]] = ("ip", "ip6")
+BOTH: Final[tuple[NftFamily, ...]] = ("ip", "ip6")
 
 _log = structlog.get_logger(__name__)
 
@@ -48,12 +48,12 @@ class DryRunWriter:
     async def check(self, text: str) -> None:
         """Find nothing wrong."""
 
-    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
         """Return the table as it is; raises NftError (NOT_FOUND) where nobody can read it."""
         return await self._readable().list_table(family, table, terse=terse)
 
     async def list_elements(
-        self, kind: ElementsOf, family: Family, table: str, *, name: str
+        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return a set or map as it is; raises NftError (NOT_FOUND) where nobody can read it."""
         return await self._readable().list_elements(kind, family, table, name=name)
@@ -65,7 +65,7 @@ class DryRunWriter:
 
     def _readable(self) -> NftWriter:
         if self._reader is None:
-            raise NftError("nobody can read it", failure=Failure.NOT_FOUND)
+            raise NftError("nobody can read it", failure=NftFailure.NOT_FOUND)
         return self._reader
 
 
@@ -89,7 +89,7 @@ class WriterSettings(NamedTuple):
     """What a proxy may use to write rules."""
 
     prefer: WriterName = "auto"
-    families: tuple[Family, ...] = BOTH
+    families: tuple[NftFamily, ...] = BOTH
     namespace: Path | None = None
     library: str = LIBRARY
     program: str = PROGRAM
@@ -167,7 +167,7 @@ async def _judge(writer: NftWriter, settings: WriterSettings) -> NftWriter | str
 
 
 def _explain(error: NftError) -> str:
-    if error.failure is Failure.FORBIDDEN:
+    if error.failure is NftFailure.FORBIDDEN:
         return f"the kernel refuses: {error.message}; CAP_NET_ADMIN is needed in this namespace"
     return str(error)
 

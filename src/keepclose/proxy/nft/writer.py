@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 from keepclose.ruleset.commands import Transaction
 
-Family = Literal["ip", "ip6"]
+NftFamily = Literal["ip", "ip6"]
 ElementsOf = Literal["set", "map"]
 DEFAULT_LIMIT: Final = 30.0
 
@@ -22,7 +22,7 @@ _PLAIN: Final = re.compile(r"^Error: (?P<message>.*)$")
 _NAMES: Final = re.compile(r"[A-Za-z0-9_./-]{1,255}")
 
 
-class Failure(enum.Enum):
+class NftFailure(enum.Enum):
     """Why the kernel or nft refused."""
 
     NOT_FOUND = "not found"
@@ -35,10 +35,10 @@ class Failure(enum.Enum):
 
 
 _FAILURES: Final = (
-    ("No such file or directory", Failure.NOT_FOUND),
-    ("File exists", Failure.EXISTS),
-    ("Device or resource busy", Failure.BUSY),
-    ("Operation not permitted", Failure.FORBIDDEN),
+    ("No such file or directory", NftFailure.NOT_FOUND),
+    ("File exists", NftFailure.EXISTS),
+    ("Device or resource busy", NftFailure.BUSY),
+    ("Operation not permitted", NftFailure.FORBIDDEN),
 )
 
 
@@ -54,7 +54,7 @@ class NftError(Exception):
         self,
         message: str,
         *,
-        failure: Failure = Failure.OTHER,
+        failure: NftFailure = NftFailure.OTHER,
         line: str = "",
         number: int = 0,
         output: str = "",
@@ -82,12 +82,12 @@ class NftWriter(Protocol):
         """Let the kernel judge a transaction without applying it; raises NftError."""
         ...
 
-    async def list_table(self, family: Family, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
         """Return a table as JSON, without elements if terse; raises NftError (NOT_FOUND)."""
         ...
 
     async def list_elements(
-        self, kind: ElementsOf, family: Family, table: str, *, name: str
+        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return one set or map with its elements as JSON; raises NftError (NOT_FOUND)."""
         ...
@@ -119,7 +119,7 @@ def encode_transaction(text: str) -> bytes:
         line = text.split("\n", number)[number - 1]
         raise NftError(
             "the transaction holds a NUL character",
-            failure=Failure.UNUSABLE,
+            failure=NftFailure.UNUSABLE,
             line=line,
             number=number,
         )
@@ -127,21 +127,21 @@ def encode_transaction(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise NftError(
-            f"the transaction is no valid UTF-8: {error.reason}", failure=Failure.UNUSABLE
+            f"the transaction is no valid UTF-8: {error.reason}", failure=NftFailure.UNUSABLE
         ) from None
 
 
-def list_table_command(family: Family, table: str) -> str:
+def list_table_command(family: NftFamily, table: str) -> str:
     """Return the command that lists a table; raises NftError for a name that is none."""
     return f"list table {family} {_name(table)}"
 
 
-def list_elements_command(kind: ElementsOf, family: Family, table: str, *, name: str) -> str:
+def list_elements_command(kind: ElementsOf, family: NftFamily, table: str, *, name: str) -> str:
     """Return the command that lists a set or map; raises NftError for a name that is none."""
     return f"list {kind} {family} {_name(table)} {_name(name)}"
 
 
-def error_from(output: str, text: str, *, fallback: str) -> NftError:
+def nft_error(output: str, text: str, *, fallback: str) -> NftError:
     """Return what nft said about a text as an error; the first complaint gives its kind."""
     lines = text.split("\n")
     for said in output.splitlines():
@@ -158,12 +158,12 @@ def error_from(output: str, text: str, *, fallback: str) -> NftError:
     return NftError(fallback, failure=_failure_of(output), output=output)
 
 
-def _failure_of(message: str) -> Failure:
+def _failure_of(message: str) -> NftFailure:
     """Return the kind of failure that a message speaks of."""
-    return next((kind for part, kind in _FAILURES if part in message), Failure.OTHER)
+    return next((kind for part, kind in _FAILURES if part in message), NftFailure.OTHER)
 
 
 def _name(name: str) -> str:
     if _NAMES.fullmatch(name) is None:
-        raise NftError(f"{name!r} names no table, set or map", failure=Failure.UNUSABLE)
+        raise NftError(f"{name!r} names no table, set or map", failure=NftFailure.UNUSABLE)
     return name

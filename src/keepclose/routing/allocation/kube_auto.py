@@ -13,7 +13,7 @@ import math
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-ALLOCATED: Final = 1
+KUBE_AUTO_ALLOCATED: Final = 1
 INFEASIBLE: Final = 0
 
 
@@ -59,7 +59,7 @@ def allocate_kube_auto(  # noqa: PLR0917 - compiled code takes positions only
             ints[zones + taker] -= 1
             matrix[giver * zones + giver] -= 1
             matrix[giver * zones + taker] += 1
-    return ALLOCATED
+    return KUBE_AUTO_ALLOCATED
 
 
 def least_endpoints(share: float, total: int, threshold: float) -> int:

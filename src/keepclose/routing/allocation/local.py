@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-ALLOCATED: Final = 1
+LOCAL_ALLOCATED: Final = 1
 BELOW_START: Final = 0
 DOWNGRADED: Final = -1
 
@@ -80,7 +80,7 @@ def _sift_down(  # noqa: PLR0917 - called from compiled code, which takes positi
         parent = child
 
 
-class Outcome(StrEnum):
+class LocalOutcome(StrEnum):
     """What the allocator came to."""
 
     ALLOCATED = "Allocated"
@@ -94,14 +94,14 @@ class Allocation(msgspec.Struct, frozen=True):
     The matrix is all zeros unless the outcome is ALLOCATED: all clients then use all endpoints.
     """
 
-    outcome: Outcome
+    outcome: LocalOutcome
     matrix: tuple[tuple[int, ...], ...]
 
 
 _OUTCOMES = {
-    ALLOCATED: Outcome.ALLOCATED,
-    BELOW_START: Outcome.BELOW_START,
-    DOWNGRADED: Outcome.DOWNGRADED,
+    LOCAL_ALLOCATED: LocalOutcome.ALLOCATED,
+    BELOW_START: LocalOutcome.BELOW_START,
+    DOWNGRADED: LocalOutcome.DOWNGRADED,
 }
 
 
@@ -209,7 +209,7 @@ def allocate_local(  # noqa: PLR0915, PLR0917 - compiled code takes positions on
             taker = ints[heap]
             deficit = ints[sizes + taker] - total * shares[taker]
             if deficit > -1.0:
-                return ALLOCATED
+                return LOCAL_ALLOCATED
             pop_heap(ints, heap, zones, floats, keys)
             # Steps of one toward zero are exact in doubles, so they can be taken all at once.
             moved = int(min(surplus, -deficit))
@@ -221,7 +221,7 @@ def allocate_local(  # noqa: PLR0915, PLR0917 - compiled code takes positions on
             floats[keys + taker] = weigh_taker(shares[taker], ints[sizes + taker])
             floats[taker] = shares[taker] / max(1, ints[sizes + taker] - 1)
             push_heap(ints, heap, zones - 1, floats, keys)
-    return ALLOCATED
+    return LOCAL_ALLOCATED
 
 
 def find_least_size(expected: float, threshold: float, limit: int) -> int:

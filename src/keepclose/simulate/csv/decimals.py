@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-COLUMNS: Final = 7
-WIDEST: Final = 27
+NUMBER_COLUMNS: Final = 7
+WIDEST_NUMBER: Final = 27
 """No number takes more bytes than this, with its comma and its percent sign."""
 
 _COMMA: Final = 44
@@ -110,13 +110,13 @@ def put_results(  # noqa: PLR0917 - compiled code takes positions only
         for place in range(labels[2 * row], labels[2 * row + 1]):
             out[at] = data[place]
             at += 1
-        for column in range(COLUMNS):
+        for column in range(NUMBER_COLUMNS):
             out[at] = _COMMA
             at += 1
             if valid[row] == 0:
                 at = _put_invalid(out, at)
                 continue
-            at = put_decimal(figures[row * COLUMNS + column], out, at)
+            at = put_decimal(figures[row * NUMBER_COLUMNS + column], out, at)
             if _FIRST_PERCENT <= column <= _LAST_PERCENT:
                 out[at] = _PERCENT
                 at += 1

@@ -16,8 +16,8 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 from keepclose.simulate.compiling import compile_function
 from keepclose.simulate.csv import rows
-from keepclose.simulate.csv.decimals import COLUMNS, WIDEST, put_results
-from keepclose.simulate.csv.rows import Flaw, Header, describe_flaw, unquote
+from keepclose.simulate.csv.decimals import NUMBER_COLUMNS, WIDEST_NUMBER, put_results
+from keepclose.simulate.csv.rows import Header, RowError, describe_flaw, unquote
 from keepclose.simulate.datasets import load_numpy
 from keepclose.system.files import InputError
 
@@ -79,41 +79,43 @@ class Rows(NamedTuple):
     endpoints: Sequence[int]
     labels: Labels
     bad: int
-    flaws: tuple[Flaw, ...]
+    flaws: tuple[RowError, ...]
 
 
-def read_header(file: BinaryIO) -> Header | Flaw:
+def read_header(file: BinaryIO) -> Header | RowError:
     """Read the first line; what is left in the file then are the rows."""
     line = file.readline(LONGEST_HEADER + 1)
     if len(line) > LONGEST_HEADER:
-        return Flaw(1, 1, f"the header has more than {LONGEST_HEADER:,} bytes", fix=_HEADER_FIX)
+        return RowError(1, 1, f"the header has more than {LONGEST_HEADER:,} bytes", fix=_HEADER_FIX)
     try:
         text = line.removeprefix(_BOM).decode()
         names = next(csv.reader([text], strict=True), [])
     except (UnicodeDecodeError, csv.Error):
-        return Flaw(1, 1, "the header is no CSV in UTF-8", fix=_HEADER_FIX)
+        return RowError(1, 1, "the header is no CSV in UTF-8", fix=_HEADER_FIX)
     if not text.strip():
         what = "the first line is empty" if line else "the file is empty"
-        return Flaw(1, 1, f"{what}, where the header should be", fix=_HEADER_FIX)
+        return RowError(1, 1, f"{what}, where the header should be", fix=_HEADER_FIX)
     if any(map(_CELL.fullmatch, names[1:])):
-        return Flaw(1, 1, "the header is missing, the first line is a row", fix=_HEADER_FIX)
+        return RowError(1, 1, "the header is missing, the first line is a row", fix=_HEADER_FIX)
     if names[0].strip().lower() != "name":
-        return Flaw(1, 1, f'expected the column "name" first, got "{names[0]}"', fix=_HEADER_FIX)
+        return RowError(
+            1, 1, f'expected the column "name" first, got "{names[0]}"', fix=_HEADER_FIX
+        )
     zones = tuple(names[1:])
     if not zones:
-        return Flaw(1, len(names[0]) + 1, "the header names no zone", fix=_HEADER_FIX)
+        return RowError(1, len(names[0]) + 1, "the header names no zone", fix=_HEADER_FIX)
     if len(zones) > MOST_ZONES:
         message = f"the header names {len(zones):,} zones, more than {MOST_ZONES}"
-        return Flaw(1, 1, message, fix="leave columns out, or put zones together")
+        return RowError(1, 1, message, fix="leave columns out, or put zones together")
     seen: set[str] = set()
     for number, zone in enumerate(zones):
         if not zone.strip():
             column = _header_column(text, number + 1)
-            return Flaw(1, column, f"zone {number + 1} has no name", fix=_HEADER_FIX)
+            return RowError(1, column, f"zone {number + 1} has no name", fix=_HEADER_FIX)
         if zone in seen:
             column = _header_column(text, number + 1)
             message = f'zone "{zone}" stands in two columns'
-            return Flaw(1, column, message, fix="rename one of them or remove it")
+            return RowError(1, column, message, fix="rename one of them or remove it")
         seen.add(zone)
     ranked = {zone: rank for rank, zone in enumerate(sorted(zones, key=str.encode))}
     return Header(zones, tuple(ranked[zone] for zone in zones))
@@ -188,7 +190,7 @@ def format_results(
     With `compiled` figures and validity must be arrays.
     """
     places = labels.places
-    size = rows * (COLUMNS * WIDEST + 1)
+    size = rows * (NUMBER_COLUMNS * WIDEST_NUMBER + 1)
     if rows > 0:
         size += int(places[2 * rows - 1]) - int(places[0])
     text = _view(labels.data, compiled=compiled)

@@ -26,7 +26,7 @@ from keepclose.simulate.csv.files import (
     read_header,
     scan_chunk,
 )
-from keepclose.simulate.csv.rows import Flaw, Header
+from keepclose.simulate.csv.rows import Header, RowError
 from keepclose.simulate.datasets import Block, DataSet
 
 KEPT_BYTES: Final = 1 << 29
@@ -51,7 +51,7 @@ class _Condition(msgspec.Struct, frozen=True):
     """How good a file is: the number of bad rows and what is wrong with the first ones."""
 
     bad: int = 0
-    flaws: tuple[Flaw, ...] = ()
+    flaws: tuple[RowError, ...] = ()
 
 
 class CsvInputs(DataSet):
@@ -150,7 +150,7 @@ def open_inputs(
     kept_bytes: int = KEPT_BYTES,
     chunk_bytes: int = CHUNK_BYTES,
     progress: Callable[[int, int], object] | None = None,
-) -> CsvInputs | Flaw:
+) -> CsvInputs | RowError:
     """Return the inputs in a file or in its contents, or what is wrong with the header.
 
     Raises OSError when the file cannot be read. `progress` is called with the bytes scanned so far
@@ -159,7 +159,7 @@ def open_inputs(
     total = len(file) if isinstance(file, bytes) else file.stat().st_size
     with _open(file) as opened:
         header = read_header(opened)
-        if isinstance(header, Flaw):
+        if isinstance(header, RowError):
             return header
         behind_header = opened.tell()
 

@@ -25,7 +25,7 @@ from keepclose.simulate.csv.files import (
 from keepclose.simulate.csv.inputs import CsvInputs
 from keepclose.simulate.datasets import DataSet, GivenRows
 from keepclose.simulate.engine import FEW_ROWS, RowResults, simulate_rows, tally_results
-from keepclose.simulate.summary import PartTally, Summary, Tally, Weights
+from keepclose.simulate.summary import BlockTally, PartTally, Summary, Weights
 
 ROWS_AT_ONCE: Final = 1 << 16
 
@@ -50,7 +50,7 @@ def write_results(
     """
     for _, file in outputs:
         file.write(RESULT_HEADER)
-    tallies = [Tally(algorithm.name) for algorithm, _ in outputs]
+    tallies = [BlockTally(algorithm.name) for algorithm, _ in outputs]
     algorithms = [algorithm for algorithm, _ in outputs]
     for done, made in _work_ahead(dataset, algorithms, weights):
         for (_, file), tally, one in zip(outputs, tallies, made, strict=True):

@@ -38,7 +38,7 @@ _COMMA: Final = 44
 _ZERO: Final = 48
 
 
-class Flaw(msgspec.Struct, frozen=True):
+class RowError(msgspec.Struct, frozen=True):
     """One thing that is wrong with a file; lines and columns count from 1, in characters."""
 
     line: int
@@ -61,7 +61,7 @@ class Header(msgspec.Struct, frozen=True):
         return tuple(sorted(self.columns, key=str.encode))
 
 
-def describe_flaw(notes: Sequence[int], number: int, data: bytes, header: Header) -> Flaw:
+def describe_flaw(notes: Sequence[int], number: int, data: bytes, header: Header) -> RowError:
     """Return what the scanner noted of a bad row, in words."""
     at = number * NOTE_WIDTH
     code, line, line_start, row, start, end, column = map(int, notes[at : at + NOTE_WIDTH])
@@ -80,7 +80,7 @@ def describe_flaw(notes: Sequence[int], number: int, data: bytes, header: Header
     else:
         text, fix = _judge_cell(_decode(data[start:end]))
         text = f"zone {header.columns[column]}: {text}"
-    return Flaw(line, len(_decode(data[line_start:start])) + 1, text, subject, fix)
+    return RowError(line, len(_decode(data[line_start:start])) + 1, text, subject, fix)
 
 
 def _judge_cell(cell: str) -> tuple[str, str]:
