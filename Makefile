@@ -32,10 +32,6 @@ check: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/mypy tests/apiserver/conftest.py
-	MYPYPATH=tests/proposals $(VENV)/bin/mypy tests/proposals/conftest.py
-	$(VENV)/bin/mypy tests/real/conftest.py
-	MYPYPATH=tests:tests/real $(VENV)/bin/mypy tests/live/conftest.py
 	$(VENV)/bin/lint-imports
 
 # Every target for its part of the time, two at once; FUZZ_TARGETS names some of them.

@@ -13,6 +13,7 @@ import gc
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -28,7 +29,9 @@ from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.slices.settings import Settings
 from keepclose.testing import builders
-from keepclose.testing.echoes import EchoTransport
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.echoes import EchoTransport
 
 SIZES = (50, 500, 5_000)
 CHANGES = 300

@@ -1,6 +1,6 @@
 """Hostile requests, replayed by one identity in a loop, and how other clients fare meanwhile.
 
-Every case of `keepclose.testing.attacks` (or those named on the command line) runs against a server
+Every case of `support.hostile.attacks` (or those named on the command line) runs against a server
 of its own for a few seconds. The goals hold on a machine that does nothing else.
 """
 
@@ -10,8 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from keepclose.testing.attacks import ATTACKS
-from keepclose.testing.replaying import (
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.hostile.attacks import ATTACKS
+from support.hostile.replaying import (
     EVENT_LIMIT_SECONDS,
     GET_LIMIT_SECONDS,
     Attack,

@@ -41,8 +41,10 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.system.namespaces import enter_network
-from keepclose.testing.netns import namespaces
 from keepclose.testing.processes import Embedded, embedded_server
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.netns import namespaces
 
 ENDPOINTS = 10
 NODE, NODE_IP, NAMESPACE = "node-a", "192.168.100.1", "default"

@@ -38,9 +38,9 @@ from keepclose.kube.requests import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SE
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.processes import embedded_server
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "real"))
-from controllers import controller_manager
-from programs import program, real_control_plane
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.real.controllers import controller_manager
+from support.real.programs import program, real_control_plane
 
 WRITERS = 12
 NODE_COUNT = 60

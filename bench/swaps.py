@@ -42,7 +42,9 @@ from keepclose.ruleset import (
     cleanup_text,
 )
 from keepclose.system.namespaces import enter_network
-from keepclose.testing.nettopology import Bed, NodePlan, topology
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.nettopology import Bed, NodePlan, topology
 
 ADDRESS, PORT = "10.96.0.10", 80
 TARGETS = range(8080, 8096)

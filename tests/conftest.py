@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # So that their assertions say what differs, as those in tests do.
-pytest.register_assert_rewrite("packetflows", "recordings", "replaying", "sights", "traffic")
+pytest.register_assert_rewrite("support")
 
 # Random examples find new mistakes on a developer's machine. Where a change is judged, the same
 # change must get the same verdict every time, so the examples there follow from the test alone.

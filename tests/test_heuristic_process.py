@@ -42,7 +42,7 @@ SLOW = HeuristicLimits(allocate_s=60.0, first_pause_s=3600.0)
 
 def isolated(which: str, limits: HeuristicLimits = QUICK) -> IsolatedHeuristic:
     """Return one of the heuristics that the tests of running controllers use."""
-    return IsolatedHeuristic(NAME, f"faulty_heuristics:{which}", limits=limits)
+    return IsolatedHeuristic(NAME, f"support.live.faulty_heuristics:{which}", limits=limits)
 
 
 def children() -> set[int]:
@@ -104,7 +104,8 @@ def test_answers_come_however_many_files_are_open() -> None:
         pytest.param(
             "absent",
             FailureCause.NOT_LOADED,
-            "cannot load faulty_heuristics:absent: module 'faulty_heuristics' has no attribute "
+            "cannot load support.live.faulty_heuristics:absent: "
+            "module 'support.live.faulty_heuristics' has no attribute "
             "'absent'",
             id="cannot be loaded",
         ),
@@ -189,7 +190,7 @@ def test_processes_that_a_heuristic_starts_end_with_it(which: str) -> None:
     heuristic.allocate(DEMAND)
     heuristic.close()
     deadline = time.monotonic() + 60.0
-    while found := _workers_of(f"faulty_heuristics:{which}"):
+    while found := _workers_of(f"support.live.faulty_heuristics:{which}"):
         assert time.monotonic() < deadline, found
         time.sleep(0.02)
 
@@ -238,9 +239,9 @@ def test_after_the_pause_a_heuristic_is_asked_again(tmp_path: Path) -> None:
     """One that was repaired meanwhile answers, and its failures are forgotten."""
     marker = tmp_path / "repaired"
     (tmp_path / "mended_heuristic.py").write_text(
-        "import os, faulty_heuristics\n"
+        "import os, support.live.faulty_heuristics\n"
         f"if not os.path.exists({str(marker)!r}): os._exit(1)\n"
-        "heuristic = faulty_heuristics.stay\n"
+        "heuristic = support.live.faulty_heuristics.stay\n"
     )
     sys.path.insert(0, str(tmp_path))
     try:
@@ -292,7 +293,7 @@ def test_a_hung_heuristic_ends_without_its_parent() -> None:
         "from keepclose.routing.heuristic_answers import Failure\n"
         "import msgspec, os, keepclose.heuristics.process as module\n"
         "limits = Limits(allocate_s=1.0)\n"
-        "worker = _Process('example.dev/X', 'faulty_heuristics:spins', limits)\n"
+        "worker = _Process('example.dev/X', 'support.live.faulty_heuristics:spins', limits)\n"
         "assert worker.read_line(60.0) == b'ready'\n"
         "worker.write(b'1 ' + msgspec.json.encode(DEMAND) + b'\\n', 60.0)\n"
         "print(worker._popen.pid, flush=True)\n"

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from keepclose.apiserver.http.server import HttpsServer
-from keepclose.testing.ports import reserved_port
+from support.ports import reserved_port
 
 
 async def test_nothing_listens_after_a_start_that_was_cancelled() -> None:

@@ -21,7 +21,7 @@ from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.kinds import NOW, Kinds, raw
+from support.kinds import NOW, Kinds, raw
 
 
 class Cluster:

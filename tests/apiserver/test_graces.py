@@ -12,7 +12,7 @@ from keepclose.apiserver.controllers.pod_reaper import POD_STORE, Graces
 from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import PATIENCE, Served, serving
-from keepclose.testing.kinds import raw
+from support.kinds import raw
 
 JsonObject = dict[str, Any]
 PATH = "/api/v1/namespaces/default/pods"

@@ -19,8 +19,8 @@ import msgspec
 import pytest
 import uvloop
 
-from keepclose.testing.ports import reserved_port
 from keepclose.testing.processes import Embedded, start_embedded
+from support.ports import reserved_port
 
 JsonObject = dict[str, Any]
 ROUNDS: Final = 20

@@ -21,7 +21,7 @@ from keepclose.apiserver.registry.deletion import (
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.json_values import JsonObject
-from keepclose.testing.kinds import NOW, Kinds, raw
+from support.kinds import NOW, Kinds, raw
 
 LATER = "2026-01-02T03:04:35Z"
 ONE_SECOND_AGO = "2026-01-02T03:04:04Z"

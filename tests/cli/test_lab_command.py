@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labservers import answering
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.exit import name_program
 from keepclose.cli.lab import app
 from keepclose.lab.access import LabRefusal
+from support.commands.labservers import answering
 
 FAILED = {"nodes": ["n1", "n2"], "changed": ["n1"], "unready": ["default/web"], "is_noticed": True}
 CUT = {"nodes": ["n1"], "changed": ["n1"], "unready": [], "is_noticed": False}

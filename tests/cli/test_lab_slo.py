@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labservers import answering
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.lab import app
 from keepclose.cli.lab_slo import render_table
 from keepclose.lab.access import LabRefusal
+from support.commands.labservers import answering
 
 
 def a_row(policy: str, traffic: str, *, role: str = "", **more: Any) -> dict[str, Any]:

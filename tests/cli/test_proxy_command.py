@@ -17,9 +17,9 @@ from keepclose.cli.main import app
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import ProxyPages
 from keepclose.testing.api_server import serving
-from keepclose.testing.ports import reserved_port
-from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
 from keepclose.testing.recording_writer import RecordingWriter
+from support.ports import reserved_port
+from support.proxies import FakeCounters, cluster_of, hinted, plain
 
 COMMAND = Path(sys.executable).parent / "keepclose"
 

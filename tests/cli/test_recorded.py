@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
-from recordings import (
+from support.recordings import (
     CLUSTERS,
     MAX_PER_SLICE,
     STEPS,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import typer.main
-from labservers import answering
 
 from keepclose.cli.main import app
 from keepclose.cli.render.output import escape_json
+from support.commands.labservers import answering
 
 SECONDS = 120
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "three-zones.yaml")

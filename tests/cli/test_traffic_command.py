@@ -14,7 +14,6 @@ import msgspec
 import pytest
 import typer
 from msgspec.structs import replace
-from test_traffic_table import REPORT
 from typer.testing import CliRunner, Result
 
 from keepclose.cli.traffic import traffic
@@ -22,6 +21,7 @@ from keepclose.lab.access import LabRefusal
 from keepclose.lab.cluster.control import ControlServer, Tell
 from keepclose.lab.traffic.report import TrafficReport
 from keepclose.model.json_values import JsonObject
+from support.commands.traffic_reports import REPORT
 
 APP = typer.Typer()
 APP.command()(traffic)

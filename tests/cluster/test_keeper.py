@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from upcommands import is_zombie
+from support.commands.upcommands import is_zombie
 
 _SCRIPT = """
 import asyncio, json, os, sys

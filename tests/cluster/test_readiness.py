@@ -16,7 +16,7 @@ from keepclose.lab.cluster.readiness import Workloads, until_connected
 from keepclose.lab.workloads.types import DEPLOYMENTS
 from keepclose.system.namespaces import NetworkNamespace, make_namespace
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.labs import workloads
+from support.labs import workloads
 
 T = TypeVar("T")
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from upcommands import Ground, ground_for, skip_without_packets
-from upcommands import until as until_so
 
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import NAMESPACES
+from support.commands.upcommands import Ground, ground_for, skip_without_packets
+from support.commands.upcommands import until as until_so
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2")
 SECONDS = 120.0

@@ -9,9 +9,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from upcommands import SMALL, Ground, ground_for, skip_without_packets, until, watching
 
 from keepclose.lab.cluster.data_dir import Home, holder_of
+from support.commands.upcommands import (
+    SMALL,
+    Ground,
+    ground_for,
+    skip_without_packets,
+    until,
+    watching,
+)
 
 WRONG_PORT = """
 apiVersion: v1

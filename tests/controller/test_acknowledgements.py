@@ -31,7 +31,7 @@ from keepclose.routing.honored_condition import Acknowledgements, NodeSample
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice, node, service
-from keepclose.testing.controllers import World, world
+from support.controllers import World, world
 
 WEB, API, DNS = (NamespacedName("default", name) for name in ("web", "api", "dns"))
 HONORED = "TrafficDistributionHonored"

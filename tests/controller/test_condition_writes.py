@@ -12,8 +12,8 @@ from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.testing.builders import service
-from keepclose.testing.echoes import EchoTransport
 from keepclose.testing.fake_clock import FakeClock
+from support.echoes import EchoTransport
 
 ACCEPTED = Condition(type="TrafficDistributionAccepted", status="True", reason="Accepted")
 

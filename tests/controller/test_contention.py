@@ -17,8 +17,8 @@ from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import ROUNDS, Contention, find_writer
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.controllers import QUICK, World, world
 from keepclose.testing.fake_clock import FakeClock
+from support.controllers import QUICK, World, world
 
 WEB = NamespacedName("default", "web")
 GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)

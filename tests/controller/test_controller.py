@@ -24,7 +24,7 @@ from keepclose.runtime.workers import Result
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import World, world
+from support.controllers import World, world
 
 GATES = FeatureGates().with_gates(
     Gate.TOPOLOGY_AWARE_SUBSETTING,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from faultycluster import Desk, desk, facts, populate, web
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
@@ -19,6 +18,7 @@ from keepclose.model.workload import StatusCondition
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import node, pod, service
+from support.faultycluster import Desk, desk, facts, populate, web
 
 OUTAGE_S = 300.0
 RETRY_AFTER_S = 20

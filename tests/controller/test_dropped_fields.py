@@ -20,7 +20,7 @@ from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice
-from keepclose.testing.controllers import QUICK, World, world
+from support.controllers import QUICK, World, world
 
 PROGRAMMED = "TrafficDistributionProgrammed"
 GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)

@@ -14,7 +14,6 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from faulty_heuristics import HOLD_VARIABLE
 from msgspec.structs import replace
 
 from keepclose.heuristics.discovery import find_heuristics
@@ -37,8 +36,6 @@ from keepclose.runtime.pages import Listening
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
-from keepclose.testing.certificates import Authority
-from keepclose.testing.controllers import CLOCK, World, world
 from keepclose.webhook.admission import View
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.process import WEBHOOK_LEASE_NAME, WebhookProcess, serve_webhook
@@ -46,6 +43,9 @@ from keepclose.webhook.scope import HintView
 from keepclose.webhook.server import Webhook
 from keepclose.webhook.serving_certificates import ServingPair
 from keepclose.webhook.settings import WebhookSettings
+from support.certificates import Authority
+from support.controllers import CLOCK, World, world
+from support.live.faulty_heuristics import HOLD_VARIABLE
 
 DISTRIBUTION = "keepclose.dev/traffic-distribution"
 SUBSETTING = "endpointslice.kubernetes.io/subsetting"
@@ -281,7 +281,9 @@ async def test_a_heuristic_in_a_process_of_its_own_hints_slices() -> None:
             heuristics=defer_heuristics(
                 {
                     f"example.dev/{name}": IsolatedHeuristic(
-                        f"example.dev/{name}", f"faulty_heuristics:{name}", limits=limits
+                        f"example.dev/{name}",
+                        f"support.live.faulty_heuristics:{name}",
+                        limits=limits,
                     )
                     for name, limits in {
                         "stay": HeuristicLimits(allocate_s=60.0),
@@ -307,7 +309,7 @@ async def test_a_heuristic_in_a_process_of_its_own_hints_slices() -> None:
 async def test_a_heuristic_that_fails_is_announced(tmp_path: Path, files: WebhookSettings) -> None:
     """Its Service has no hints, a condition that says why, one Event and a metric."""
     value = "example.dev/Raises"
-    heuristic = IsolatedHeuristic(value, "faulty_heuristics:raises")
+    heuristic = IsolatedHeuristic(value, "support.live.faulty_heuristics:raises")
     settings = replace(
         SETTINGS, plan=replace(SETTINGS.plan, heuristics={value: heuristic}), most_retries=2
     )
@@ -342,7 +344,7 @@ async def test_hints_stay_while_the_nodes_change_under_an_answer(
     hold = tmp_path / "hold"
     monkeypatch.setenv(HOLD_VARIABLE, str(hold))
     heuristic = IsolatedHeuristic(
-        value, "faulty_heuristics:waits", limits=HeuristicLimits(allocate_s=600.0)
+        value, "support.live.faulty_heuristics:waits", limits=HeuristicLimits(allocate_s=600.0)
     )
     settings = replace(SETTINGS, plan=replace(SETTINGS.plan, heuristics={value: heuristic}))
     async with serving(tmp_path / "api", gates=parse_gates(GATES)) as api, world(api) as cluster:

@@ -17,9 +17,6 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from controllerprocess import controller_process
-from faultycluster import facts
-from traffic import Traffic
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.requests import ENDPOINT_SLICES
@@ -33,9 +30,12 @@ from keepclose.routing.port_endpoints import NodeView
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.controllers import CLOCK, LONG_GRACE_S, World, opened
-from keepclose.testing.crowds import do_all
 from keepclose.testing.processes import embedded_server
+from support.controllerprocess import controller_process
+from support.controllers import CLOCK, LONG_GRACE_S, World, opened
+from support.crowds import do_all
+from support.faultycluster import facts
+from support.live.traffic import Traffic
 
 PODS_WANTED: Final = 500
 SURGE: Final = PODS_WANTED // 4

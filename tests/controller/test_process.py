@@ -13,7 +13,7 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.requests import ENDPOINT_SLICES, LEASES
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.controllers import CLOCK, World, world
+from support.controllers import CLOCK, World, world
 
 
 async def slices_appear(cluster: World, service: str) -> None:

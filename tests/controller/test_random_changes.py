@@ -26,7 +26,7 @@ from keepclose.routing.balanced import BALANCED
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import CLOCK, World, world
+from support.controllers import CLOCK, World, world
 
 GATES = FeatureGates().with_gates(
     Gate.TOPOLOGY_AWARE_SUBSETTING,

@@ -21,7 +21,7 @@ from keepclose.runtime.metrics_text import render_metrics
 from keepclose.runtime.pages import Pages
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import QUICK, world
+from support.controllers import QUICK, world
 
 DOUBLING = (*(str(2**power) for power in range(1, 16)), "+Inf")
 DEFAULT = (*"0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10".split(), "+Inf")  # noqa: SIM905

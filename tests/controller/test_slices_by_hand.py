@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from faultycluster import Desk, desk, facts, populate, web
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -16,6 +15,7 @@ from keepclose.model.well_known import (
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.builders import endpoint, endpoint_slice
+from support.faultycluster import Desk, desk, facts, populate, web
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from keepclose.model.well_known import (
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import World, world
+from support.controllers import World, world
 
 GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
 SETTINGS = ControllerSettings(

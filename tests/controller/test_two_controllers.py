@@ -12,8 +12,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from controllerprocess import controller_process
-from faultycluster import Desk, Fact, desk, facts
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.process import (
@@ -35,8 +33,10 @@ from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSetting
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service
-from keepclose.testing.controllers import CLOCK, World, world
 from keepclose.testing.fake_cluster_state import Change
+from support.controllerprocess import controller_process
+from support.controllers import CLOCK, World, world
+from support.faultycluster import Desk, Fact, desk, facts
 
 APPS = ("web", "api", "db")
 SETTINGS = ControllerSettings(plan=Settings(max_endpoints=4))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commandlines import Call, find_calls, find_mistake
+
+from support.commands.commandlines import Call, find_calls, find_mistake
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -11,10 +11,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from programs import program
-from shellsessions import Session, run_page
 
-from keepclose.testing.consoles import Command, parse_page
+from support.commands.shellsessions import Session, run_page
+from support.consoles import Command, parse_page
+from support.real.programs import program
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -15,9 +15,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from programs import program
 
-from keepclose.testing.consoles import Command, Rules, explain_difference, parse_page
+from support.consoles import Command, Rules, explain_difference, parse_page
+from support.real.programs import program
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "traffic.svg"

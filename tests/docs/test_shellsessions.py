@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from shellsessions import Session, run_page
 
-from keepclose.testing.consoles import parse_page
+from support.commands.shellsessions import Session, run_page
+from support.consoles import parse_page
 
 
 def play(folder: Path, page: str) -> None:

@@ -16,8 +16,8 @@ from keepclose.apiserver.controllers.pod_reaper import POD_STORE, Graces
 from keepclose.apiserver.storage.store import Store
 from keepclose.system.private_files import BrokenFileError
 from keepclose.testing.api_server import serving
-from keepclose.testing.kinds import raw
 from keepclose.webhook.serving_certificates import is_good, make_pair
+from support.kinds import raw
 
 JsonObject = dict[str, Any]
 NOW = 1_700_000_000.0

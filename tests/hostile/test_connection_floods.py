@@ -15,7 +15,14 @@ from typing import Final
 
 import pytest
 import structlog
-from rawclients import (
+
+from keepclose.apiserver.http import connection
+from keepclose.apiserver.http import server as serving_server
+from keepclose.apiserver.http.connection_table import ConnectionTable
+from keepclose.apiserver.http.server import HttpsServer
+from keepclose.apiserver.serving.messages import ConnectionLimits, HttpAnswer, HttpRequest
+from keepclose.testing.processes import Embedded, embedded_server, start_embedded
+from support.hostile.rawclients import (
     CLOSE,
     ask,
     connect,
@@ -28,13 +35,6 @@ from rawclients import (
     status_of,
     wait_until,
 )
-
-from keepclose.apiserver.http import connection
-from keepclose.apiserver.http import server as serving_server
-from keepclose.apiserver.http.connection_table import ConnectionTable
-from keepclose.apiserver.http.server import HttpsServer
-from keepclose.apiserver.serving.messages import ConnectionLimits, HttpAnswer, HttpRequest
-from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 
 NAMESPACES: Final = "/api/v1/namespaces"
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from rawclients import (
+
+from keepclose.apiserver.http.request_parser import MAX_HEAD_BYTES, MAX_HEADER_LINES
+from keepclose.testing.processes import Embedded, embedded_server
+from support.hostile.rawclients import (
     CLOSE,
     HOST,
     ask,
@@ -22,9 +25,6 @@ from rawclients import (
     resident_bytes,
     status_of,
 )
-
-from keepclose.apiserver.http.request_parser import MAX_HEAD_BYTES, MAX_HEADER_LINES
-from keepclose.testing.processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
 NAMESPACES: Final = "/api/v1/namespaces"

@@ -23,9 +23,9 @@ from keepclose.apiserver.serving.fair_queue import (
 )
 from keepclose.apiserver.status_errors import StatusError
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.attackers import Attacker, Target
-from keepclose.testing.attacks import Tree
 from keepclose.testing.processes import embedded_server
+from support.hostile.attackers import Attacker, Target
+from support.hostile.attacks import Tree
 
 
 def _burn(seconds: float) -> None:

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from keepclose.apiserver.metrics import BEAT_SECONDS, LoopMeter
-from keepclose.testing.attacks import ATTACKS
-from keepclose.testing.replaying import besieged
+from support.hostile.attacks import ATTACKS
+from support.hostile.replaying import besieged
 
 
 def _burn(seconds: float) -> None:

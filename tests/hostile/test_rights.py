@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rights_matrix import (
+
+from keepclose.apiserver.auth.authorization import restrict_own_node
+from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
+from keepclose.testing.api_server import Served, serving
+from support.real.rights_matrix import (
     ABSENT,
     APPLY,
     IDENTITIES,
@@ -20,10 +24,6 @@ from rights_matrix import (
     send,
     wants_refusal,
 )
-
-from keepclose.apiserver.auth.authorization import restrict_own_node
-from keepclose.apiserver.resources import BY_KIND, RESOURCES, Resource
-from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]
 NODE = BY_KIND["v1", "Node"]

@@ -35,7 +35,7 @@ from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.workload import Node
 from keepclose.testing.api_server import serving
-from keepclose.testing.labs import Lab, workloads
+from support.labs import Lab, workloads
 
 MOST = 2**31 - 1
 ZONES = {"n1": "zone-a", "n2": "zone-b"}

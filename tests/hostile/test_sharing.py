@@ -16,8 +16,8 @@ from keepclose.apiserver.serving.application import LARGE_BYTES, MOST_WATCHES
 from keepclose.apiserver.serving.attempts import Attempt
 from keepclose.apiserver.serving.options import MOST_SELECTOR_VALUES
 from keepclose.testing.api_server import PATIENCE, Served, serving
-from keepclose.testing.attacks import ATTACKS, seed_pods
-from keepclose.testing.replaying import besieged
+from support.hostile.attacks import ATTACKS, seed_pods
+from support.hostile.replaying import besieged
 
 _MAPS = "/api/v1/namespaces/default/configmaps"
 _PODS = "/api/v1/namespaces/default/pods"

@@ -12,7 +12,14 @@ from typing import BinaryIO, Final
 
 import msgspec
 import pytest
-from rawclients import (
+
+from keepclose.apiserver.http import connection, connection_table
+from keepclose.apiserver.http.connection_table import Transfers
+from keepclose.apiserver.http.server import HttpsServer
+from keepclose.apiserver.serving import messages
+from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Stream
+from keepclose.testing.processes import Embedded, embedded_server
+from support.hostile.rawclients import (
     ask,
     dial,
     exchange,
@@ -21,13 +28,6 @@ from rawclients import (
     resident_bytes,
     status_of,
 )
-
-from keepclose.apiserver.http import connection, connection_table
-from keepclose.apiserver.http.connection_table import Transfers
-from keepclose.apiserver.http.server import HttpsServer
-from keepclose.apiserver.serving import messages
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Stream
-from keepclose.testing.processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
 MEBIBYTE: Final = 1 << 20

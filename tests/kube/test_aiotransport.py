@@ -35,8 +35,8 @@ from keepclose.kube.transport.aiohttp_transport import AioTransport, ServerAddre
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import ApiRequest
 from keepclose.testing.builders import node, pod
-from keepclose.testing.certificates import Authority, Pair
-from keepclose.testing.ports import reserved_port
+from support.certificates import Authority, Pair
+from support.ports import reserved_port
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

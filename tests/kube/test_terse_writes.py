@@ -8,8 +8,8 @@ from keepclose.kube.client import Client
 from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import ObjectMeta
-from keepclose.testing.echoes import EchoTransport
 from keepclose.testing.fake_clock import FakeClock
+from support.echoes import EchoTransport
 
 
 async def test_an_object_with_a_name_is_replaced_and_one_without_is_created() -> None:

@@ -11,7 +11,7 @@ import pytest
 from keepclose.kube.auth.credentials import ClientCertificate
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.transport.aiohttp_transport import make_context
-from keepclose.testing.certificates import Authority
+from support.certificates import Authority
 
 AUTHORITY = Authority()
 

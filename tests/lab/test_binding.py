@@ -15,8 +15,8 @@ from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.scheduler import Binder
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import World, opened
-from keepclose.testing.labs import CLOCK
+from support.controllers import World, opened
+from support.labs import CLOCK
 
 WEB = {"containers": [{"name": "main", "image": "web:1"}]}
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from trafficbeds import PORT, Listeners, http_answer
 
 from keepclose.lab.network.underlay import NetworkPlace, Underlay
 from keepclose.lab.traffic.answers import ConnectionFailure, PodAnswer
@@ -23,7 +22,8 @@ from keepclose.lab.traffic.connections import (
 )
 from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.underlays import underlay_or_skip
+from support.lab.trafficbeds import PORT, Listeners, http_answer
+from support.underlays import underlay_or_skip
 
 T = TypeVar("T")
 A, B = PodAnswer("a", "n1", "zone-a"), PodAnswer("b", "n2", "zone-b")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labobjects import NOW, a_daemon_set, a_node, a_pod, stamp
 from msgspec.structs import replace
 
 from keepclose.lab.workloads.daemonsets import DaemonSetPlan, daemon_labels, plan_daemon_set
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import DaemonSet, DaemonSetStatus
 from keepclose.model.workload import Node
+from support.lab.labobjects import NOW, a_daemon_set, a_node, a_pod, stamp
 
 THREE = [a_node("n1"), a_node("n2"), a_node("n3")]
 NEW = {"app": "web", **daemon_labels(a_daemon_set())}

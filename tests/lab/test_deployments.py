@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labobjects import NOW, a_deployment, a_pod, a_replica_set, stamp
 from msgspec.structs import replace
-from simulation import Simulation
 
 from keepclose.lab.workloads.deployments import plan_deployment
 from keepclose.lab.workloads.pods import WorkloadPod
@@ -21,6 +19,8 @@ from keepclose.lab.workloads.rolling_update import (
     template_hash,
 )
 from keepclose.lab.workloads.types import Deployment, ReplicaSet, RolloutStrategy
+from support.lab.labobjects import NOW, a_deployment, a_pod, a_replica_set, stamp
+from support.lab.simulation import Simulation
 
 OLD = "web:0"
 

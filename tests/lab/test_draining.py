@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-from labobjects import a_pod
 
 from keepclose.lab.faults.node_states import sort_pods
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.model.meta import OwnerReference
+from support.lab.labobjects import a_pod
 
 
 def daemon(name: str) -> WorkloadPod:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from labobjects import a_pod, a_replica_set
 from msgspec.structs import replace
 
 from keepclose.kube.cache import Cache
@@ -10,6 +9,7 @@ from keepclose.lab.workloads.expectations import DOUBT_S, PATIENCE_S, Expectatio
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import ReplicaSet
 from keepclose.testing.fake_clock import FakeClock
+from support.lab.labobjects import a_pod, a_replica_set
 
 
 def made() -> tuple[FakeClock, Cache[WorkloadPod], Expectations]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubeletbed import KubeletBed, is_ready, kubelets_of, status_of
 from msgspec import UNSET
 
 from keepclose.kube.requests import EVENTS, NODES, PatchType
@@ -18,6 +17,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import Served, serving
 from keepclose.testing.fake_clock import FakeClock
+from support.lab.kubeletbed import KubeletBed, is_ready, kubelets_of, status_of
 
 WEB = NamespacedName("default", "web")
 

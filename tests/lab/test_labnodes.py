@@ -10,8 +10,8 @@ from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
 from keepclose.lab.network.addresses import node_addresses
 from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.testing.api_server import Served, serving
-from keepclose.testing.controllers import World, opened, world
 from keepclose.testing.fake_clock import FakeClock
+from support.controllers import World, opened, world
 
 NODES: Kind[dict[str, Any]] = Kind("", "v1", "nodes", "Node", False, dict)
 ZONE = "topology.kubernetes.io/zone"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from kubeletbed import KubeletBed, is_ready, kubelets_of
 
 from keepclose.lab.kubelet.container_modes import DEFAULT_PORTS, PodPorts, Port
 from keepclose.lab.kubelet.kubelets import PodPlace
@@ -23,6 +22,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.system.namespaces import NetworkNamespace, make_namespace
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.fake_clock import FakeClock
+from support.lab.kubeletbed import KubeletBed, is_ready, kubelets_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 T = TypeVar("T")

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from labobjects import a_pod
 
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_states import describe_nodes, find_node, find_nodes
 from keepclose.lab.faults.node_status import UNREACHABLE, ZONE_ANNOTATION, MarkedNode
 from keepclose.model.well_known import ZONE_LABEL
+from support.lab.labobjects import a_pod
 
 
 def a_node(name: str, zone: str, *, own: str | None = None, **spec: Any) -> MarkedNode:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from labobjects import a_pod, a_replica_set, stamp
 from msgspec.structs import replace
 
 from keepclose.lab.workloads.expectations import Claims, sort_claims
+from support.lab.labobjects import a_pod, a_replica_set, stamp
 
 
 def test_claims() -> None:

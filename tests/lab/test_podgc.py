@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from labobjects import a_node, a_pod
 from msgspec.structs import replace
 
 from keepclose.kube.client import Client
@@ -13,6 +12,7 @@ from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPodStatus
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
+from support.lab.labobjects import a_node, a_pod
 
 N0 = NamespacedName("", "n0")
 

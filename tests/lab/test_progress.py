@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from labobjects import NOW, a_deployment, a_replica_set, stamp
 
 from keepclose.lab.workloads.deployment_status import condition_of
 from keepclose.lab.workloads.deployments import plan_deployment
 from keepclose.lab.workloads.types import DeploymentStatus, ReplicaSet
+from support.lab.labobjects import NOW, a_deployment, a_replica_set, stamp
 
 
 def progressing(reason: str, *, ago_s: float, status: str = "True") -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from labobjects import NOW, a_pod, a_replica_set, stamp
 from msgspec.structs import replace
 
 from keepclose.lab.workloads.pods import DELETION_COST, WorkloadPod, rank_for_deletion
 from keepclose.lab.workloads.replicasets import failure_to_create, plan_replica_set
 from keepclose.lab.workloads.types import ReplicaSetStatus
+from support.lab.labobjects import NOW, a_pod, a_replica_set, stamp
 
 
 def test_counts_and_gaps() -> None:

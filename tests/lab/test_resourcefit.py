@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from labobjects import a_node, a_pod
 
 from keepclose.lab.workloads.node_fit import pod_requests
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.scheduler import NodePlacement, place_pods
 from keepclose.model.workload import Node
+from support.lab.labobjects import a_node, a_pod
 
 FOUR = {"cpu": "4", "memory": "16Gi", "pods": "250"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from labobjects import a_deployment, a_replica_set, template
 
 from keepclose.lab.workloads.rolling_update import (
     REVISION,
@@ -17,6 +16,7 @@ from keepclose.lab.workloads.rolling_update import (
     number_in,
     template_hash,
 )
+from support.lab.labobjects import a_deployment, a_replica_set, template
 
 
 def test_hashes_follow_the_content() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from labobjects import a_daemon_set, a_deployment, a_replica_set
 
 from keepclose.lab.workloads.rolling_update import (
     RolloutBounds,
@@ -14,6 +13,7 @@ from keepclose.lab.workloads.rolling_update import (
     resolve_share,
     spread_proportionally,
 )
+from support.lab.labobjects import a_daemon_set, a_deployment, a_replica_set
 
 
 @pytest.mark.parametrize(

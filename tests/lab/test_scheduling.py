@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labobjects import a_node, a_pod
 
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.scheduler import NodePlacement, place_pods
 from keepclose.model.workload import Node
+from support.lab.labobjects import a_node, a_pod
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
 SIX = [a_node(f"n{number}", f"zone-{'abc'[number % 3]}") for number in range(6)]

@@ -7,7 +7,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from troublebed import ZONES, Bed, troubled
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import NAMESPACES, SERVICES
@@ -15,6 +14,7 @@ from keepclose.lab.slo.figures import MARK, list_policies
 from keepclose.lab.slo.setup import SloBed
 from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.gates import FeatureGates, Gate
+from support.lab.troublebed import ZONES, Bed, troubled
 
 POLICIES = list_policies(FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY))
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from trafficbeds import JsonObject, TrafficBed, traffic_bed
 
 from keepclose.kube.errors import AlreadyExists
 from keepclose.kube.requests import PODS, SERVICES
 from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.traffic.run import handle_traffic
+from support.lab.trafficbeds import JsonObject, TrafficBed, traffic_bed
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b", "n4": "zone-c"}

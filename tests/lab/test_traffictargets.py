@@ -27,7 +27,7 @@ from keepclose.model.service.types import (
 from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import service
-from keepclose.testing.proxies import cluster_of
+from support.proxies import cluster_of
 
 GATES = FeatureGates()
 HTTP = ServicePort(name="http", protocol="TCP", port=80, node_port=30080)

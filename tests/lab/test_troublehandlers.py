@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from troublebed import Bed, NotedLinks, troubled
 
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.handlers import HANDLERS
 from keepclose.lab.faults.injector import Troubles
 from keepclose.system.namespaces import NetworkError
+from support.lab.troublebed import Bed, NotedLinks, troubled
 
 
 @pytest.fixture

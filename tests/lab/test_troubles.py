@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from troublebed import Bed, troubled
 
 from keepclose.kube.requests import NODES
 from keepclose.lab.access import LabRefusal
@@ -18,6 +17,7 @@ from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import PATIENCE
+from support.lab.troublebed import Bed, troubled
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import Served, serving
-from keepclose.testing.controllers import opened
-from keepclose.testing.labs import CLOCK, Lab, tending, workloads
+from support.controllers import opened
+from support.labs import CLOCK, Lab, tending, workloads
 
 WEB = NamespacedName("default", "web")
 ZONES = {f"n{number}": f"zone-{'abc'[number % 3]}" for number in range(6)}

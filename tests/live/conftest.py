@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from programs import real_control_plane
 
 from keepclose.kube.requests import NAMESPACES
-from keepclose.testing.controllers import World, opened
 from keepclose.testing.processes import embedded_server
-from replaying import SERVICE_RANGES
+from support.controllers import World, opened
+from support.real.programs import real_control_plane
+from support.recorded_replay import SERVICE_RANGES
 
 # Only values that the other server does not look at need it.
 GATES = "--feature-gates=TrafficDistributionCustomHeuristics=true"

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
-from sights import POST, PUT, STATUS, conditions, quick
 
 from keepclose.kube.client import PatchType
 from keepclose.kube.requests import SERVICES
@@ -22,7 +21,8 @@ from keepclose.model.well_known import (
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
 from keepclose.routing.balanced import BALANCED
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import POST, PUT, STATUS, conditions, quick
 
 ACCEPTED, PROGRAMMED = "TrafficDistributionAccepted", "TrafficDistributionProgrammed"
 FIELD = "spec.trafficDistribution"

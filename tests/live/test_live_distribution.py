@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from sights import POST, PUT, hints, quick, states
-from traffic import reached
 
 from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import POST, PUT, hints, quick, states
+from support.live.traffic import reached
 
 PLACES = {1: "a0", 2: "b1", 3: "b1", 4: "b1", 5: "c2", 6: "c2"}
 """The zone and the node of each pod: one, three and two."""

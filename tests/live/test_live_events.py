@@ -6,13 +6,13 @@ from itertools import count
 
 import pytest
 from msgspec.structs import replace
-from sights import hints, quick
 
 from keepclose.controller.controller import Controller
 from keepclose.kube.requests import NODES, PODS, SERVICES
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import hints, quick
 
 ENABLED = ("Normal", "TopologyAwareHintsEnabled", "Topology Aware Hints has been enabled")
 OFF = ("Warning", "TopologyAwareHintsDisabled", "Topology Aware Hints has been disabled")

@@ -10,9 +10,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from faulty_heuristics import HOLD_VARIABLE
 from msgspec.structs import replace
-from sights import conditions, hints, quick
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.metrics import ControllerMetrics
@@ -22,7 +20,9 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import TRAFFIC_DISTRIBUTION_ANNOTATION
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.faulty_heuristics import HOLD_VARIABLE
+from support.live.sights import conditions, hints, quick
 
 GATES = FeatureGates().with_gates(
     Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS, Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS
@@ -32,19 +32,25 @@ NAME = "example.dev/Tried"
 PLAIN = "no hints are set, so every node uses all endpoints"
 CASES = [
     pytest.param(
-        "faulty_heuristics:raises",
+        "support.live.faulty_heuristics:raises",
         "Raised",
         "allocate raised ValueError: cannot divide 3 zones",
         id="raises",
     ),
     pytest.param(
-        "faulty_heuristics:spins", "TimedOut", "it did not answer within 0.5 s", id="hangs"
+        "support.live.faulty_heuristics:spins",
+        "TimedOut",
+        "it did not answer within 0.5 s",
+        id="hangs",
     ),
     pytest.param(
-        "faulty_heuristics:exits", "Crashed", "its process ended with exit code 3", id="exits"
+        "support.live.faulty_heuristics:exits",
+        "Crashed",
+        "its process ended with exit code 3",
+        id="exits",
     ),
     pytest.param(
-        "faulty_heuristics:abuses",
+        "support.live.faulty_heuristics:abuses",
         "InvalidAnswer",
         "the answer lets nan endpoints of zone zone-a serve zone zone-a, wanted a whole number of "
         "at least 0",
@@ -123,7 +129,7 @@ async def test_a_sound_heuristic_in_a_process_governs(five_pods: World) -> None:
     """Its hints are written, kept through a rollout, and gone with the wish; no Event is left."""
     cluster = five_pods
     heuristic = IsolatedHeuristic(
-        NAME, "faulty_heuristics:stay", limits=HeuristicLimits(allocate_s=60.0)
+        NAME, "support.live.faulty_heuristics:stay", limits=HeuristicLimits(allocate_s=60.0)
     )
     await cluster.add_service(annotations=asking())
     async with cluster.controlled(quick(GATES, heuristics={NAME: heuristic})) as controller:
@@ -147,7 +153,7 @@ async def test_a_hung_heuristic_does_not_stop_the_controller(five_pods: World) -
     """While a heuristic hangs other Services are synced; its own has right endpoints in the end."""
     cluster = five_pods
     limits = HeuristicLimits(allocate_s=3 * PATIENCE, first_pause_s=3600.0)
-    heuristic = IsolatedHeuristic(NAME, "faulty_heuristics:spins", limits=limits)
+    heuristic = IsolatedHeuristic(NAME, "support.live.faulty_heuristics:spins", limits=limits)
     settings = replace(quick(GATES, heuristics={NAME: heuristic}), workers=2, grace_s=0.1)
     await cluster.add_service(annotations=asking())
     async with cluster.controlled(settings) as controller:
@@ -170,7 +176,7 @@ async def test_a_controller_that_stops_keeps_the_hints_of_a_heuristic(
     hold = tmp_path / "hold"
     monkeypatch.setenv(HOLD_VARIABLE, str(hold))
     heuristic = IsolatedHeuristic(
-        NAME, "faulty_heuristics:waits", limits=HeuristicLimits(allocate_s=600.0)
+        NAME, "support.live.faulty_heuristics:waits", limits=HeuristicLimits(allocate_s=600.0)
     )
     settings = replace(quick(GATES, heuristics={NAME: heuristic}), grace_s=3 * PATIENCE)
     await cluster.add_service(annotations=asking())

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from sights import POST, PUT, hints, quick
-from traffic import reached
 
 from keepclose.controller.controller import Controller
 from keepclose.kube.requests import NODES, SERVICES, Kind
@@ -23,7 +21,9 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
 )
 from keepclose.routing.node_level import NodeLevelMode
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import POST, PUT, hints, quick
+from support.live.traffic import reached
 
 ON = FeatureGates()
 OFF = FeatureGates().without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)

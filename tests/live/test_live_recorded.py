@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.testing.controllers import World
-from recordings import CLUSTERS
-from replaying import replay
+from support.controllers import World
+from support.recorded_replay import replay
+from support.recordings import CLUSTERS
 
 STARTS = [
     pytest.param(number, marks=[] if number == 0 else [pytest.mark.embedded])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from sights import quick
 
 from keepclose.controller.controller import Controller
 from keepclose.kube.requests import NODES, SERVICES
@@ -23,7 +22,8 @@ from keepclose.model.well_known import (
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import quick
 
 GATES = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.ENDPOINT_SLICE_SUBSETTING)
 PLACES = {"n1": ("z1", "east"), "n2": ("z2", "east"), "n3": ("z3", "west"), "n4": ("z4", "west")}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sights import POST, PUT, quick
-
 from keepclose.kube.requests import ENDPOINT_SLICES, ENDPOINTS, NODES, SERVICES, Kind
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import (
@@ -17,8 +15,9 @@ from keepclose.model.well_known import (
 )
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.node_level import NodeLevelMode
-from keepclose.testing.controllers import World
-from keepclose.testing.crowds import do_all
+from support.controllers import World
+from support.crowds import do_all
+from support.live.sights import POST, PUT, quick
 
 GATES: Final = FeatureGates().with_gates(
     Gate.NODE_LEVEL_TOPOLOGY,

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from traffic import followed
 
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
@@ -25,8 +24,9 @@ from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import overloads
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Settings
-from keepclose.testing.controllers import LONG_GRACE_S, World
-from keepclose.testing.crowds import do_all
+from support.controllers import LONG_GRACE_S, World
+from support.crowds import do_all
+from support.live.traffic import followed
 
 PODS_WANTED = 500
 SURGE = PODS_WANTED // 4

@@ -10,8 +10,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from sights import DELETE, POST, PUT, Churn, RecordProperty, groups, quick
-from traffic import followed
 
 from keepclose.controller.controller import Controller
 from keepclose.kube.requests import NODES, SERVICES
@@ -24,8 +22,10 @@ from keepclose.model.well_known import (
     SUBSETTING_ANNOTATION,
 )
 from keepclose.routing.reasons import ReasonCode
-from keepclose.testing.controllers import World
-from keepclose.testing.crowds import do_all
+from support.controllers import World
+from support.crowds import do_all
+from support.live.sights import DELETE, POST, PUT, Churn, RecordProperty, groups, quick
+from support.live.traffic import followed
 
 GATES = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.ENDPOINT_SLICE_SUBSETTING)
 SETTINGS = quick(GATES)

@@ -12,7 +12,7 @@ import pytest
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.relays import MOST_HELD, Relay
 from keepclose.system.namespaces import NetworkNamespace, make_namespace
-from keepclose.testing.ports import reserved_port
+from support.ports import reserved_port
 
 T = TypeVar("T")
 Echo = tuple[NetworkNamespace, int]

@@ -15,7 +15,7 @@ import pytest
 
 from keepclose.lab.network.underlay import NetworkPlace, Underlay
 from keepclose.system.namespaces import NetworkError, NetworkNamespace
-from keepclose.testing.underlays import call, underlay_or_skip
+from support.underlays import call, underlay_or_skip
 
 
 @pytest.fixture

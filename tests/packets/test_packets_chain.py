@@ -12,17 +12,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from loads import count_inside, loading
-
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.controller import Controller
 from keepclose.model.service.types import Service
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import World, world
-from keepclose.testing.netanswers import answering, calling
-from keepclose.testing.nettopology import (
+from support.controllers import World, world
+from support.netanswers import answering, calling
+from support.nettopology import (
     SERVICE_NETWORK,
     SERVICE_NETWORK6,
     THREE_ZONES,
@@ -30,7 +28,8 @@ from keepclose.testing.nettopology import (
     Place,
     topology_or_skip,
 )
-from keepclose.testing.proxies import ProxyCluster, cluster_of
+from support.packets.loads import count_inside, loading
+from support.proxies import ProxyCluster, cluster_of
 
 DUAL = AllocationSettings((SERVICE_NETWORK, SERVICE_NETWORK6))
 TIMES = 60

@@ -8,17 +8,17 @@ from functools import partial
 from random import Random
 
 import pytest
-from loads import loading
-from packetflows import do_at_once
-from tabledbeds import TabledBed, address_of, tabled
-from webobjects import FAMILIES, Addresses, Backend, addresses_of, ending, web
 
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
-from keepclose.testing.netanswers import Answer, Caller, ask, calling
-from keepclose.testing.netns import ip_batch
-from keepclose.testing.nettopology import NodePlan
+from support.netanswers import Answer, Caller, ask, calling
+from support.netns import ip_batch
+from support.nettopology import NodePlan
+from support.packets.loads import loading
+from support.packets.packetflows import do_at_once
+from support.packets.tabledbeds import TabledBed, address_of, tabled
+from support.packets.webobjects import FAMILIES, Addresses, Backend, addresses_of, ending, web
 
 PLAN = (NodePlan("n1", "zone-a", 3), NodePlan("n2", "zone-b", 2))
 PODS = ("n1-p1", "n1-p2", "n2-p1", "n2-p2")

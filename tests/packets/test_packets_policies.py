@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from packetflows import CLUSTER, DOORS, LOAD_BALANCER, NODE_PORT, Flow, check
-from tabledbeds import tabled
-from webobjects import Backend, ending, web
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import EXTERNAL_POLICY_ANNOTATION, INTERNAL_POLICY_ANNOTATION
 from keepclose.ruleset import CountBy, LocalTraffic
-from keepclose.testing.netanswers import Silence
-from keepclose.testing.nettopology import NodePlan
+from support.netanswers import Silence
+from support.nettopology import NodePlan
+from support.packets.packetflows import CLUSTER, DOORS, LOAD_BALANCER, NODE_PORT, Flow, check
+from support.packets.tabledbeds import tabled
+from support.packets.webobjects import Backend, ending, web
 
 PLAN = (NodePlan("n1", "zone-a", 2), NodePlan("n2", "zone-b", 2))
 HERE, THERE = "n1-p1", "n2-p1"

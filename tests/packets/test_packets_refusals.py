@@ -5,7 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from packetflows import (
+
+from keepclose.model.addresses import IPV4, IPV6
+from keepclose.ruleset import DetectLocal, LocalTraffic
+from support.netanswers import PATIENCE, SILENCE, Answer, Silence, ask
+from support.netns import ip_batch
+from support.nettopology import NodePlan
+from support.packets.packetflows import (
     CLUSTER,
     DOORS,
     EXTERNAL,
@@ -16,14 +22,8 @@ from packetflows import (
     do_at_once,
     find_answers,
 )
-from tabledbeds import address_of, tabled
-from webobjects import FAMILIES, Addresses, addresses_of, web
-
-from keepclose.model.addresses import IPV4, IPV6
-from keepclose.ruleset import DetectLocal, LocalTraffic
-from keepclose.testing.netanswers import PATIENCE, SILENCE, Answer, Silence, ask
-from keepclose.testing.netns import ip_batch
-from keepclose.testing.nettopology import NodePlan
+from support.packets.tabledbeds import address_of, tabled
+from support.packets.webobjects import FAMILIES, Addresses, addresses_of, web
 
 PLAN = (NodePlan("n1", "zone-a", 2), NodePlan("n2", "zone-b", 2))
 HERE, THERE = "n1-p1", "n2-p1"

@@ -12,20 +12,19 @@ from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
 
-from loads import Load, loading
-
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.testing.api_server import serving
-from keepclose.testing.netanswers import Answer, answering, ask, calling
-from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared
-from keepclose.testing.nettopology import (
+from support.netanswers import Answer, answering, ask, calling
+from support.netproxies import HEALTH, RunningProxy, prepared
+from support.nettopology import (
     SERVICE_NETWORK,
     SERVICE_NETWORK6,
     Bed,
     NodePlan,
     topology_or_skip,
 )
-from keepclose.testing.proxies import ProxyCluster, cluster_of, plain
+from support.packets.loads import Load, loading
+from support.proxies import ProxyCluster, cluster_of, plain
 
 DUAL = AllocationSettings((SERVICE_NETWORK, SERVICE_NETWORK6))
 PLAN = (NodePlan("n1", "zone-a", 4), NodePlan("n2", "zone-b", 2))

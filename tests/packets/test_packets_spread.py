@@ -8,18 +8,18 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from chances import UNBELIEVABLE, chance_of
-from loads import count_inside
-from packetflows import do_at_once
-from tabledbeds import TabledBed, tabled
-from webobjects import FAMILIES, addresses_of, web
 
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.service.types import ClientIPConfig, Service, SessionAffinityConfig
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.ruleset import CountBy
-from keepclose.testing.netanswers import Answer, ask
-from keepclose.testing.nettopology import NodePlan
+from support.netanswers import Answer, ask
+from support.nettopology import NodePlan
+from support.packets.chances import UNBELIEVABLE, chance_of
+from support.packets.loads import count_inside
+from support.packets.packetflows import do_at_once
+from support.packets.tabledbeds import TabledBed, tabled
+from support.packets.webobjects import FAMILIES, addresses_of, web
 
 PLAN = (
     NodePlan("n1", "zone-a", 4),

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from packetflows import CLUSTER, Flow, check, find_answers
-from tabledbeds import TabledBed, address_of, tabled
-from webobjects import Backend, addresses_of, ending, web
 
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -19,8 +16,11 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
 )
 from keepclose.testing.builders import endpoint, endpoint_slice
-from keepclose.testing.netanswers import Silence
-from keepclose.testing.nettopology import NodePlan
+from support.netanswers import Silence
+from support.nettopology import NodePlan
+from support.packets.packetflows import CLUSTER, Flow, check, find_answers
+from support.packets.tabledbeds import TabledBed, address_of, tabled
+from support.packets.webobjects import Backend, addresses_of, ending, web
 
 PLAN = (
     NodePlan("n1", "zone-a", 3),

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from proposalapis import ProposalApi
-from proposalworlds import add_two_zones
-from statements import TITLES, proposal_of
 
 from keepclose.kube.requests import NAMESPACES
 from keepclose.testing.api_server import Api, connected
-from keepclose.testing.controllers import World, opened
 from keepclose.testing.processes import Embedded, embedded_server
+from support.controllers import World, opened
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposalworlds import add_two_zones
+from support.proposals.statements import TITLES, proposal_of
 
 _NUMBERS = itertools.count(1)
 _WORDS = {"passed": "hold", "xfailed": "do not hold yet", "failed": "FAILED", "skipped": "skipped"}

@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from proposaldocs import DISTRIBUTION_PAGE, ROOT, read_page
-from statements import FOLDER, TITLES, list_statements, proposal_of
+
+from support.proposals.proposaldocs import DISTRIBUTION_PAGE, ROOT, read_page
+from support.proposals.statements import FOLDER, TITLES, list_statements, proposal_of
 
 MODULE = '''
 import pytest

@@ -23,8 +23,8 @@ from keepclose.proxy.nft.select_writer import CannotProgramError, WriterSettings
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.process import fit_settings
 from keepclose.proxy.settings import ProxySettings
-from keepclose.testing.netns import namespaces_or_skip
 from keepclose.testing.recording_writer import RecordingWriter
+from support.netns import namespaces_or_skip
 
 
 async def test_the_library_is_taken_where_it_works() -> None:

@@ -23,8 +23,8 @@ from keepclose.proxy.conntrack.stale_flows import (
     select_stale,
 )
 from keepclose.proxy.nft.writer import NftFamily
-from keepclose.testing.netanswers import Caller, answering, calling
-from keepclose.testing.nettopology import Bed, NodePlan, topology_or_skip
+from support.netanswers import Caller, answering, calling
+from support.nettopology import Bed, NodePlan, topology_or_skip
 
 CLUSTER_IP = {"ip": "10.96.0.10", "ip6": "fd00:96::10"}
 NODE_PORT = 30053

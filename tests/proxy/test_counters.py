@@ -25,9 +25,9 @@ from keepclose.routing.service_ports import routed_ports
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fake_clock import FakeClock
-from keepclose.testing.netns import namespaces_or_skip
-from keepclose.testing.proxies import FakeCounters
 from keepclose.testing.recording_writer import RecordingWriter
+from support.netns import namespaces_or_skip
+from support.proxies import FakeCounters
 
 GATES = FeatureGates()
 

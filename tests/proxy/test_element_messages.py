@@ -23,7 +23,7 @@ from keepclose.ruleset.commands import AddChain, AddElement, AddMap, AddTable, D
 from keepclose.ruleset.layout import NO_ENDPOINT_SERVICES, SERVICE_IPS
 from keepclose.ruleset.statements import Drop, Goto
 from keepclose.ruleset.tables import Chain, Element, Map
-from keepclose.testing.netns import Namespace, namespaces_or_skip
+from support.netns import Namespace, namespaces_or_skip
 
 V4 = RulesetSettings(node_name="n1", node_ip="192.168.0.2", nodeport_ips=("192.168.0.2",))
 V6 = RulesetSettings(

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.testing.api_server import serving
-from keepclose.testing.netanswers import Answer, Silence, answering, ask, calling, count_answers
-from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared, started
-from keepclose.testing.nettopology import (
+from support.netanswers import Answer, Silence, answering, ask, calling, count_answers
+from support.netproxies import HEALTH, RunningProxy, prepared, started
+from support.nettopology import (
     SERVICE_NETWORK,
     SERVICE_NETWORK6,
     Bed,
     NodePlan,
     topology_or_skip,
 )
-from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted, plain
+from support.proxies import ProxyCluster, cluster_of, hinted, plain
 
 DUAL = AllocationSettings((SERVICE_NETWORK, SERVICE_NETWORK6))
 PLAN = (NodePlan("n1", "zone-a", 2), NodePlan("n2", "zone-b", 1))

@@ -11,8 +11,8 @@ import pytest
 
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.health import HealthChecks, listen_here
-from keepclose.testing.netns import namespaces_or_skip
-from keepclose.testing.ports import reserved_port
+from support.netns import namespaces_or_skip
+from support.ports import reserved_port
 
 WEB = NamespacedName("default", "web")
 API = NamespacedName("shop", "api")

@@ -14,7 +14,7 @@ from keepclose.model.meta import ObjectMeta
 from keepclose.model.workload import Node, NodeSpec, Taint
 from keepclose.proxy.health import HealthServer, HealthState, format_time, is_eligible, listen_here
 from keepclose.testing.fake_clock import FakeClock
-from keepclose.testing.ports import reserved_port
+from support.ports import reserved_port
 
 NODE = Node(metadata=ObjectMeta(name="n1"))
 TAINTED = Node(spec=NodeSpec(taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),)))

@@ -6,7 +6,6 @@ import asyncio
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
-from familynodes import CheckingWriter, FamilyNode
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -28,8 +27,9 @@ from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.proxy.nft.nft_command import NftCommandWriter
 from keepclose.proxy.settings import PROXY_FAMILIES
 from keepclose.testing.builders import endpoint, endpoint_slice, service
-from keepclose.testing.netns import Namespace, namespaces_or_skip
 from keepclose.testing.recording_writer import RecordingWriter
+from support.familynodes import CheckingWriter, FamilyNode
+from support.netns import Namespace, namespaces_or_skip
 
 GOOD = NamespacedName("default", "good")
 NASTY = 'a"; flush ruleset\n} é*\\$(\x00#'

@@ -15,8 +15,8 @@ from keepclose.proxy.nft.listings import (
     read_table,
 )
 from keepclose.proxy.nft.writer import NftError, NftFailure
-from keepclose.testing.netns import namespaces_or_skip
 from keepclose.testing.recording_writer import RecordingWriter
+from support.netns import namespaces_or_skip
 
 TEXT = """add table ip6 t
 add chain ip6 t reject-chain

@@ -12,7 +12,7 @@ import pytest
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
 from keepclose.proxy.nft.nft_command import NftCommandWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure
-from keepclose.testing.netns import namespaces_or_skip
+from support.netns import namespaces_or_skip
 
 
 def script(path: Path, text: str) -> str:

@@ -11,7 +11,7 @@ from keepclose.proxy.nft.libnftables import LibnftablesContext, LibnftablesWrite
 from keepclose.proxy.nft.listings import read_table
 from keepclose.proxy.nft.nft_command import NftCommandWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure, NftFamily, NftWriter, nft_error
-from keepclose.testing.netns import Namespace, namespaces_or_skip
+from support.netns import Namespace, namespaces_or_skip
 
 TABLE = """add table ip t
 add chain ip t c

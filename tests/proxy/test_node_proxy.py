@@ -28,8 +28,8 @@ from keepclose.model.well_known import (
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted, plain
 from keepclose.testing.recording_writer import RecordingWriter
+from support.proxies import ProxyCluster, cluster_of, hinted, plain
 
 WEB = NamespacedName("default", "web")
 

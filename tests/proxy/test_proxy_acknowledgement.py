@@ -21,7 +21,7 @@ from keepclose.model.acknowledgements import (
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version
 from keepclose.testing.api_server import PATIENCE, Served, serving
-from keepclose.testing.proxies import CLOCK, ProxyCluster, cluster_of
+from support.proxies import CLOCK, ProxyCluster, cluster_of
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,16 @@ from keepclose.testing.api_server import serving
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
-from keepclose.testing.netns import Namespace, namespaces_or_skip
-from keepclose.testing.proxies import (
+from keepclose.testing.recording_writer import RecordingWriter
+from keepclose.testing.scripted_streams import FakeResponse
+from support.netns import Namespace, namespaces_or_skip
+from support.proxies import (
     FakeCounters,
     FakeFlows,
     ProxyCluster,
     cluster_of,
     plain,
 )
-from keepclose.testing.recording_writer import RecordingWriter
-from keepclose.testing.scripted_streams import FakeResponse
 
 START = "2023-11-14T22:13:20Z"
 WATCHED = ("services", "endpointslices.discovery.k8s.io", "nodes")

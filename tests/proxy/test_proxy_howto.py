@@ -9,9 +9,9 @@ from pathlib import Path
 
 from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.testing.api_server import serving
-from keepclose.testing.netproxies import HEALTH, RunningProxy, prepared
-from keepclose.testing.nettopology import NodePlan, topology_or_skip
-from keepclose.testing.proxies import cluster_of, plain
+from support.netproxies import HEALTH, RunningProxy, prepared
+from support.nettopology import NodePlan, topology_or_skip
+from support.proxies import cluster_of, plain
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "howto" / "proxy.md").read_text()

@@ -10,8 +10,8 @@ import msgspec
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import EndpointStatus, ProxyPages, ProxyStatus
 from keepclose.testing.api_server import serving
-from keepclose.testing.proxies import FakeCounters, cluster_of, hinted, plain
 from keepclose.testing.recording_writer import RecordingWriter
+from support.proxies import FakeCounters, cluster_of, hinted, plain
 
 
 async def test_the_pages(tmp_path: Path) -> None:

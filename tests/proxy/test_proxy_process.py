@@ -29,9 +29,9 @@ from keepclose.proxy.process import (
 )
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.api_server import PATIENCE, Served, serving
-from keepclose.testing.ports import reserved_port
-from keepclose.testing.proxies import CLOCK, ProxyCluster, cluster_of, plain
 from keepclose.testing.recording_writer import RecordingWriter
+from support.ports import reserved_port
+from support.proxies import CLOCK, ProxyCluster, cluster_of, plain
 
 SETTINGS = ProxySettings("n1", min_sync_s=0.0, node_wait_s=0.0, families=("IPv4",))
 

@@ -14,7 +14,7 @@ from keepclose.proxy.conntrack.stale_flows import (
     set_sysctls,
     wanted_sysctls,
 )
-from keepclose.testing.netns import namespaces_or_skip
+from support.netns import namespaces_or_skip
 
 NONE = ConntrackSettings(0, 0, 0, 0)
 _AT = "net/netfilter/nf_conntrack_"

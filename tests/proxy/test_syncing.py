@@ -23,8 +23,8 @@ from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import Flaws
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.fake_clock import FakeClock
-from keepclose.testing.proxies import FakeFlows
 from keepclose.testing.recording_writer import RecordingWriter
+from support.proxies import FakeFlows
 
 BUSY = NftError("Device or resource busy", failure=NftFailure.BUSY)
 GONE = NftError("No such file or directory", failure=NftFailure.NOT_FOUND)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
-from keepclose.testing.netns import namespaces_or_skip
+from support.netns import namespaces_or_skip
 
 
 @contextmanager

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from apis import Api, opened, serving
-from unit_tables import summary_lines
 
 from keepclose.kube.requests import NAMESPACES
+from support.real.apis import Api, opened, serving
+from support.real.unit_tables import summary_lines
 
 _NUMBERS = itertools.count(1)
 

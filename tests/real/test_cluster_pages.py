@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apis import opened, service
-from clusters import create_nodes, create_pods, read_slices
-from controllers import controller_manager
-from programs import (
+
+from keepclose.kube.client import Client
+from keepclose.kube.requests import ENDPOINTS, NAMESPACES, SERVICES
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.well_known import MANAGED_BY_LABEL
+from support.real.apis import opened, service
+from support.real.clusters import create_nodes, create_pods, read_slices
+from support.real.controllers import controller_manager
+from support.real.programs import (
     ControlPlane,
     free_port,
     program,
@@ -22,11 +27,6 @@ from programs import (
     running,
     wait_until_answering,
 )
-
-from keepclose.kube.client import Client
-from keepclose.kube.requests import ENDPOINTS, NAMESPACES, SERVICES
-from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.well_known import MANAGED_BY_LABEL
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "howto"
 GATES = (

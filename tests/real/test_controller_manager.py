@@ -10,19 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from apis import opened, service
-from clusters import (
-    address_of,
-    create_nodes,
-    create_pods,
-    expected_places,
-    node_of,
-    places,
-    read_slices,
-    wait_for_places,
-)
-from controllers import CONTROLLERS, JSON, Manager, controller_manager
-from embedded import Embedded, embedded_server, start_embedded
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import AlreadyExists, NotFound
@@ -36,6 +23,19 @@ from keepclose.kube.requests import (
     SERVICES,
 )
 from keepclose.model.core_kinds import ConfigMap
+from support.real.apis import opened, service
+from support.real.clusters import (
+    address_of,
+    create_nodes,
+    create_pods,
+    expected_places,
+    node_of,
+    places,
+    read_slices,
+    wait_for_places,
+)
+from support.real.controllers import CONTROLLERS, JSON, Manager, controller_manager
+from support.real.embedded import Embedded, embedded_server, start_embedded
 
 _NUMBERS = itertools.count(1)
 ELECTION = (

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from apis import Api
+
+from support.real.apis import Api
 
 HOST: Final = b"Host: h\r\n"
 CLOSE: Final = b"Connection: close\r\n"

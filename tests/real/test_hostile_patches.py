@@ -7,7 +7,18 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from test_same_answers import JSON, JSON_PATCH, MAPS, MERGE, NODES, PODS, STRATEGIC, Api, servers
+
+from support.real.same_answers import (
+    JSON,
+    JSON_PATCH,
+    MAPS,
+    MERGE,
+    NODES,
+    PODS,
+    STRATEGIC,
+    Api,
+    servers,
+)
 
 __all__ = ["servers"]
 

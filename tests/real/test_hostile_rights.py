@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import real_control_plane
-from rights_matrix import (
+
+from keepclose.testing.api_server import Api, Reply, connected, serving
+from support.real.programs import real_control_plane
+from support.real.rights_matrix import (
     ACK_NAMESPACE,
     IDENTITIES,
     LEASE_NAMESPACE,
@@ -20,8 +22,6 @@ from rights_matrix import (
     roles_for,
     send,
 )
-
-from keepclose.testing.api_server import Api, Reply, connected, serving
 
 pytestmark = pytest.mark.real
 JsonObject = dict[str, Any]

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from embedded import embedded_server
-from programs import real_control_plane
-from test_same_answers import APPLY, JSON_PATCH, MAPS, MERGE, PODS, STRATEGIC, Api
+
+from support.real.embedded import embedded_server
+from support.real.programs import real_control_plane
+from support.real.same_answers import APPLY, JSON_PATCH, MAPS, MERGE, PODS, STRATEGIC, Api
 
 YAML = "application/yaml"
 BASE = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n"

@@ -6,8 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from embedded import embedded_server
-from programs import program
+from support.real.embedded import embedded_server
+from support.real.programs import program
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from apis import CLOCK, opened, pod, service
-from clusters import create_nodes, expected_places, make_ready, wait_for_places
-from controllers import JSON, controller_manager, repeated_errors
-from embedded import embedded_server
-from namespaces import NodeNetwork, node_network
-from programs import program, running
-from wires import Wire
 
 from keepclose.kube.client import Client
 from keepclose.kube.requests import NODES, PODS, SERVICES
+from support.real.apis import CLOCK, opened, pod, service
+from support.real.clusters import create_nodes, expected_places, make_ready, wait_for_places
+from support.real.controllers import JSON, controller_manager, repeated_errors
+from support.real.embedded import embedded_server
+from support.real.namespaces import NodeNetwork, node_network
+from support.real.programs import program, running
+from support.real.wires import Wire
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 

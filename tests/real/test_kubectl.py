@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from embedded import Embedded, embedded_server
-from programs import program
+
+from support.real.embedded import Embedded, embedded_server
+from support.real.programs import program
 
 WEB = """
 apiVersion: v1

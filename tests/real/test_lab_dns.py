@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pytest
-from labs_running import RunningLab, is_fine, nodes_of_nodes, running_lab, until, until_equal
+
+from support.real.labs_running import (
+    RunningLab,
+    is_fine,
+    nodes_of_nodes,
+    running_lab,
+    until,
+    until_equal,
+)
 
 # `node-dns` and `agent` have the same pods; a Deployment with as many has `web`.
 MANIFEST = """

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from labs_running import RunningLab, running_lab, until, until_equal
+
+from support.real.labs_running import RunningLab, running_lab, until, until_equal
 
 WEB = """
 apiVersion: v1

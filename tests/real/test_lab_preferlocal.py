@@ -11,7 +11,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from labs_running import JsonObject, RunningLab, nodes_of_nodes, running_lab, until_equal
+
+from support.real.labs_running import (
+    JsonObject,
+    RunningLab,
+    nodes_of_nodes,
+    running_lab,
+    until_equal,
+)
 
 SERVICE = """
 apiVersion: v1

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from labs_running import RunningLab, pods_of_nodes, running_lab, until
+
+from support.real.labs_running import RunningLab, pods_of_nodes, running_lab, until
 
 MANIFEST = """
 apiVersion: v1

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from apis import Api, config_map, endpoint_slice, opened, pod, service
 
 from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.client import Client, PatchType
@@ -24,6 +23,7 @@ from keepclose.kube.requests import (
     SERVICES,
     Kind,
 )
+from support.real.apis import Api, config_map, endpoint_slice, opened, pod, service
 
 MANY = 1200
 RAW_SERVICES: Kind[dict[str, Any]] = Kind("", "v1", "services", "Service", True, dict)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from apis import ONCE, Api, config_map, opened, service
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import (
@@ -26,6 +25,7 @@ from keepclose.kube.errors import (
     Unauthorized,
 )
 from keepclose.kube.requests import CONFIG_MAPS, SERVICES
+from support.real.apis import ONCE, Api, config_map, opened, service
 
 JSON = {"Content-Type": "application/json"}
 

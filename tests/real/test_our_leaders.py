@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from apis import CLOCK, ONCE, Api, opened, service, wait_until
-
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector
 from keepclose.kube.requests import EVENTS, LEASES, SERVICES
 from keepclose.model.meta import ObjectReference
+from support.real.apis import CLOCK, ONCE, Api, opened, service, wait_until
 
 LEASE_S = 6
 

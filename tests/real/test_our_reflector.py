@@ -10,15 +10,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from apis import Api, config_map, opened, wait_until
-from embedded import embedded_server, start_embedded
-from followers import following
-from programs import running_apiserver, running_etcd
-from wires import Wire, rewired
 
 from keepclose.kube.client import Client
 from keepclose.kube.errors import Expired
 from keepclose.kube.requests import CONFIG_MAPS, NAMESPACES
+from support.real.apis import Api, config_map, opened, wait_until
+from support.real.embedded import embedded_server, start_embedded
+from support.real.followers import following
+from support.real.programs import running_apiserver, running_etcd
+from support.real.wires import Wire, rewired
 
 WRITES = 300
 LONG = "x" * 300_000

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-from apis import ONCE, Api, config_map, opened, wait_until
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
@@ -16,6 +15,7 @@ from keepclose.kube.requests import CONFIG_MAPS
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.watch.stream import WatchEvent
 from keepclose.model.core_kinds import ConfigMap
+from support.real.apis import ONCE, Api, config_map, opened, wait_until
 
 Events = AsyncIterator[WatchEvent[ConfigMap]]
 

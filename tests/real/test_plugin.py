@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from programs import program
-
 from keepclose import __version__
+from support.real.programs import program
 
 
 def run_kubectl(*arguments: str) -> str:

@@ -18,24 +18,24 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from programs import program
 
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.kube.requests import ENDPOINT_SLICES, SERVICES
 from keepclose.lab.network.relays import Relay
 from keepclose.model.service.types import Service
 from keepclose.testing.api_server import serving
-from keepclose.testing.netanswers import PORT, SILENCE, Answer, Silence, answering, ask, calling
-from keepclose.testing.netns import Namespace
-from keepclose.testing.netproxies import prepared, started
-from keepclose.testing.nettopology import (
+from support.netanswers import PORT, SILENCE, Answer, Silence, answering, ask, calling
+from support.netns import Namespace
+from support.netproxies import prepared, started
+from support.nettopology import (
     SERVICE_NETWORK,
     SERVICE_NETWORK6,
     Bed,
     NodePlan,
     topology_or_skip,
 )
-from keepclose.testing.proxies import NAMESPACE, ProxyCluster, cluster_of, hinted, plain
+from support.proxies import NAMESPACE, ProxyCluster, cluster_of, hinted, plain
+from support.real.programs import program
 
 DUAL = AllocationSettings((SERVICE_NETWORK, SERVICE_NETWORK6))
 PLAN = (

@@ -7,9 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from programs import program
-
-from keepclose.testing.netns import namespaces_or_skip
+from support.netns import namespaces_or_skip
+from support.real.programs import program
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "howto" / "proxy.md").read_text()

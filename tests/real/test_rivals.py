@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from apis import opened, service
-from clusters import create_nodes, create_pods
-from controllers import JSON, controller_manager
-from embedded import Embedded, embedded_server
 
 from keepclose.kube.client import Client
 from keepclose.kube.requests import ENDPOINT_SLICES, EVENTS, LEASES, NAMESPACES, SERVICES
+from support.real.apis import opened, service
+from support.real.clusters import create_nodes, create_pods
+from support.real.controllers import JSON, controller_manager
+from support.real.embedded import Embedded, embedded_server
 
 ELECTION = ("--leader-elect=true", "--leader-elect-retry-period=500ms")
 PATIENCE = 90.0

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from embedded import embedded_server
-from programs import real_control_plane
-from test_same_answers import SERVICES, SLICES, Api, _plain, endpoint_slice, service
+
+from support.real.embedded import embedded_server
+from support.real.programs import real_control_plane
+from support.real.same_answers import SERVICES, SLICES, Api, endpoint_slice, plain_answer, service
 
 STRICT = "fieldValidation=Strict"
 NODE_HINTS = [{"addresses": ["10.1.0.1"], "hints": {"forNodes": [{"name": "n"}]}}]
@@ -41,7 +42,7 @@ def test_the_same_answer_of_an_older_release(version: str, tmp_path: Path) -> No
         for ask in ASKS:
             want_code, want_body, want_warnings = real.ask(*ask)
             code, body, warnings = ours.ask(*ask)
-            assert _plain(body) == _plain(want_body), ask
+            assert plain_answer(body) == plain_answer(want_body), ask
             assert (code, warnings) == (want_code, want_warnings), ask
         want, found = (
             {key: value for key, value in api.ask("GET", "/version")[1].items() if "M" in key}

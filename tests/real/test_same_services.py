@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from embedded import embedded_server
-from programs import real_control_plane
+
+from support.real.embedded import embedded_server
+from support.real.programs import real_control_plane
 
 JsonObject = dict[str, Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit_tables import Answers, Case, Judge, check_all_judged, compare, pairs, read, read_list
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.workload import Node
@@ -20,6 +19,16 @@ from keepclose.routing.auto import (
 from keepclose.routing.hint_facts import slice_facts
 from keepclose.routing.hints import SliceSet, hint_own, remove_hints
 from keepclose.routing.traffic_shares import cpu_ratios
+from support.real.unit_tables import (
+    Answers,
+    Case,
+    Judge,
+    check_all_judged,
+    compare,
+    pairs,
+    read,
+    read_list,
+)
 
 pytestmark = pytest.mark.real
 

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from slice_writes import as_write, unordered
-from unit_tables import (
-    Answers,
-    Case,
-    Judge,
-    check_all_judged,
-    compare,
-    pairs,
-    read,
-    read_list,
-)
 
 from keepclose.model.addresses import family_of
 from keepclose.model.endpointslice.types import (
@@ -26,6 +15,17 @@ from keepclose.model.endpointslice.types import (
 )
 from keepclose.model.service.types import Service
 from keepclose.slices.mirroring import mirror, mirrored_endpoint, mirrored_slice, should_mirror
+from support.real.slice_writes import as_write, unordered
+from support.real.unit_tables import (
+    Answers,
+    Case,
+    Judge,
+    check_all_judged,
+    compare,
+    pairs,
+    read,
+    read_list,
+)
 
 pytestmark = pytest.mark.real
 

@@ -7,17 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
-from unit_tables import (
-    Answers,
-    Case,
-    JsonObject,
-    Judge,
-    check_all_judged,
-    compare,
-    compare_in_order,
-    pairs,
-    read,
-)
 
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, Gate
@@ -33,6 +22,17 @@ from keepclose.ruleset.ruleset import Ruleset
 from keepclose.ruleset.settings import DetectLocal, LocalTraffic, RulesetSettings
 from keepclose.ruleset.tables import Table
 from keepclose.ruleset.tracer import Fate, Packet, TracedNode, trace_outcomes
+from support.real.unit_tables import (
+    Answers,
+    Case,
+    JsonObject,
+    Judge,
+    check_all_judged,
+    compare,
+    compare_in_order,
+    pairs,
+    read,
+)
 
 pytestmark = pytest.mark.real
 

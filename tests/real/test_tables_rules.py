@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from unit_tables import (
-    Answers,
-    Case,
-    Judge,
-    check_all_judged,
-    compare,
-    pairs,
-    read,
-)
 
 from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
 from keepclose.apiserver.registry.strategy import WriteContext
@@ -54,6 +45,15 @@ from keepclose.model.service.policy_validation import validate_external_policy
 from keepclose.model.service.strategy import warnings_for
 from keepclose.model.service.types import Service
 from keepclose.model.service.validation import validate_service, validate_service_update
+from support.real.unit_tables import (
+    Answers,
+    Case,
+    Judge,
+    check_all_judged,
+    compare,
+    pairs,
+    read,
+)
 
 pytestmark = pytest.mark.real
 

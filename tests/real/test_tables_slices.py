@@ -7,19 +7,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from slice_writes import as_write, unordered
-from unit_tables import (
-    Answers,
-    Case,
-    JsonObject,
-    Judge,
-    check_all_judged,
-    compare,
-    compare_in_order,
-    pairs,
-    read,
-    read_list,
-)
 
 from keepclose.model.endpointslice.types import (
     Endpoint,
@@ -55,6 +42,19 @@ from keepclose.slices.service_planner import ServicePlanner
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.slices.slice_metadata import address_types, is_owned_by, new_slice, slice_labels
 from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker, format_instant, instant
+from support.real.slice_writes import as_write, unordered
+from support.real.unit_tables import (
+    Answers,
+    Case,
+    JsonObject,
+    Judge,
+    check_all_judged,
+    compare,
+    compare_in_order,
+    pairs,
+    read,
+    read_list,
+)
 
 pytestmark = pytest.mark.real
 

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit_tables import (
+
+from keepclose.apiserver.registry.registry import AllocationSettings
+from keepclose.model.service.defaults import hide_on_read
+from keepclose.model.service.strategy import normalize_cluster_ips, patch_allocated_values
+from keepclose.model.service.types import Service
+from keepclose.testing.api_server import Reply, Served, serving
+from support.real.unit_tables import (
     Answers,
     Case,
     JsonObject,
@@ -27,12 +33,6 @@ from unit_tables import (
     pairs,
     read,
 )
-
-from keepclose.apiserver.registry.registry import AllocationSettings
-from keepclose.model.service.defaults import hide_on_read
-from keepclose.model.service.strategy import normalize_cluster_ips, patch_allocated_values
-from keepclose.model.service.types import Service
-from keepclose.testing.api_server import Reply, Served, serving
 
 pytestmark = pytest.mark.real
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kept_differences import KEPT, Kept
-from unit_tables import check_differences
+
+from support.real.kept_differences import KEPT, Kept
+from support.real.unit_tables import check_differences
 
 LISTED = (Kept("group", "function", "TestA/*", 2, "for a reason"),)
 

@@ -18,20 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from apis import CLOCK, opened, pod, service, wait_until
-from clusters import (
-    ZONES,
-    Place,
-    address_of,
-    create_nodes,
-    create_pods,
-    node_of,
-    places,
-    read_slices,
-    wait_for_places,
-)
-from controllers import Manager, controller_manager
-from programs import ControlPlane, free_port, program, real_control_plane, wait_until_answering
 
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
@@ -46,6 +32,26 @@ from keepclose.kube.requests import (
 )
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
+from support.real.apis import CLOCK, opened, pod, service, wait_until
+from support.real.clusters import (
+    ZONES,
+    Place,
+    address_of,
+    create_nodes,
+    create_pods,
+    node_of,
+    places,
+    read_slices,
+    wait_for_places,
+)
+from support.real.controllers import Manager, controller_manager
+from support.real.programs import (
+    ControlPlane,
+    free_port,
+    program,
+    real_control_plane,
+    wait_until_answering,
+)
 
 MANIFEST = Path(__file__).parent.parent.parent / "docs" / "howto" / "webhook.yaml"
 ANNOTATION = "keepclose.dev/traffic-distribution"

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from programs import program
 
 from keepclose.testing.api_server import serving
-from keepclose.testing.labs import Lab, workloads
+from support.labs import Lab, workloads
+from support.real.programs import program
 
 # The manifest by which KEP-4444 tries an upgrade, as it stands there.
 DEMO = """

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from apis import Api, serving
 
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import NODES, Kind
@@ -15,8 +14,9 @@ from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.lab.workloads.types import DEPLOYMENTS, REPLICA_SETS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
-from keepclose.testing.controllers import opened
-from keepclose.testing.labs import Lab, tending
+from support.controllers import opened
+from support.labs import Lab, tending
+from support.real.apis import Api, serving
 
 NODE_NAMES = ("lab-a", "lab-b", "lab-c")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kerneltables import KernelTable
 from msgspec.structs import replace
-from tracednodes import POD, SETTINGS, follow, load, tell_port
 
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.port_endpoints import PortEndpoint
@@ -21,6 +19,8 @@ from keepclose.ruleset import (
 from keepclose.ruleset.listing import listing_of
 from keepclose.ruleset.tables import Unserved
 from keepclose.ruleset.tracer import Packet
+from support.ruleset.kerneltables import KernelTable
+from support.ruleset.tracednodes import POD, SETTINGS, follow, load, tell_port
 
 POOLED = replace(SETTINGS, pooled=True)
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)

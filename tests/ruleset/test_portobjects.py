@@ -6,7 +6,6 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from tracednodes import SETTINGS
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
@@ -16,6 +15,7 @@ from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset import CountBy, LocalTraffic, RulesetSettings, ServicePortKey
 from keepclose.ruleset.commands import AddCounter, AddElement, AddSet, Command, add_chain
 from keepclose.ruleset.port_objects import NO_OBJECTS, render_port
+from support.ruleset.tracednodes import SETTINGS
 
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
 HERE = PortEndpoint("10.180.0.1", 80, node_name="n1", zone="zone-a")

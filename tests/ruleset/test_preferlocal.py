@@ -9,13 +9,22 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from test_packetflows import slice_of, web
-from tracednodes import DROP, NODE_IP, OUTSIDE, POD, REJECT, follow, load, make_ruleset
 
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.ruleset.tracer import Packet
 from keepclose.testing.builders import endpoint
+from support.ruleset.tracednodes import (
+    DROP,
+    NODE_IP,
+    OUTSIDE,
+    POD,
+    REJECT,
+    follow,
+    load,
+    make_ruleset,
+)
+from support.ruleset.web_objects import slice_of, web
 
 POLICIES = ("Cluster", "Local", "PreferLocal")
 SITUATIONS = ("ready here", "leaving here", "elsewhere only", "none")

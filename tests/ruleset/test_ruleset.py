@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from kerneltables import KernelTable
 from msgspec.structs import replace
-from tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, follow, load, tell_port
 
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.port_endpoints import PortEndpoint
@@ -20,6 +18,8 @@ from keepclose.ruleset import (
     cleanup_text,
 )
 from keepclose.ruleset.tracer import Packet
+from support.ruleset.kerneltables import KernelTable
+from support.ruleset.tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, follow, load, tell_port
 
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
 KEY = ServicePortKey.of(PORT)

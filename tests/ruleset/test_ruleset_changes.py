@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kerneltables import KernelTable
 from msgspec.structs import replace
-from tracednodes import SETTINGS, follow, tell_port
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
@@ -24,6 +22,8 @@ from keepclose.ruleset import (
     Update,
 )
 from keepclose.ruleset.tracer import Packet
+from support.ruleset.kerneltables import KernelTable
+from support.ruleset.tracednodes import SETTINGS, follow, tell_port
 
 GATES = FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY)
 PORTS = (

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from tracednodes import SETTINGS, tell_port
 
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.port_endpoints import PortEndpoint
@@ -25,7 +24,8 @@ from keepclose.ruleset import (
     cleanup_text,
     listing_of,
 )
-from keepclose.testing.netns import Namespace, namespaces_or_skip
+from support.netns import Namespace, namespaces_or_skip
+from support.ruleset.tracednodes import SETTINGS, tell_port
 
 NASTY = 'a"; flush ruleset\n} é*\\'
 

@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import pytest
 from msgspec.structs import replace
-from tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, make_ruleset, shown, tell_port
 
 from keepclose.model.meta import NamespacedName
 from keepclose.routing.port_endpoints import PortEndpoint
@@ -27,6 +26,15 @@ from keepclose.ruleset.statements import (
 )
 from keepclose.ruleset.tables import Chain, Element, Hook, Map, make_rule
 from keepclose.ruleset.tracer import Fate, Packet, Trace, TracedNode, trace_outcomes, trace_packet
+from support.ruleset.tracednodes import (
+    NODE_IP,
+    OUTSIDE,
+    POD,
+    SETTINGS,
+    make_ruleset,
+    shown,
+    tell_port,
+)
 
 PORT = RoutedPort(NamespacedName("ns1", "svc1"), "p80", "TCP", "172.30.0.41", 80)
 HERE = PortEndpoint("10.180.0.1", 80, node_name="n1", zone="zone-a")

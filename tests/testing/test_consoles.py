@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.testing.consoles import Command, PageError, Rules, explain_difference, parse_page
+from support.consoles import Command, PageError, Rules, explain_difference, parse_page
 
 PAGE = """\
 # A page

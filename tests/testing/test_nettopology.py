@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.testing.netanswers import (
+from support.netanswers import (
     Answer,
     Silence,
     answering,
@@ -18,7 +18,7 @@ from keepclose.testing.netanswers import (
     count_answers,
     wait_for_answer,
 )
-from keepclose.testing.netns import (
+from support.netns import (
     PREFIX,
     Namespace,
     ip_batch,
@@ -27,7 +27,7 @@ from keepclose.testing.netns import (
     namespaces_or_skip,
     why_unavailable,
 )
-from keepclose.testing.nettopology import THREE_ZONES, Bed, NodePlan, topology_or_skip
+from support.nettopology import THREE_ZONES, Bed, NodePlan, topology_or_skip
 
 SMALL = (NodePlan("n1", "zone-a", 1), NodePlan("n2", "zone-b", 1))
 

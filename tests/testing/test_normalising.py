@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.testing.normalising import normalise
+from support.normalising import normalise
 
 
 @pytest.mark.parametrize(

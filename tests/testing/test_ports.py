@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from keepclose.proxy.health import listen_here
-from keepclose.testing.ports import reserved_port
+from support.ports import reserved_port
 
 
 def test_a_kept_port_is_for_those_who_name_it() -> None:

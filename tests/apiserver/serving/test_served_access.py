@@ -13,7 +13,7 @@ import pytest
 
 from keepclose.apiserver.auth.certificates import CertificateAuthority
 from keepclose.testing.api_server import PATIENCE, Api, Served, connected, serving
-from keepclose.testing.certificates import Authority as Stranger
+from support.certificates import Authority as Stranger
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.apiserver.registry.core_kinds import config_key
-from keepclose.testing.kinds import Kinds, raw
+from support.kinds import Kinds, raw
 
 
 @pytest.fixture

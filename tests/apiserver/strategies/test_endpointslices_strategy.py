@@ -8,7 +8,7 @@ import pytest
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
-from keepclose.testing.kinds import Kinds, raw
+from support.kinds import Kinds, raw
 
 HINTED = {
     "addresses": ["10.0.0.1"],

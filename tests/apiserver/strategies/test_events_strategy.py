@@ -8,7 +8,7 @@ import pytest
 
 from keepclose.apiserver.registry.events import strict_event_causes
 from keepclose.model.json_values import JsonObject
-from keepclose.testing.kinds import NOW, Kinds, raw
+from support.kinds import NOW, Kinds, raw
 
 NOT_A_NAME = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "

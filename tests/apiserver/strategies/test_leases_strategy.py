@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.testing.kinds import Kinds, raw
+from support.kinds import Kinds, raw
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from keepclose.testing.kinds import NOW, Kinds, raw
+from support.kinds import NOW, Kinds, raw
 
 NOT_A_NAME = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "

@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 
 from keepclose.model.json_values import JsonObject
-from keepclose.testing.kinds import Kinds, raw
+from support.kinds import Kinds, raw
 
 NOT_A_NAME = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "

@@ -11,7 +11,7 @@ from keepclose.apiserver.registry.pod_templates import quality_of_service
 from keepclose.apiserver.registry.pods import FIXED_SPEC
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_SENTENCE
-from keepclose.testing.kinds import NOW, Kinds, raw
+from support.kinds import NOW, Kinds, raw
 
 WEB: JsonObject = {"name": "web", "image": "nginx"}
 TOLERATIONS = [

@@ -10,7 +10,7 @@ from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.subresources import scale_of, write_scale
 from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.json_values import JsonObject
-from keepclose.testing.kinds import raw
+from support.kinds import raw
 
 DEPLOYMENTS = BY_KIND["apps/v1", "Deployment"]
 METADATA = {"uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.apiserver.registry.services import default_service_cidr
-from keepclose.testing.kinds import NOW, Kinds, raw
+from support.kinds import NOW, Kinds, raw
 
 
 @pytest.fixture

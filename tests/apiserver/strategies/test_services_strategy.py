@@ -13,7 +13,7 @@ from keepclose.apiserver.registry.services import ServiceStrategy
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_VALUE_SENTENCE
-from keepclose.testing.kinds import Kinds, raw
+from support.kinds import Kinds, raw
 
 ONE_PORT = [{"port": 80}]
 

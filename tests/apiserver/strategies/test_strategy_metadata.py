@@ -15,7 +15,7 @@ from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.field_errors import required
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_SENTENCE, SUBDOMAIN_SENTENCE
-from keepclose.testing.kinds import raw
+from support.kinds import raw
 
 CONFIG_MAPS = BY_KIND["v1", "ConfigMap"]
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 
 from keepclose.model.json_values import JsonObject
-from keepclose.testing.kinds import Kinds, raw
+from support.kinds import Kinds, raw
 
 SELECTOR = {"matchLabels": {"app": "web"}}
 TEMPLATE = {

@@ -7,8 +7,6 @@ which are the user's; and what may be explored later.
 from __future__ import annotations
 
 import pytest
-from planned_services import count_writes, nodes_in, select_on, share_of_traffic
-from subset_services import SUBSETTING, A, B, C, decide, sizes, subsetted
 
 from keepclose.model.gates import Gate
 from keepclose.model.well_known import FOR_REGION_LABEL, FOR_ZONE_LABEL
@@ -16,6 +14,8 @@ from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.subsets import overloads
 from keepclose.routing.traffic_shares import traffic_shares
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
+from support.proposals.planned_services import count_writes, nodes_in, select_on, share_of_traffic
+from support.proposals.subset_services import SUBSETTING, A, B, C, decide, sizes, subsetted
 
 
 def test_kep2004_risks_one_busy_zone_overloads_its_endpoints() -> None:

@@ -6,7 +6,6 @@ Left out: how the algorithm is to be tuned on the way to GA.
 from __future__ import annotations
 
 import pytest
-from subset_services import A, B, C, decide, sizes, subsetted
 
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.subsets import (
@@ -15,6 +14,7 @@ from keepclose.routing.subsets import (
     SubsetOptions,
     overloads,
 )
+from support.proposals.subset_services import A, B, C, decide, sizes, subsetted
 
 HALVES = {A: 0.5, B: 0.5}
 

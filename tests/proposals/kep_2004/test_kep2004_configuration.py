@@ -6,10 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from planned_services import nodes_in
-from proposalworlds import add_three_zones
-from sights import groups, quick
-from subset_services import SUBSETTING, A, B, C, decide, sizes, subsetted
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
@@ -19,7 +15,11 @@ from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.routing.subsets import Approach, SubsetOptions
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, service
-from keepclose.testing.controllers import World, world
+from support.controllers import World, world
+from support.live.sights import groups, quick
+from support.proposals.planned_services import nodes_in
+from support.proposals.proposalworlds import add_three_zones
+from support.proposals.subset_services import SUBSETTING, A, B, C, decide, sizes, subsetted
 
 BOTH_GATES = parse_gates(
     "TopologyAwareSubsetting=true,EndpointSliceSubsetting=true,ServiceTopology=true",

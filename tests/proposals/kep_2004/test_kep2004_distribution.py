@@ -12,13 +12,13 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from planned_services import nodes_in, share_of_traffic
-from subset_services import A, B, C, decide, sizes, subsetted
 
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION, FOR_ZONE_LABEL
 from keepclose.routing.allocation.local import LocalOutcome, local
 from keepclose.routing.subsets import SubsetMode, SubsetOptions
 from keepclose.routing.traffic_shares import traffic_shares
+from support.proposals.planned_services import nodes_in, share_of_traffic
+from support.proposals.subset_services import A, B, C, decide, sizes, subsetted
 
 THIRDS = [1 / 3] * 3
 PICTURE = {A: 16 / 25, B: 8 / 25, C: 1 / 25}

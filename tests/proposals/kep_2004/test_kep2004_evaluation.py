@@ -7,7 +7,6 @@ the last digit; here a sample of the same inputs has to come close to each row o
 from __future__ import annotations
 
 import pytest
-from simulated_sample import figures
 
 from keepclose.simulate.algorithms import find_algorithm
 from keepclose.simulate.datasets import (
@@ -19,6 +18,7 @@ from keepclose.simulate.datasets import (
 )
 from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.summary import SummaryFigures, Weights
+from support.proposals.simulated_sample import figures
 
 NEAR = 0.25
 """How far the mean of the sample may be from the published one, in points."""

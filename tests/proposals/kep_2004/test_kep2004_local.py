@@ -6,8 +6,6 @@ from functools import cache
 from itertools import combinations_with_replacement, product
 
 import pytest
-from planned_services import count_reallocated, count_writes, nodes_in
-from subset_services import A, B, C, decide, sizes, subsetted
 
 from keepclose.routing.allocation.local import LocalOutcome, local
 from keepclose.routing.reasons import ReasonCode
@@ -17,6 +15,8 @@ from keepclose.simulate.algorithms import find_algorithm
 from keepclose.simulate.datasets import KEP2004_SMALL, open_dataset
 from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.summary import Weights
+from support.proposals.planned_services import count_reallocated, count_writes, nodes_in
+from support.proposals.subset_services import A, B, C, decide, sizes, subsetted
 
 THIRDS = [1 / 3] * 3
 

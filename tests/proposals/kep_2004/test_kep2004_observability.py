@@ -9,10 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from planned_services import select_on
-from proposalworlds import add_three_zones
-from sights import groups, quick
-from subset_services import SUBSETTING, A, B, C, subsetted
 
 from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import SERVICES
@@ -26,7 +22,11 @@ from keepclose.model.well_known import (
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
-from keepclose.testing.controllers import World, world
+from support.controllers import World, world
+from support.live.sights import groups, quick
+from support.proposals.planned_services import select_on
+from support.proposals.proposalworlds import add_three_zones
+from support.proposals.subset_services import SUBSETTING, A, B, C, subsetted
 
 OLD_PROXY = SUBSETTING.without(Gate.ENDPOINT_SLICE_SUBSETTING)
 PREFIX = "endpoint_slice_controller_"

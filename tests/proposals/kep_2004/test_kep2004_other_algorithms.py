@@ -14,13 +14,13 @@ from itertools import product
 from typing import NamedTuple
 
 import pytest
-from simulated_sample import figures
-from subset_services import A, B, C, subsetted
 
 from keepclose.routing.allocation.local import LocalOutcome, local
 from keepclose.simulate.allocators.local_opt import allocate_local_opt
 from keepclose.simulate.allocators.local_shared import allocate_local_shared
 from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
+from support.proposals.simulated_sample import figures
+from support.proposals.subset_services import A, B, C, subsetted
 
 THIRDS = [1 / 3] * 3
 

@@ -7,11 +7,11 @@ clusters and regions (non-goals), and the release checklist.
 from __future__ import annotations
 
 import pytest
-from planned_services import PlannedService, count_writes, hints_of, nodes_in
-from subset_services import A, B, C, subsetted
 
 from keepclose.model.well_known import FOR_ZONE_LABEL, ZONE_LABEL
 from keepclose.testing.builders import node
+from support.proposals.planned_services import PlannedService, count_writes, hints_of, nodes_in
+from support.proposals.subset_services import A, B, C, subsetted
 
 UNDIVIDED = {"": 12}
 

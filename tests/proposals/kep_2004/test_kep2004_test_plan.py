@@ -8,13 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packet_answers import names_at_cluster_ip
-from planned_services import PlannedService, count_reallocated, nodes_in
-from sights import groups, quick
-from subset_services import SUBSETTING, A, B, C, decide, subsetted
-from tabledbeds import tabled
-from traffic import followed
-from webobjects import web
 
 from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.routing.reasons import ReasonCode
@@ -22,8 +15,15 @@ from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, pod
-from keepclose.testing.controllers import world
-from keepclose.testing.nettopology import NodePlan
+from support.controllers import world
+from support.live.sights import groups, quick
+from support.live.traffic import followed
+from support.nettopology import NodePlan
+from support.packets.tabledbeds import tabled
+from support.packets.webobjects import web
+from support.proposals.packet_answers import names_at_cluster_ip
+from support.proposals.planned_services import PlannedService, count_reallocated, nodes_in
+from support.proposals.subset_services import SUBSETTING, A, B, C, decide, subsetted
 
 ZONES = (A, B, C)
 

@@ -9,8 +9,13 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from proposalapis import ProposalApi
-from proposalscenes import (
+
+from keepclose.apiserver.schema.protobuf import load_messages
+from keepclose.model.endpointslice.types import Endpoint
+from keepclose.model.gates import FeatureGates
+from keepclose.testing.builders import endpoint, endpoint_slice
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposalscenes import (
     GATES,
     NO_SAME_NODE,
     THREE_ZONES,
@@ -20,11 +25,6 @@ from proposalscenes import (
     own_nodes,
     own_zones,
 )
-
-from keepclose.apiserver.schema.protobuf import load_messages
-from keepclose.model.endpointslice.types import Endpoint
-from keepclose.model.gates import FeatureGates
-from keepclose.testing.builders import endpoint, endpoint_slice
 
 PLACES = st.dictionaries(st.sampled_from(sorted(THREE_ZONES)), st.integers(0, 4))
 HINTS = "io.k8s.api.discovery.v1.EndpointHints"

@@ -14,21 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from loads import ask_here
-from proposalpackets import CLIENTS, SERVERS, PacketScene, packet_scene
-from proposalscenes import (
-    GATES,
-    NO_SAME_NODE,
-    THREE_ZONES,
-    UNEVEN,
-    Scene,
-    asking,
-    named,
-    own_nodes,
-)
-from sights import POST, PUT
 from structlog.testing import capture_logs
-from webobjects import addresses_of, web
 
 from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import PODS, SERVICES
@@ -38,9 +24,23 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import HOSTNAME_LABEL
 from keepclose.routing.selection import PacketVerdict
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.controllers import World
-from keepclose.testing.proxies import cluster_of, hinted
 from keepclose.testing.recording_writer import RecordingWriter
+from support.controllers import World
+from support.live.sights import POST, PUT
+from support.packets.loads import ask_here
+from support.packets.webobjects import addresses_of, web
+from support.proposals.proposalpackets import CLIENTS, SERVERS, PacketScene, packet_scene
+from support.proposals.proposalscenes import (
+    GATES,
+    NO_SAME_NODE,
+    THREE_ZONES,
+    UNEVEN,
+    Scene,
+    asking,
+    named,
+    own_nodes,
+)
+from support.proxies import cluster_of, hinted
 
 COUNT = "endpoint_slice_controller_services_count_by_traffic_distribution"
 SYNCS = "endpoint_slice_controller_syncs_total"

@@ -10,15 +10,22 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from proposalapis import ProposalApi
-from proposaldocs import DISTRIBUTION_PAGE, read_section
-from proposalpackets import SERVERS, PacketScene, packet_scene
-from proposalscenes import THREE_ZONES, UNEVEN, Scene, asking, own_nodes, own_zones
-from sights import hints
-from webobjects import web
 
 from keepclose.kube.requests import SERVICES
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import hints
+from support.packets.webobjects import web
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposaldocs import DISTRIBUTION_PAGE, read_section
+from support.proposals.proposalpackets import SERVERS, PacketScene, packet_scene
+from support.proposals.proposalscenes import (
+    THREE_ZONES,
+    UNEVEN,
+    Scene,
+    asking,
+    own_nodes,
+    own_zones,
+)
 
 PLACES = st.dictionaries(st.sampled_from(sorted(THREE_ZONES)), st.integers(0, 4))
 ONE_EACH = dict.fromkeys(THREE_ZONES, 1)

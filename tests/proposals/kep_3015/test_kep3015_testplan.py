@@ -11,18 +11,27 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from proposalapis import ProposalApi
-from proposalpackets import PacketScene, packet_scene
-from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, named, own_nodes, own_zones
-from sights import POST, PUT, hints, quick
-from webobjects import web
 
 from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import parse_gates
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import POST, PUT, hints, quick
+from support.packets.webobjects import web
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposalpackets import PacketScene, packet_scene
+from support.proposals.proposalscenes import (
+    GATES,
+    THREE_ZONES,
+    UNEVEN,
+    Scene,
+    asking,
+    named,
+    own_nodes,
+    own_zones,
+)
 
 OFF = parse_gates("PreferSameTrafficDistribution=false")
 NODE_HINTS = {"forZones": [{"name": "zone-a"}], "forNodes": [{"name": "n1"}]}

@@ -10,9 +10,17 @@ import itertools
 from pathlib import Path
 
 import pytest
-from proposalapis import ProposalApi
-from proposaldocs import DISTRIBUTION_PAGE, read_section
-from proposalscenes import (
+
+from keepclose.kube.requests import PODS, SERVICES
+from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
+from keepclose.routing.service_ports import routed_ports
+from keepclose.routing.strategy import Verdict
+from keepclose.testing.api_server import serving
+from support.controllers import World, world
+from support.live.sights import hints, quick
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposaldocs import DISTRIBUTION_PAGE, read_section
+from support.proposals.proposalscenes import (
     GATES,
     NO_FIELD,
     NO_SAME_NODE,
@@ -22,14 +30,6 @@ from proposalscenes import (
     asking,
     own_nodes,
 )
-from sights import hints, quick
-
-from keepclose.kube.requests import PODS, SERVICES
-from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
-from keepclose.routing.service_ports import routed_ports
-from keepclose.routing.strategy import Verdict
-from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import World, world
 
 OFF = parse_gates("PreferSameTrafficDistribution=false")
 NEW_VALUES = ("PreferSameZone", "PreferSameNode")

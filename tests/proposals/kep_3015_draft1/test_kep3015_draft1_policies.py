@@ -10,8 +10,14 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from packet_answers import answers_at_node_port
-from policy_services import (
+from keepclose.routing.selection import PacketVerdict
+from keepclose.routing.service_ports import routed_ports
+from keepclose.testing.builders import service
+from support.nettopology import NodePlan
+from support.packets.tabledbeds import tabled
+from support.packets.webobjects import web
+from support.proposals.packet_answers import answers_at_node_port
+from support.proposals.policy_services import (
     DROPPED,
     NODES,
     ON,
@@ -23,13 +29,6 @@ from policy_services import (
     sliced,
     trace,
 )
-from tabledbeds import tabled
-from webobjects import web
-
-from keepclose.routing.selection import PacketVerdict
-from keepclose.routing.service_ports import routed_ports
-from keepclose.testing.builders import service
-from keepclose.testing.nettopology import NodePlan
 
 EVERYWHERE = sliced(*(on(name) for name in NODES))
 TWO_HERE = sliced(on("n1", 1), on("n1", 2), on("n2"), on("n3"))

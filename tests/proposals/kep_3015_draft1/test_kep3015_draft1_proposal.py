@@ -5,16 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packet_answers import answers_at_node_port, names_at_cluster_ip
-from policy_services import NODES, ON, exposed, external, internal, on, outcomes, sliced
-from tabledbeds import tabled
-from webobjects import web
 
 from keepclose.model.gates import parse_gates
 from keepclose.routing.selection import DROPPED
 from keepclose.testing.api_server import serving
-from keepclose.testing.netanswers import Silence
-from keepclose.testing.nettopology import NodePlan
+from support.netanswers import Silence
+from support.nettopology import NodePlan
+from support.packets.tabledbeds import tabled
+from support.packets.webobjects import web
+from support.proposals.packet_answers import answers_at_node_port, names_at_cluster_ip
+from support.proposals.policy_services import (
+    NODES,
+    ON,
+    exposed,
+    external,
+    internal,
+    on,
+    outcomes,
+    sliced,
+)
 
 SERVICES = "/api/v1/namespaces/default/services"
 EVERYWHERE = sliced(*(on(name) for name in NODES))

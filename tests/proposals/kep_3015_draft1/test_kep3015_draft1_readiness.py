@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_outages import outlast_outage
-from policy_services import (
+
+from keepclose.kube.requests import SERVICES as SERVICE_KIND
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
+from keepclose.model.service.types import Service
+from keepclose.ruleset import TableListing
+from keepclose.testing.api_server import Served, serving
+from support.controllers import world
+from support.live.sights import POST, PUT, quick
+from support.proposals.api_outages import outlast_outage
+from support.proposals.policy_services import (
     NODES,
     OFF,
     ON,
@@ -28,16 +37,7 @@ from policy_services import (
     sliced,
     trace,
 )
-from sights import POST, PUT, quick
-from tracednodes import make_ruleset
-
-from keepclose.kube.requests import SERVICES as SERVICE_KIND
-from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate, parse_gates
-from keepclose.model.service.types import Service
-from keepclose.ruleset import TableListing
-from keepclose.testing.api_server import Served, serving
-from keepclose.testing.controllers import world
+from support.ruleset.tracednodes import make_ruleset
 
 JsonObject = dict[str, Any]
 SERVICES = "/api/v1/namespaces/default/services"

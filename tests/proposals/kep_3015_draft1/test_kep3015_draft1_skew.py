@@ -8,15 +8,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from packet_answers import names_at_cluster_ip
-from policy_services import NODES, OFF, ON, exposed, external, internal, on, sliced, trace
-from tabledbeds import tabled
-from webobjects import web
 
 from keepclose.model.gates import parse_gates
 from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 from keepclose.testing.api_server import serving
-from keepclose.testing.nettopology import NodePlan
+from support.nettopology import NodePlan
+from support.packets.tabledbeds import tabled
+from support.packets.webobjects import web
+from support.proposals.packet_answers import names_at_cluster_ip
+from support.proposals.policy_services import (
+    NODES,
+    OFF,
+    ON,
+    exposed,
+    external,
+    internal,
+    on,
+    sliced,
+    trace,
+)
 
 SERVICES = "/api/v1/namespaces/default/services"
 MERGE_PATCH = "application/merge-patch+json"

@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from node_level_services import (
+
+from keepclose.model.service.types import ServicePort
+from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
+from keepclose.routing.selection import DROPPED
+from support.proposals.node_level_services import (
     DRAFT,
     HINTS,
     NODES,
@@ -22,11 +26,7 @@ from node_level_services import (
     uses_all,
     zone_of,
 )
-from planned_services import count_writes, hints_of
-
-from keepclose.model.service.types import ServicePort
-from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
-from keepclose.routing.selection import DROPPED
+from support.proposals.planned_services import count_writes, hints_of
 
 MANUAL = {HINTS: "Node"}
 WITHOUT_N1 = NODES[1:]

@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from node_level_services import (
+
+from keepclose.model.service.types import ServicePort
+from keepclose.routing.node_level import NodeLevelMode
+from keepclose.routing.selection import DROPPED
+from keepclose.slices.settings import Settings
+from keepclose.testing.builders import node, pod
+from support.nettopology import NodePlan
+from support.packets.tabledbeds import tabled
+from support.packets.webobjects import web
+from support.proposals.node_level_services import (
     DRAFT,
     HINTS,
     NODES,
@@ -20,17 +29,8 @@ from node_level_services import (
     uses_all,
     zone_of,
 )
-from packet_answers import names_at_cluster_ip
-from planned_services import PlannedService
-from tabledbeds import tabled
-from webobjects import web
-
-from keepclose.model.service.types import ServicePort
-from keepclose.routing.node_level import NodeLevelMode
-from keepclose.routing.selection import DROPPED
-from keepclose.slices.settings import Settings
-from keepclose.testing.builders import node, pod
-from keepclose.testing.nettopology import NodePlan
+from support.proposals.packet_answers import names_at_cluster_ip
+from support.proposals.planned_services import PlannedService
 
 MANUAL = {HINTS: "Node"}
 WITHOUT_N1 = NODES[1:]

@@ -10,9 +10,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from api_outages import outlast_outage
 from msgspec.structs import replace
-from node_level_services import (
+
+from keepclose.kube.requests import SERVICES
+from keepclose.model.gates import Gate, parse_gates
+from keepclose.routing.node_level import NodeLevelMode
+from keepclose.testing.api_server import serving
+from support.controllers import World, world
+from support.live.sights import POST, hints, quick
+from support.live.traffic import reached
+from support.proposals.api_outages import outlast_outage
+from support.proposals.node_level_services import (
     BEFORE,
     DRAFT,
     HINTS,
@@ -25,15 +33,7 @@ from node_level_services import (
     uses_all,
     zone_of,
 )
-from planned_services import PlannedService, count_writes, hints_of
-from sights import POST, hints, quick
-from traffic import reached
-
-from keepclose.kube.requests import SERVICES
-from keepclose.model.gates import Gate, parse_gates
-from keepclose.routing.node_level import NodeLevelMode
-from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import World, world
+from support.proposals.planned_services import PlannedService, count_writes, hints_of
 
 MANUAL = {HINTS: "Node"}
 WITHOUT_N1 = NODES[1:]

@@ -13,24 +13,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from node_level_services import (
-    BEFORE,
-    DRAFT,
-    HINTS,
-    NODES,
-    ON,
-    daemons,
-    is_local_first,
-    uses_all,
-    zone_of,
-)
-from packet_answers import names_at_cluster_ip
-from planned_services import PlannedService, hints_of
-from sights import hints, quick
-from tabledbeds import TabledBed, tabled
-from tracednodes import POD, SETTINGS, follow, load, make_ruleset
-from traffic import reached
-from webobjects import web
 
 from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
@@ -41,8 +23,26 @@ from keepclose.ruleset.tracer import Packet
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, pod
-from keepclose.testing.controllers import World, world
-from keepclose.testing.nettopology import NodePlan
+from support.controllers import World, world
+from support.live.sights import hints, quick
+from support.live.traffic import reached
+from support.nettopology import NodePlan
+from support.packets.tabledbeds import TabledBed, tabled
+from support.packets.webobjects import web
+from support.proposals.node_level_services import (
+    BEFORE,
+    DRAFT,
+    HINTS,
+    NODES,
+    ON,
+    daemons,
+    is_local_first,
+    uses_all,
+    zone_of,
+)
+from support.proposals.packet_answers import names_at_cluster_ip
+from support.proposals.planned_services import PlannedService, hints_of
+from support.ruleset.tracednodes import POD, SETTINGS, follow, load, make_ruleset
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 MANUAL = {HINTS: "Node"}

@@ -10,14 +10,23 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from chances import UNBELIEVABLE, chance_of
 from hypothesis import given
 from hypothesis import strategies as st
-from loads import ask_here
 from msgspec.structs import replace
-from proposalapis import ProposalApi
-from proposalpackets import CLIENTS, PacketScene, packet_scene
-from proposalscenes import (
+
+from keepclose.model.addresses import IPV4
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.gates import FeatureGates
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION
+from keepclose.routing.service_ports import routed_ports
+from keepclose.testing.builders import endpoint, endpoint_slice, node, service
+from support.packets.chances import UNBELIEVABLE, chance_of
+from support.packets.loads import ask_here
+from support.packets.webobjects import addresses_of, web
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposalpackets import CLIENTS, PacketScene, packet_scene
+from support.proposals.proposalscenes import (
     GATES,
     NO_FIELD,
     THREE_ZONES,
@@ -28,15 +37,6 @@ from proposalscenes import (
     named,
     own_zones,
 )
-from webobjects import addresses_of, web
-
-from keepclose.model.addresses import IPV4
-from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.gates import FeatureGates
-from keepclose.model.service.types import Service
-from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION
-from keepclose.routing.service_ports import routed_ports
-from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 
 VALUES = (None, "PreferClose", "PreferSameZone")
 MODES = (None, "Auto", "Disabled", "Whatever")

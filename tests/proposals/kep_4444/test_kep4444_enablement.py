@@ -11,18 +11,26 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from proposalapis import ProposalApi
-from proposaldocs import read_page
-from proposalscenes import GATES, NO_FIELD, THREE_ZONES, UNEVEN, Scene, asking, own_zones
-from proposalworlds import add_two_zones
-from sights import POST, PUT, hints, quick
 
 from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.api_server import serving
-from keepclose.testing.controllers import QUICK, World, world
+from support.controllers import QUICK, World, world
+from support.live.sights import POST, PUT, hints, quick
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposaldocs import read_page
+from support.proposals.proposalscenes import (
+    GATES,
+    NO_FIELD,
+    THREE_ZONES,
+    UNEVEN,
+    Scene,
+    asking,
+    own_zones,
+)
+from support.proposals.proposalworlds import add_two_zones
 
 OFF = parse_gates("ServiceTrafficDistribution=false")
 SCENE = Scene(THREE_ZONES, UNEVEN)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from proposalapis import ProposalApi
-from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, own_zones
 
 from keepclose.model.gates import Gate
 from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
 from keepclose.routing.heuristics import Matrix, ZoneDemand
 from keepclose.routing.selection import PacketVerdict
 from keepclose.testing.builders import node
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, own_zones
 
 TOPOLOGY_KEYS = GATES.without(Gate.TOPOLOGY_AWARE_HINTS).with_gates(Gate.SERVICE_TOPOLOGY)
 RACK = "example.dev/rack"

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from proposalapis import PROTOBUF, ProposalApi
-from proposalscenes import GATES, NO_FIELD, THREE_ZONES, UNEVEN, Scene, asking, named, own_zones
-from sights import POST, PUT, STATUS, conditions, hints, quick
 from structlog.testing import capture_logs
 
 from keepclose.controller.metrics import ControllerMetrics
@@ -25,9 +22,21 @@ from keepclose.model.meta import NamespacedName
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.routing.reasons import ReasonCode
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.controllers import QUICK, World
-from keepclose.testing.proxies import ProxyCluster, cluster_of, hinted
 from keepclose.testing.recording_writer import RecordingWriter
+from support.controllers import QUICK, World
+from support.live.sights import POST, PUT, STATUS, conditions, hints, quick
+from support.proposals.proposalapis import PROTOBUF, ProposalApi
+from support.proposals.proposalscenes import (
+    GATES,
+    NO_FIELD,
+    THREE_ZONES,
+    UNEVEN,
+    Scene,
+    asking,
+    named,
+    own_zones,
+)
+from support.proxies import ProxyCluster, cluster_of, hinted
 
 COUNT = "endpoint_slice_controller_services_count_by_traffic_distribution"
 SYNCS = "endpoint_slice_controller_syncs_total"

@@ -9,8 +9,9 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from labs_running import running_lab, until_equal
-from test_lab_kep4444 import DEMO, GATE, Demo
+
+from support.real.kep4444_demo import DEMO, GATE, Demo
+from support.real.labs_running import running_lab, until_equal
 
 pytestmark = pytest.mark.real
 

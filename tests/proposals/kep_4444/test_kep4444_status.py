@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from proposalapis import ProposalApi
-from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking
-from proposalworlds import add_two_zones
-from sights import STATUS, conditions, hints, quick
 
 from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.model.meta import Condition
 from keepclose.routing.balanced import BALANCED
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.controllers import World, world
-from keepclose.testing.proxies import cluster_of
 from keepclose.testing.recording_writer import RecordingWriter
+from support.controllers import World, world
+from support.live.sights import STATUS, conditions, hints, quick
+from support.proposals.proposalapis import ProposalApi
+from support.proposals.proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking
+from support.proposals.proposalworlds import add_two_zones
+from support.proxies import cluster_of
 
 ACCEPTED = "TrafficDistributionAccepted"
 PROGRAMMED = "TrafficDistributionProgrammed"

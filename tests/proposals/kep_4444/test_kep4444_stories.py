@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from proposaldocs import DISTRIBUTION_PAGE, read_section, rows_of
-from proposalpackets import SERVERS, PacketScene, packet_scene
-from proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, own_zones
 from typer.testing import CliRunner
-from webobjects import web
 
 from keepclose.cli.main import app
 from keepclose.model.gates import Gate
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.strategy import StrategyName, Verdict
-from recordings import (
+from support.packets.webobjects import web
+from support.proposals.proposaldocs import DISTRIBUTION_PAGE, read_section, rows_of
+from support.proposals.proposalpackets import SERVERS, PacketScene, packet_scene
+from support.proposals.proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, own_zones
+from support.recordings import (
     CLUSTERS,
     Raw,
     endpoints_of,

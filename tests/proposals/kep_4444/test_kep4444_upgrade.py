@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from proposalpackets import SERVERS, PacketScene, packet_scene
-from proposalscenes import GATES, NO_FIELD, Scene, asking, own_zones
-from sights import hints, quick
-from webobjects import web
 
 from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.strategy import StrategyName
-from keepclose.testing.controllers import World
+from support.controllers import World
+from support.live.sights import hints, quick
+from support.packets.webobjects import web
+from support.proposals.proposalpackets import SERVERS, PacketScene, packet_scene
+from support.proposals.proposalscenes import GATES, NO_FIELD, Scene, asking, own_zones
 
 AUTO = {TOPOLOGY_MODE_ANNOTATION: "Auto"}
 NODES = {"n1": "zone-a", "n2": "zone-b", "n3": "zone-c"}

@@ -1,0 +1,1 @@
+"""What tests in several folders share: clusters, networks, clients and processes to test with."""
