@@ -267,8 +267,8 @@ def test_pauses_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = []
     for _ in range(8):
         assert heuristic.allocate(DEMAND) == HeuristicFailure(FailureCause.CRASHED, f"at {now:g}")
-        pauses.append(heuristic._pause_ends - now)
-        before, now = now, heuristic._pause_ends - 0.1
+        pauses.append(heuristic._backoff_until - now)
+        before, now = now, heuristic._backoff_until - 0.1
         assert heuristic.allocate(DEMAND) == HeuristicFailure(
             FailureCause.CRASHED, f"at {before:g}"
         )
@@ -288,12 +288,11 @@ def test_a_hung_heuristic_ends_without_its_parent() -> None:
     """Even when the parent is killed, the kernel ends the process at its limit."""
     script = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from test_heuristic_process import DEMAND, Limits, isolated\n"
-        "from keepclose.heuristics.process import _Process\n"
-        "from keepclose.routing.heuristic_answers import Failure\n"
-        "import msgspec, os, keepclose.heuristics.process as module\n"
-        "limits = Limits(allocate_s=1.0)\n"
-        "worker = _Process('example.dev/X', 'support.live.faulty_heuristics:spins', limits)\n"
+        "from test_heuristic_process import DEMAND, HeuristicLimits, isolated\n"
+        "from keepclose.heuristics.process import _WorkerProcess\n"
+        "import msgspec, os\n"
+        "limits = HeuristicLimits(allocate_s=1.0)\n"
+        "worker = _WorkerProcess('example.dev/X', 'support.live.faulty_heuristics:spins', limits)\n"
         "assert worker.read_line(60.0) == b'ready'\n"
         "worker.write(b'1 ' + msgspec.json.encode(DEMAND) + b'\\n', 60.0)\n"
         "print(worker._popen.pid, flush=True)\n"

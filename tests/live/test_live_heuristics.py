@@ -52,8 +52,8 @@ CASES = [
     pytest.param(
         "support.live.faulty_heuristics:abuses",
         "InvalidAnswer",
-        "the answer lets nan endpoints of zone zone-a serve zone zone-a, wanted a whole number of "
-        "at least 0",
+        "the answer lets nan endpoints of zone zone-a serve zone zone-a, expected a whole number "
+        "of at least 0",
         id="nonsense",
     ),
     pytest.param(

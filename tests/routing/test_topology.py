@@ -163,7 +163,7 @@ def test_slice_label_reasons() -> None:
     assert narrowed.reasons == (
         Reason(
             ReasonCode.SLICES_FOR_ZONE,
-            "in slices for zone zone-a, its region or everybody: 1 of 2 ready endpoints",
+            "in slices for zone zone-a, its region or all zones: 1 of 2 ready endpoints",
         ),
     )
     others = choose([ep("b", for_zone="zone-b")], gates=LABELS)

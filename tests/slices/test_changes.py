@@ -88,7 +88,7 @@ def stamped(stamp: str) -> Pod:
 def test_pod_change(old: Pod, new: Pod, want: tuple[bool, bool]) -> None:
     """Only what an endpoint shows or what decides on membership counts."""
     assert pod_change(old, new) == PodChange(*want)
-    assert pod_change(old, new).is_nothing is (want == (False, False))
+    assert pod_change(old, new).is_empty is (want == (False, False))
 
 
 def keys(*names: str) -> frozenset[NamespacedName]:

@@ -18,7 +18,7 @@ from keepclose.model.meta import ObjectReference
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Node, Pod, PodStatus
 from keepclose.slices.endpoints import (
-    Desired,
+    DesiredEndpoint,
     EndpointBuilder,
     belongs_in_endpoints,
     build_endpoint,
@@ -524,13 +524,13 @@ def test_a_pod_that_is_no_backend_asks_for_nothing() -> None:
 def test_a_pod_of_another_family_still_names_its_ports() -> None:
     """There is no endpoint, but the key of the ports counts."""
     desired = desired_endpoint(service(), pod(), node=NODE, family="IPv6")
-    assert desired == Desired(ports=(HTTP,), port_key=(("http", "TCP", 8080, ""),))
+    assert desired == DesiredEndpoint(ports=(HTTP,), port_key=(("http", "TCP", 8080, ""),))
 
 
 def test_desired_carries_endpoint_and_identity() -> None:
     """What a pod asks for is complete."""
     desired = desired_endpoint(service(), pod(), node=NODE, family="IPv4")
-    assert desired == Desired(
+    assert desired == DesiredEndpoint(
         ports=(HTTP,),
         port_key=(("http", "TCP", 8080, ""),),
         endpoint=Endpoint(

@@ -11,7 +11,7 @@ from keepclose.model.endpointslice.types import EndpointHints, EndpointPort, End
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
 from keepclose.simulate.churn import apply_plan
-from keepclose.slices.endpoints import Desired, EndpointBuilder
+from keepclose.slices.endpoints import DesiredEndpoint, EndpointBuilder
 from keepclose.slices.placement import Placement, SlicePlan
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
@@ -32,7 +32,7 @@ def key(number: int) -> NamespacedName:
     return NamespacedName("default", f"p{number:03}")
 
 
-def desired(number: int, *, ready: bool = True) -> Desired:
+def desired(number: int, *, ready: bool = True) -> DesiredEndpoint:
     """Return what a numbered pod asks for."""
     wanted = BUILDER.desired(numbered(number, ready=ready), NODE)
     assert wanted is not None
@@ -59,7 +59,7 @@ def placement_of(
     for piece in slices:
         placement.observe(piece)
     for number in numbers:
-        placement.want(key(number), desired(number))
+        placement.add_pod(key(number), desired(number))
     for name, zone in zones.items():
         placement.regroup(NamespacedName("default", name), zone)
     return placement
@@ -83,7 +83,7 @@ def names(slices: Iterable[EndpointSlice]) -> list[str]:
 def test_kept_endpoints_stay_in_order_and_are_fresh_but_for_their_hints() -> None:
     """Hints travel along for those who decide on them, whether the slice is written or not."""
     placement = placement_of([holding("a", 2, 0, 1), holding("b", 5)], (0, 2, 5))
-    placement.want(key(2), desired(2, ready=False))
+    placement.add_pod(key(2), desired(2, ready=False))
     plan = placement.plan()
     assert contents(plan.update) == {"a": ["p002", "p000"]}
     assert [each.conditions.ready for each in plan.update[0].endpoints] == [False, True]
@@ -177,11 +177,11 @@ def test_a_new_service_of_the_name_disowns_the_slices() -> None:
     """Serving another uid turns everything round, and back again."""
     placement = placement_of([holding("a", 0, 1)], (0, 1))
     assert placement.plan().is_empty
-    placement.serve(replace(WEB, metadata=replace(WEB.metadata, uid="uid-new")))
+    placement.set_service(replace(WEB, metadata=replace(WEB.metadata, uid="uid-new")))
     plan = placement.plan()
     assert (names(plan.delete), contents(plan.create)) == (["a"], {"web-": ["p000", "p001"]})
     assert plan.create[0].metadata.owner_references[0].uid == "uid-new"
-    placement.serve(WEB)
+    placement.set_service(WEB)
     assert placement.plan().is_empty
 
 
@@ -189,7 +189,7 @@ def test_new_labels_of_the_service_reach_the_slices() -> None:
     """A new version of the Service has its labels compared again."""
     placement = placement_of([holding("a", 0)], (0,))
     assert placement.plan().is_empty
-    placement.serve(replace(WEB, metadata=replace(WEB.metadata, labels={"team": "blue"})))
+    placement.set_service(replace(WEB, metadata=replace(WEB.metadata, labels={"team": "blue"})))
     (updated,) = placement.plan().update
     assert updated.metadata.labels["team"] == "blue"
     assert updated.endpoints == holding("a", 0).endpoints
@@ -209,7 +209,7 @@ def test_ports_in_another_order_are_the_same_ports() -> None:
     wanted = replace(desired(0), ports=ports, port_key=(("a", "TCP", 1, ""), ("b", "TCP", 2, "")))
     placement = Placement(WEB, "IPv4")
     placement.observe(replace(holding("x", 0), ports=ports[::-1]))
-    placement.want(key(0), wanted)
+    placement.add_pod(key(0), wanted)
     assert placement.plan().is_empty
 
 
@@ -222,9 +222,9 @@ def test_an_empty_slice_whose_ports_are_wanted_stays() -> None:
     assert asked.endpoint is None
     placement.observe(endpoint_slice(name="a", address_type="IPv6"))
     assert names(placement.plan().delete) == ["a"]
-    placement.want(key(1), asked)
+    placement.add_pod(key(1), asked)
     assert placement.plan() == SlicePlan(unchanged=(endpoint_slice(name="a", address_type="IPv6"),))
-    placement.unwant(key(1))
+    placement.remove_pod(key(1))
     assert names(placement.plan().delete) == ["a"]
 
 
@@ -294,12 +294,12 @@ def test_a_pod_keeps_its_zone_when_it_changes_and_loses_it_when_it_goes() -> Non
     """Zones are assigned from outside, also before the pod is known."""
     placement = Placement(WEB, "IPv4")
     placement.regroup(key(0), "zone-a")
-    placement.want(key(0), desired(0))
-    placement.want(key(0), desired(0, ready=False))
-    assert [zone for _, _, zone in placement.wanted()] == ["zone-a"]
-    placement.unwant(key(0))
-    placement.want(key(0), desired(0))
-    assert [zone for _, _, zone in placement.wanted()] == [""]
+    placement.add_pod(key(0), desired(0))
+    placement.add_pod(key(0), desired(0, ready=False))
+    assert [zone for _, _, zone in placement.endpoints()] == ["zone-a"]
+    placement.remove_pod(key(0))
+    placement.add_pod(key(0), desired(0))
+    assert [zone for _, _, zone in placement.endpoints()] == [""]
 
 
 def test_what_can_be_asked() -> None:
@@ -328,11 +328,11 @@ def test_errors_come_and_go_with_their_pods() -> None:
     for number in (2, 1):
         failed = BUILDER.desired(numbered(number), None)
         assert failed is not None
-        placement.want(key(number), failed)
+        placement.add_pod(key(number), failed)
     text = "skipping Pod {} for Service default/web: Node n1 Not Found"
     assert placement.errors == (text.format("p001"), text.format("p002"))
-    placement.want(key(1), desired(1))
-    placement.unwant(key(2))
+    placement.add_pod(key(1), desired(1))
+    placement.remove_pod(key(2))
     assert not placement.errors
 
 
@@ -349,7 +349,7 @@ def test_only_the_slice_of_a_changed_pod_is_looked_at() -> None:
     placement = placement_of(slices, range(500))
     assert placement.plan().is_empty
     before = {name: held.verdict for name, held in placement._slices.items()}
-    placement.want(key(123), desired(123, ready=False))
+    placement.add_pod(key(123), desired(123, ready=False))
     plan = placement.plan()
     after = {name: held.verdict for name, held in placement._slices.items()}
     assert [name for name in after if after[name] is not before[name]] == names(plan.update)
@@ -362,7 +362,7 @@ def test_a_pod_that_asks_for_the_same_again_is_no_change() -> None:
     placement = placement_of([holding("a", 0)], (0,))
     placement.plan()
     verdict = placement._slices["a"].verdict
-    placement.want(key(0), desired(0))
+    placement.add_pod(key(0), desired(0))
     assert placement._slices["a"].verdict is verdict
 
 
@@ -371,7 +371,7 @@ def test_a_changed_address_moves_nothing_else() -> None:
     placement = placement_of([holding("a", 0, 1)], (0, 1))
     moved = BUILDER.desired(pod("p000", ip="10.7.7.7"), NODE)
     assert moved is not None
-    placement.want(key(0), moved)
+    placement.add_pod(key(0), moved)
     plan = placement.plan()
     assert [each.addresses for each in plan.update[0].endpoints] == [("10.0.0.2",), ("10.7.7.7",)]
     assert (plan.added, plan.removed) == (1, 1)
@@ -381,7 +381,7 @@ def test_unknown_names_do_no_harm() -> None:
     """Forgetting and unwanting what is not there changes nothing."""
     placement = placement_of([holding("a", 0)], (0,))
     placement.forget("unknown")
-    placement.unwant(key(9))
+    placement.remove_pod(key(9))
     placement.regroup(key(9), "")
     assert placement.plan() == SlicePlan(unchanged=(holding("a", 0),))
 
@@ -399,6 +399,6 @@ def test_an_endpoint_without_a_pod_is_removed() -> None:
 def test_slices_carry_the_name_of_the_controller(managed_by: str) -> None:
     """Created slices are signed by whoever places them."""
     placement = Placement(WEB, "IPv4", managed_by=managed_by)
-    placement.want(key(0), desired(0))
+    placement.add_pod(key(0), desired(0))
     (created,) = placement.plan().create
     assert created.metadata.labels["endpointslice.kubernetes.io/managed-by"] == managed_by

@@ -72,7 +72,7 @@ def tell(placement: Placement, each: Pod) -> None:
     """Tell a placement of a pod."""
     desired = BUILDER.desired(each, NODES.get(each.spec.node_name))
     assert desired is not None
-    placement.want(each.key, desired)
+    placement.add_pod(each.key, desired)
 
 
 def fresh_placement(
@@ -165,7 +165,7 @@ STEPS = st.lists(
     st.one_of(
         pods(),
         slices(),
-        st.integers(0, PODS - 1).map(lambda number: ("unwant", f"p{number:02}")),
+        st.integers(0, PODS - 1).map(lambda number: ("remove", f"p{number:02}")),
         st.integers(0, 5).map(lambda number: ("forget", f"s{number}")),
         st.tuples(
             st.just("regroup"),
@@ -198,10 +198,10 @@ def test_a_kept_placement_plans_what_a_fresh_one_plans(
         elif isinstance(step, EndpointSlice):
             current[step.metadata.name] = step
             placement.observe(step)
-        elif step[0] == "unwant":
+        elif step[0] == "remove":
             gone = population.pop(step[1], pod(step[1]))
             zones.pop(step[1], None)
-            placement.unwant(gone.key)
+            placement.remove_pod(gone.key)
         elif step[0] == "forget":
             current.pop(step[1], None)
             placement.forget(step[1])

@@ -33,7 +33,7 @@ def tell(placement: Placement, each: Pod) -> None:
     """Tell a placement of a pod."""
     desired = BUILDER.desired(each, NODE)
     assert desired is not None
-    placement.want(each.key, desired)
+    placement.add_pod(each.key, desired)
 
 
 def holding(name: str, numbers: list[int]) -> EndpointSlice:

@@ -49,7 +49,7 @@ def placed(
     for each in pods:
         desired = builder.desired(each, nodes.get(each.spec.node_name))
         if desired is not None:
-            placement.want(each.key, desired)
+            placement.add_pod(each.key, desired)
     return placement
 
 

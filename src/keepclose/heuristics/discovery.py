@@ -1,8 +1,9 @@
-"""Finding heuristics that other distributions offer, by the entry point group below.
+"""Discovery of the heuristics that installed distributions provide as entry points.
 
-An entry point is named by the value that users write, such as example.dev/Nearest, and loads to an
-object with the method `allocate`. Only our own heuristics are loaded into the process that asks;
-those of others are run in processes of their own, so that finding them never fails.
+The name of an entry point is the value that users write, such as example.dev/Nearest. The entry
+point loads to an object with the method `allocate`. Only the heuristics of keepclose itself are
+loaded into the calling process. Those of third parties run in worker processes, so discovery never
+imports them and never fails because of them.
 """
 
 from __future__ import annotations
@@ -14,34 +15,34 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.routing.heuristics import Heuristic, Registry
 
 GROUP = "keepclose.heuristics"
-_OWN = "keepclose"
+_OWN_DISTRIBUTION = "keepclose"
 
 
 class ExtensionError(Exception):
-    """A heuristic that is installed but cannot be used; says which distribution and why."""
+    """An installed heuristic that cannot be used; the message names it and the cause."""
 
 
 def find_heuristics(gates: FeatureGates | None = None) -> Registry:
     """Return all installed heuristics by the value that selects them; none if their gate is off.
 
-    Nothing of third parties is imported. Where two distributions offer the same value ours wins,
-    then the one whose name comes first.
+    No third-party code is imported. If two distributions provide the same value, keepclose itself
+    takes precedence, then the distribution whose name sorts first.
     """
     if gates is not None and not gates.on(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS):
         return {}
-    # NB: loaded only where heuristics are used at all.
+    # NB: imported late, so that commands without heuristics start faster.
     from keepclose.heuristics.process import IsolatedHeuristic  # noqa: PLC0415
 
-    found: dict[str, Heuristic] = {}
+    registry: dict[str, Heuristic] = {}
     for point in sorted(entry_points(group=GROUP), key=_rank):
-        if point.name not in found:
+        if point.name not in registry:
             heuristic: Heuristic = IsolatedHeuristic(point.name, point.value)
-            if _distribution(point) == _OWN:
-                # One of ours that cannot be loaded is asked in a process, and so reported.
+            if _distribution(point) == _OWN_DISTRIBUTION:
+                # If ours cannot be loaded, its worker process reports that as a failure.
                 with suppress(ExtensionError):
                     heuristic = load_heuristic(point)
-            found[point.name] = heuristic
-    return found
+            registry[point.name] = heuristic
+    return registry
 
 
 def load_heuristic(point: EntryPoint) -> Heuristic:
@@ -62,7 +63,7 @@ def load_heuristic(point: EntryPoint) -> Heuristic:
 
 def _rank(point: EntryPoint) -> tuple[bool, str, str]:
     name = _distribution(point)
-    return name != _OWN, name, point.value
+    return name != _OWN_DISTRIBUTION, name, point.value
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -1,10 +1,10 @@
-"""The process that runs one heuristic of a third party: questions in, answers out, line by line.
+"""The worker process that runs one third-party heuristic: questions in, answers out, line by line.
 
-It has the heuristic to itself, so that whatever the heuristic does to a process, it does to this
-one. The kernel ends the process where loading or one answer takes longer than its limit, even if
-the parent is gone by then, so a heuristic that hangs never runs on unattended. Memory beyond its
-limit is refused to the process, and where the machine has none left the process is the first to be
-ended. What the heuristic prints goes to standard error.
+The heuristic has the process to itself, so a crash or leak harms nothing else. The kernel ends the
+process when loading or one answer takes longer than its limit, even if the parent is gone by then:
+a heuristic that hangs never runs on unattended. RLIMIT_DATA bounds its memory, and the OOM killer
+of the kernel takes this process first. Output of the heuristic goes to standard error, never into
+the answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keepclose.routing.heuristic_answers import (
 
 _READY = b"ready\n"
 _ENCODER = msgspec.json.Encoder()
-_DEMANDS = msgspec.json.Decoder(ZoneDemand)
+_DEMAND_DECODER = msgspec.json.Decoder(ZoneDemand)
 
 
 def run_worker(
@@ -38,13 +38,13 @@ def run_worker(
 ) -> None:
     """Answer questions until standard input ends.
 
-    The first line out says READY, or holds the Failure to load the heuristic, which ends it all.
-    Each question begins with its number, and so does its answer.
+    The first line out is "ready", or a `HeuristicFailure` if the heuristic cannot be loaded, after
+    which the worker returns. Each question and its answer begin with the same number.
     """
-    own = os.getpid()
+    worker_pid = os.getpid()
     _limit_memory(memory_bytes)
-    requests, replies = _take_streams()
-    # NB: the default action ends the process without asking the interpreter, which may be stuck.
+    requests, replies = _detach_streams()
+    # NB: the default action ends the process even while the interpreter is stuck in C code.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, start_s)
     try:
@@ -57,37 +57,37 @@ def run_worker(
     with os.fdopen(requests, "rb") as lines, os.fdopen(replies, "wb") as out:
         for line in lines:
             number, _, question = line.partition(b" ")
-            demand = _DEMANDS.decode(question)
+            demand = _DEMAND_DECODER.decode(question)
             signal.setitimer(signal.ITIMER_REAL, allocate_s)
             answer = ask_heuristic(heuristic.allocate, demand)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            if os.getpid() != own:
-                # A copy that the heuristic made of this process and let return here.
+            if os.getpid() != worker_pid:
+                # The heuristic forked this process, and the child returned from `allocate`.
                 os._exit(0)
             if not isinstance(answer, HeuristicAnswer):
-                text = "allocate returned an object of the type Postponed"
-                answer = HeuristicFailure(FailureCause.INVALID_ANSWER, text)
+                message = "allocate returned an object of the type Postponed"
+                answer = HeuristicFailure(FailureCause.INVALID_ANSWER, message)
             out.write(number + b" " + _encode(answer))
             out.flush()
 
 
-def _limit_memory(most_bytes: int) -> None:
+def _limit_memory(limit_bytes: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
-        most_bytes = min(most_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, hard))
-    # Only Linux has this file, and some sandboxes do not let it be written.
+        limit_bytes = min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+    # Only Linux has this file, and some sandboxes forbid writing it.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _take_streams() -> tuple[int, int]:
-    """Return where questions come from and answers go to, out of the heuristic's way."""
+def _detach_streams() -> tuple[int, int]:
+    """Return descriptors for questions and answers that the heuristic cannot disturb."""
     sys.stdout.flush()
     requests, replies = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    null_device = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_device, 0)
+    os.close(null_device)
     os.dup2(2, 1)
     return requests, replies
 

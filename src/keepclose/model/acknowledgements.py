@@ -1,15 +1,14 @@
-"""What a node says about the hints it has: one small ConfigMap per node, written now and then.
+"""Node acknowledgements: one small ConfigMap per node about the hints that the node follows.
 
-The proxy of a node says up to which version it has programmed the slices of hinted Services, which
-hints it goes by at all, and for which Services it does not use the hints all the same. Both sides,
-the proxy that renders and the controller that parses, share this module. KEP-4444 leaves open how a
-data plane answers; one object per node costs one write per node and change, and never one per
-Service.
+The proxy of a node reports up to which resource version it has programmed the slices of hinted
+Services, which levels of hints it follows, and the Services whose hints it does not use. The proxy
+that renders and the controller that parses share this module. KEP-4444 leaves open how a data plane
+answers; one object per node costs one write per node and change, never one per Service.
 
-The form has a number. The first form, a `version` without a number, did not say which hints a node
-goes by; controllers that know only that form find no `version` here, and take the node for one that
-has not answered. So do we with the first form, with forms that are newer, and with an object that
-holds two forms because an older proxy wrote over it.
+The format has a number. The first format, a `version` without a number, did not name the levels of
+hints; controllers of that format find no `version` here and treat the node as silent. This module
+does the same with the first format, with newer formats, and with an object that holds two formats
+because an older proxy wrote over it.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ ACKNOWLEDGEMENT_NAMESPACE: Final = "kube-system"
 ACKNOWLEDGEMENT_LABEL: Final = "keepclose.dev/acknowledgement"
 ACKNOWLEDGEMENT_SELECTOR: Final = f"{ACKNOWLEDGEMENT_LABEL}=true"
 _PREFIX: Final = "keepclose-ack-"
-_FORM: Final = "form"
-_FORM_NUMBER: Final = "2"
-_PROGRAMMED: Final = "programmed"
-_HONORS: Final = "honors"
-_EXCEPTIONS: Final = "exceptions"
+_FORMAT_KEY: Final = "form"
+_FORMAT_NUMBER: Final = "2"
+_PROGRAMMED_KEY: Final = "programmed"
+_HONORS_KEY: Final = "honors"
+_EXCEPTIONS_KEY: Final = "exceptions"
 OUTDATED_KEYS: Final = ("version",)
-"""What the first form had; a proxy that writes over it takes this away."""
+"""Keys of the first format; a proxy that writes over it removes them."""
 MOST_EXCEPTIONS: Final = 15_000
-"""With more than these a node says nothing at all: what it says is kept in memory line by line."""
-# A node may write anything; what it gives as a reason stands in conditions of Services.
+"""With more exceptions than these an acknowledgement is void: each one is kept in memory."""
+# A node may write anything, and its reason appears in conditions of Services.
 _LONGEST_REASON: Final = 63
-# Versions are numbers of 64 bits.
+# Resource versions are 64-bit numbers.
 _MOST_DIGITS: Final = 20
 
 
 class HintLevel(StrEnum):
-    """The kinds of hints on endpoints, by the names of their fields."""
+    """The levels of hints on endpoints, by the names of their fields."""
 
     ZONES = "forZones"
     NODES = "forNodes"
 
 
 class NodeAcknowledgement(msgspec.Struct, frozen=True):
-    """What one node has put into effect.
+    """What the proxy of one node has programmed.
 
-    `version` is the highest resource version of a slice of a hinted Service up to which everything
-    is programmed; 0 says nothing. `exceptions` are Services whose hints the node has and does not
-    use, and one word why. `honors` are the hints that the node goes by, as its feature gates are.
+    `version` is the resource version up to which all slices of hinted Services are programmed; 0
+    means no answer. `exceptions` are Services whose hints the node has but does not use, each with
+    a reason in one word. `honors` are the levels of hints that its feature gates let it follow.
     """
 
     node: str
@@ -64,34 +63,36 @@ class NodeAcknowledgement(msgspec.Struct, frozen=True):
 
 
 def acknowledgement_name(node: str) -> str:
-    """Return the name of the ConfigMap in which a node answers."""
+    """Return the name of the ConfigMap of a node."""
     return f"{_PREFIX}{node}"
 
 
 def parse_acknowledgement(config_map: ConfigMap) -> NodeAcknowledgement | None:
-    """Return what a node says; None for an object that is no acknowledgement.
+    """Return the acknowledgement of a node; None for any other ConfigMap.
 
-    One that cannot be read counts as if the node had not answered: version 0.
+    An invalid acknowledgement counts as no answer of the node: version 0.
     """
     meta = config_map.metadata
     node = meta.name.removeprefix(_PREFIX)
     if not meta.name.startswith(_PREFIX) or not node:
         return None
     data = config_map.data
-    version = parse_version(data.get(_PROGRAMMED, ""))
-    exceptions = _parse_exceptions(data.get(_EXCEPTIONS, ""))
-    is_readable = data.get(_FORM) == _FORM_NUMBER and not any(key in data for key in OUTDATED_KEYS)
+    version = parse_version(data.get(_PROGRAMMED_KEY, ""))
+    exceptions = _parse_exceptions(data.get(_EXCEPTIONS_KEY, ""))
+    is_readable = data.get(_FORMAT_KEY) == _FORMAT_NUMBER and not any(
+        key in data for key in OUTDATED_KEYS
+    )
     if not is_readable or version is None or exceptions is None:
         return NodeAcknowledgement(node)
-    words = data.get(_HONORS, "").split()
-    honors = frozenset(level for level in HintLevel if level.value in words)
+    levels = data.get(_HONORS_KEY, "").split()
+    honors = frozenset(level for level in HintLevel if level.value in levels)
     return NodeAcknowledgement(node, version, exceptions, honors)
 
 
 def render_acknowledgement(
     acknowledgement: NodeAcknowledgement, *, owner: OwnerReference | None = None
 ) -> ConfigMap:
-    """Return the ConfigMap to write; `owner` is the Node, with which it then goes."""
+    """Return the ConfigMap to write; `owner` is the Node, so that it is deleted with the Node."""
     return ConfigMap(
         metadata=ObjectMeta(
             name=acknowledgement_name(acknowledgement.node),
@@ -104,37 +105,37 @@ def render_acknowledgement(
 
 
 def render_data(acknowledgement: NodeAcknowledgement) -> dict[str, str]:
-    """Return the data alone, for a patch; the same for the same, whatever the order."""
+    """Return the data for a patch; equal acknowledgements give equal data."""
     exceptions = sorted(acknowledgement.exceptions.items())
     return {
-        _FORM: _FORM_NUMBER,
-        _PROGRAMMED: str(acknowledgement.version),
-        _HONORS: " ".join(sorted(acknowledgement.honors)),
-        _EXCEPTIONS: "".join([f"{key} {reason}\n" for key, reason in exceptions]),
+        _FORMAT_KEY: _FORMAT_NUMBER,
+        _PROGRAMMED_KEY: str(acknowledgement.version),
+        _HONORS_KEY: " ".join(sorted(acknowledgement.honors)),
+        _EXCEPTIONS_KEY: "".join([f"{key} {reason}\n" for key, reason in exceptions]),
     }
 
 
 def parse_version(text: str) -> int | None:
-    """Return a resource version as a number; None where it is none and cannot be compared."""
+    """Return a resource version as a number; None if it is not numeric and cannot be compared."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
     return int(text) if is_number else None
 
 
 def _parse_exceptions(text: str) -> dict[NamespacedName, str] | None:
-    """Return the Services and reasons; None when a line is not of the form `a/b reason`.
+    """Return the Services and reasons; None if a line is not of the form `a/b reason`.
 
-    There may be MOST_EXCEPTIONS. A reason is cut to what a word needs.
+    More than MOST_EXCEPTIONS also give None. A reason is cut to the length of a word.
     """
-    found: dict[NamespacedName, str] = {}
+    exceptions: dict[NamespacedName, str] = {}
     for line in text.splitlines():
         if not line.strip():
             continue
         service, _, reason = line.strip().partition(" ")
         namespace, slash, name = service.partition("/")
-        plain = plain_line(reason, longest=_LONGEST_REASON)
-        if not (namespace and slash and name) or "/" in name or not plain:
+        word = plain_line(reason, longest=_LONGEST_REASON)
+        if not (namespace and slash and name) or "/" in name or not word:
             return None
-        found[NamespacedName(namespace, name)] = plain
-        if len(found) > MOST_EXCEPTIONS:
+        exceptions[NamespacedName(namespace, name)] = word
+        if len(exceptions) > MOST_EXCEPTIONS:
             return None
-    return found
+    return exceptions

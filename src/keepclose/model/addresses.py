@@ -1,8 +1,8 @@
-"""Facts about IP addresses and CIDRs as text, and the causes when a text is not acceptable.
+"""IP addresses and CIDRs as text: parsing, canonical form, validation and warnings.
 
-The API reads addresses leniently, as Go once did: leading zeros do no harm and an IPv4-mapped IPv6
-address counts as IPv4. Fields of old demand a strict form only while StrictIPCIDRValidation is on;
-new fields demand the canonical form always. Nothing here raises on any text.
+The API parses addresses leniently, as Go once did: leading zeros are accepted, and an IPv4-mapped
+IPv6 address counts as IPv4. Older fields require the strict form only while StrictIPCIDRValidation
+is on; newer fields always require the canonical form. Nothing here raises on any text.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ IPV6: Final = "IPv6"
 MUST_BE_IP: Final = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 MUST_BE_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
-_CACHED = 1 << 16
+_CACHE_SIZE = 1 << 16
 _ZERO_PADDED_IP = "must not have leading 0s"
 _MAPPED_IP = "must not be an IPv4-mapped IPv6 address"
 _ZERO_PADDED_CIDR = "must not have leading 0s in IP or prefix length"
 _MAPPED_CIDR = "must not have an IPv4-mapped IPv6 address"
 _STRAY_BITS_CIDR = "must not have bits set beyond the prefix length"
 
-
-# Four numbers without needless zeros: by far the most addresses, and spelt right already.
+# Four numbers without leading zeros: the form of most addresses, and already canonical.
 _OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_PLAIN: Final = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
+_CANONICAL_IPV4: Final = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 
 
 class ParsedIP(NamedTuple):
-    """An address read leniently, and in which ways the text was lax.
+    """An address parsed leniently, and how the text deviates from the strict form.
 
-    `address` is IPv4 for an IPv4-mapped text; `mapped` then says so.
+    For IPv4-mapped text `address` is the IPv4 address and `mapped` is true.
     """
 
     address: IPv4Address | IPv6Address
@@ -44,9 +43,9 @@ class ParsedIP(NamedTuple):
     mapped: bool = False
 
 
-@lru_cache(maxsize=_CACHED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def parse_lenient(address: str) -> ParsedIP | None:
-    """Return what the text says when read leniently, or None when it is no address at all."""
+    """Return the address in a text, parsed leniently; None if it is no address."""
     if ":" in address:
         return _parse_ipv6(address)
     octets = _octets(address)
@@ -56,19 +55,19 @@ def parse_lenient(address: str) -> ParsedIP | None:
     return ParsedIP(IPv4Address(bytes(octets)), leading_zeros=plain != address)
 
 
-@lru_cache(maxsize=_CACHED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def family_of(address: str) -> str | None:
-    """Return "IPv4" or "IPv6", or None when the text is no address."""
+    """Return "IPv4" or "IPv6"; None if the text is no address."""
     parsed = parse_lenient(address)
     if parsed is None:
         return None
     return IPV4 if parsed.address.version == 4 else IPV6
 
 
-@lru_cache(maxsize=_CACHED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def canonical(address: str) -> str | None:
-    """Return the one agreed spelling (RFC 5952 for IPv6), or None when the text is no address."""
-    if _PLAIN.fullmatch(address) is not None:
+    """Return the canonical form (RFC 5952 for IPv6); None if the text is no address."""
+    if _CANONICAL_IPV4.fullmatch(address) is not None:
         return address
     parsed = parse_lenient(address)
     return None if parsed is None else str(parsed.address)
@@ -77,58 +76,58 @@ def canonical(address: str) -> str | None:
 def legacy_ip_causes(
     field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
 ) -> list[FieldError]:
-    """Return what is wrong with an address in a field that was always read leniently.
+    """Return the errors of an address in an older field, which the API parses leniently.
 
-    Values that the stored object already has are left alone.
+    Values that the stored object already has are not validated.
     """
     if value in old_values:
         return []
     parsed = parse_lenient(value)
     if parsed is None:
         return [invalid(field, value, MUST_BE_IP)]
-    return _lax_ip_causes(field, value, parsed) if strict else []
+    return _strictness_errors(field, value, parsed) if strict else []
 
 
 def strict_ip_causes(field: str, value: str) -> list[FieldError]:
-    """Return what is wrong with an address in a field that takes the canonical form only."""
+    """Return the errors of an address in a field that requires the canonical form."""
     parsed = parse_lenient(value)
     if parsed is None:
         return [invalid(field, value, MUST_BE_IP)]
-    if lax := _lax_ip_causes(field, value, parsed):
+    if lax := _strictness_errors(field, value, parsed):
         return lax
-    wanted = str(parsed.address)
-    if value == wanted:
+    expected = str(parsed.address)
+    if value == expected:
         return []
-    return [invalid(field, value, f'must be in canonical form ("{wanted}")')]
+    return [invalid(field, value, f'must be in canonical form ("{expected}")')]
 
 
 def ip_warnings(field: str, value: str) -> list[str]:
-    """Return what to tell a client about an address that is accepted but badly spelt.
+    """Return the warnings about an address that is accepted but not in canonical form.
 
-    A text that is no address gives no warning; refusing it is up to validation.
+    A text that is no address gives no warning; validation rejects it.
     """
     parsed = parse_lenient(value)
     if parsed is None or value == str(parsed.address):
         return []
-    wanted = f'"{parsed.address}"'
+    expected = f'"{parsed.address}"'
     if parsed.leading_zeros or parsed.mapped:
-        return [f'{field}: non-standard IP address "{value}" is invalid: use {wanted}']
-    return [f'{field}: IPv6 address "{value}" should be in RFC 5952 canonical format ({wanted})']
+        return [f'{field}: non-standard IP address "{value}" is invalid: use {expected}']
+    return [f'{field}: IPv6 address "{value}" should be in RFC 5952 canonical format ({expected})']
 
 
 def endpoint_ip_causes(field: str, value: str) -> list[FieldError]:
-    """Return why traffic may not be sent to an address: it means "here" or only the own link."""
-    return [invalid(field, value, detail) for detail in _unreachable_because(value)]
+    """Return why an address cannot be an endpoint: unspecified, loopback or link-local."""
+    return [invalid(field, value, detail) for detail in _endpoint_ip_messages(value)]
 
 
 def fqdn_causes(field: str, value: str) -> list[FieldError]:
-    """Return what is wrong with the address of a slice of names."""
+    """Return the errors of an address in a slice of the type FQDN."""
     if not value:
         return [required(field)]
     name = value.removesuffix(".")
     shown = name
     if not dns1123_subdomain(name):
-        # NB: when one label alone is too long the API shows that label, not the whole name.
+        # NB: if a single label is too long, the API shows that label, not the whole name.
         shown = next((label for label in name.split(".") if dns1123_label(label)), name)
     return [invalid(field, shown, message) for message in fqdn(value)]
 
@@ -136,9 +135,9 @@ def fqdn_causes(field: str, value: str) -> list[FieldError]:
 def cidr_causes(
     field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
 ) -> list[FieldError]:
-    """Return what is wrong with a range of addresses such as 10.0.0.0/8.
+    """Return the errors of a CIDR such as 10.0.0.0/8.
 
-    Values that the stored object already has are left alone.
+    Values that the stored object already has are not validated.
     """
     if value in old_values:
         return []
@@ -161,8 +160,8 @@ def cidr_causes(
     return []
 
 
-@lru_cache(maxsize=_CACHED)
-def _unreachable_because(value: str) -> tuple[str, ...]:
+@lru_cache(maxsize=_CACHE_SIZE)
+def _endpoint_ip_messages(value: str) -> tuple[str, ...]:
     parsed = parse_lenient(value)
     if parsed is None:
         return ("must be a valid IP address",)
@@ -179,7 +178,7 @@ def _unreachable_because(value: str) -> tuple[str, ...]:
     return tuple(details)
 
 
-def _lax_ip_causes(field: str, value: str, parsed: ParsedIP) -> list[FieldError]:
+def _strictness_errors(field: str, value: str, parsed: ParsedIP) -> list[FieldError]:
     if parsed.leading_zeros:
         return [invalid(field, value, _ZERO_PADDED_IP)]
     return [invalid(field, value, _MAPPED_IP)] if parsed.mapped else []
@@ -189,7 +188,7 @@ def _is_link_local_multicast(address: IPv4Address | IPv6Address) -> bool:
     packed = address.packed
     if address.version == 4:
         return packed[:3] == b"\xe0\x00\x00"
-    # The second half of byte 1 is the scope; the first half holds flags.
+    # The low half of byte 1 is the scope; the high half holds flags.
     return packed[0] == 0xFF and packed[1] & 0x0F == 0x02
 
 
@@ -202,8 +201,8 @@ def _octets(text: str) -> list[int] | None:
 
 
 def _decimal(text: str) -> int | None:
-    # NB: int() alone would take "+1", " 1", "1_0" and digits of other scripts, and it refuses
-    # endless digits with an exception, hence the strip and the limit.
+    # NB: int() alone accepts "+1", " 1", "1_0" and digits of other scripts, and it raises for too
+    # many digits, hence the strip and the limit.
     if not text.isascii() or not text.isdigit():
         return None
     significant = text.lstrip("0")
@@ -233,7 +232,7 @@ def _strict_ipv6(text: str) -> IPv6Address | None:
 
 
 def _without_padding(text: str) -> str:
-    """Return the address with the leading zeros of its groups and of its IPv4 tail dropped."""
+    """Return the address without leading zeros in its groups and its IPv4 tail."""
     *groups, tail = text.split(":")
     octets = _octets(tail)
     last = _unpadded(tail) if octets is None else ".".join(map(str, octets))

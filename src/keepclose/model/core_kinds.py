@@ -1,4 +1,8 @@
-"""Events and Leases: the two objects that controllers write besides slices."""
+"""Event, Lease, ConfigMap and Namespace: the core kinds besides workloads, Services and slices.
+
+Controllers write Events and Leases, and nodes acknowledge hints in ConfigMaps. The phase of a
+Namespace decides whether objects may be created in it. Only fields in use are declared.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectRefer
 
 
 class EventSource(Frozen, frozen=True):
-    """Which component on which node tells of an event."""
+    """The component that reports an Event, and its host."""
 
     component: str = ""
     host: str = ""
 
 
 class Event(Frozen, frozen=True, omit_defaults=False):
-    """Something worth telling about an object."""
+    """A report about an object (core/v1)."""
 
     api_version: str = "v1"
     kind: str = "Event"
@@ -31,7 +35,7 @@ class Event(Frozen, frozen=True, omit_defaults=False):
 
 
 class LeaseSpec(Frozen, frozen=True):
-    """Who holds a lease and since when."""
+    """The holder of a Lease, and when it acquired and renewed it."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -41,7 +45,7 @@ class LeaseSpec(Frozen, frozen=True):
 
 
 class Lease(Frozen, frozen=True, omit_defaults=False):
-    """A lock with a time limit, by which one of several controllers becomes the leader."""
+    """A lock with a time limit, used for leader election."""
 
     api_version: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
@@ -50,7 +54,7 @@ class Lease(Frozen, frozen=True, omit_defaults=False):
 
 
 class ConfigMap(Frozen, frozen=True, omit_defaults=False):
-    """Texts by name. Binary data are not read."""
+    """A ConfigMap; binaryData is ignored."""
 
     api_version: str = "v1"
     kind: str = "ConfigMap"
@@ -64,7 +68,7 @@ class ConfigMap(Frozen, frozen=True, omit_defaults=False):
 
 
 class NamespaceStatus(Frozen, frozen=True):
-    """Whether a namespace is there to stay."""
+    """The phase of a Namespace: Active or Terminating."""
 
     phase: str = ""
 
@@ -79,5 +83,5 @@ class Namespace(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def is_terminating(self) -> bool:
-        """Whether nothing may be created in the namespace any more."""
+        """Whether the namespace is being deleted, so that no object may be created in it."""
         return self.metadata.deletion_timestamp is not None or self.status.phase == "Terminating"

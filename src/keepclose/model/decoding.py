@@ -1,9 +1,9 @@
-"""Typed objects from JSON bytes or from plain values, or the one cause why not.
+"""Decoding of typed objects from JSON or plain values, or the field error that prevents it.
 
-Types are strict, as in the API: `port: "80"` and a label `app: 1` are refused with the path of the
-field. A null member counts as absent, and in a map of strings as "", as the API's decoder has it.
-Kinds that keepclose does not know are told apart from broken objects, so that a caller may pass
-over a Deployment and still complain about a bad Service. Nothing here raises.
+Types are strict, as in the API: `port: "80"` and a label `app: 1` are rejected with the path of the
+field. A null member counts as absent, and in a map of strings as "", as in the decoder of the API.
+Unknown kinds are distinguished from invalid objects, so that a caller can skip a Deployment and
+still report an invalid Service. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -33,34 +33,60 @@ KINDS: Final[dict[tuple[str, str], type[KnownObject]]] = {
 }
 API_VERSIONS: Final = {kind: api_version for api_version, kind in KINDS}
 CLUSTER_SCOPED: Final = frozenset({"Node"})
-# The field of a cause that is about an object as a whole.
+# The field of an error about the object as a whole.
 WHOLE: Final = "object"
+
+_DECODERS: Final = {kind: msgspec.json.Decoder(struct) for (_, kind), struct in KINDS.items()}
+# NB: in these maps a null member has the value "" and is not absent: a node with the label
+# `node-role.kubernetes.io/control-plane:` belongs to the control plane.
+_STRING_MAPS: Final = frozenset({"labels", "annotations", "selector", "deprecatedTopology"})
+_SCALARS = (str, int, float, type(None))
+_DISPLAY_NAMES: Final = {
+    "int": "a number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "a list",
+    "object": "a map",
+    "null": "null",
+}
+_step = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
+_read_message = re.compile(
+    r"(?:Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`"
+    r"|Object missing required field `(?P<missing>[^`]+)`"
+    r"|(?P<other>.*?))"
+    r"(?: - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`)?",
+    re.DOTALL,
+).fullmatch
+_TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (str, "str"),
+    (type(None), "null"),
+    (list, "array"),
+    (dict, "object"),
+)
 
 
 class Rejected(msgspec.Struct, frozen=True):
-    """What stands in the way of reading an object."""
+    """The field error for which an object was rejected."""
 
     cause: FieldError
 
 
 class UnknownKind(msgspec.Struct, frozen=True):
-    """A kind, or a version of one, that keepclose does not read."""
+    """A kind, or a version of a kind, that keepclose does not decode."""
 
     api_version: str
     kind: str
 
 
-_DECODERS: Final = {kind: msgspec.json.Decoder(struct) for (_, kind), struct in KINDS.items()}
-# NB: in these a null member is a member with the value "", not an absent one; a node labelled
-# `node-role.kubernetes.io/control-plane:` is excluded.
-_STRING_MAPS: Final = frozenset({"labels", "annotations", "selector", "deprecatedTopology"})
-
-
 def decode(kind: str, data: bytes | bytearray | memoryview) -> KnownObject | Rejected | UnknownKind:
     """Return the object of the given kind that the JSON holds.
 
-    apiVersion and kind may be absent, as they are in the items of a list; where they are present
-    they must be those of the kind.
+    apiVersion and kind may be absent, as in the items of a list; if present they must be those of
+    the kind.
     """
     decoder = _DECODERS.get(kind)
     if decoder is None:
@@ -81,29 +107,29 @@ def decode(kind: str, data: bytes | bytearray | memoryview) -> KnownObject | Rej
     if decoded.kind != kind:
         return Rejected(invalid("kind", decoded.kind, f"must be {kind}"))
     if decoded.api_version != API_VERSIONS[kind]:
-        wanted = f"must be {API_VERSIONS[kind]}"
-        return Rejected(invalid("apiVersion", decoded.api_version, wanted))
+        detail = f"must be {API_VERSIONS[kind]}"
+        return Rejected(invalid("apiVersion", decoded.api_version, detail))
     return decoded
 
 
 def convert(raw: dict[str, Any]) -> KnownObject | Rejected | UnknownKind:
-    """Return the object that plain values hold, by its apiVersion and kind.
+    """Return the object in plain values, by its apiVersion and kind.
 
     The values are those of JSON; they are not changed.
     """
     for field in ("apiVersion", "kind"):
-        found = raw.get(field)
-        if found is None or found == "":
+        value = raw.get(field)
+        if value is None or value == "":
             return Rejected(required(field))
-        if not isinstance(found, str):
-            return Rejected(invalid(field, shown(found), _mismatch("str", _type_name(found))))
+        if not isinstance(value, str):
+            return Rejected(invalid(field, shown(value), _mismatch("str", _type_name(value))))
     api_version, kind = raw["apiVersion"], raw["kind"]
     struct = KINDS.get((api_version, kind))
     return UnknownKind(api_version, kind) if struct is None else convert_as(struct, raw)
 
 
 def convert_as(struct: type[_T], raw: object) -> _T | Rejected:
-    """Return the plain values as the given struct, whatever kind they claim to be."""
+    """Return the plain values as the given struct; their apiVersion and kind are not checked."""
     try:
         return msgspec.convert(raw, struct)
     except msgspec.ValidationError:
@@ -115,47 +141,31 @@ def convert_as(struct: type[_T], raw: object) -> _T | Rejected:
 
 
 def path_steps(path: str) -> tuple[str, ...]:
-    """Return the steps of a field's path as text: members, list positions and map keys."""
+    """Return the steps of a field path: members, list indexes and map keys."""
     return tuple(name or bracketed for name, bracketed in _step.findall(path))
 
 
 def shown(value: object) -> object:
-    """Return a value as a cause may show it: itself when small, else a few words about it."""
+    """Return a value for display in an error: itself if small, else a short description."""
     if isinstance(value, _SCALARS):
         return value
-    if isinstance(value, list) and len(value) < 4 and all(isinstance(v, _SCALARS) for v in value):
+    if (
+        isinstance(value, list)
+        and len(value) < 4
+        and all(isinstance(item, _SCALARS) for item in value)
+    ):
         return value
     if isinstance(value, dict) and not value:
         return value
     if isinstance(value, dict | list):
-        return f"{_NAMES[_type_name(value)]} of {len(value)}"
+        return f"{_DISPLAY_NAMES[_type_name(value)]} of {len(value)}"
     return type(value).__name__
-
-
-_SCALARS = (str, int, float, type(None))
-_NAMES: Final = {
-    "int": "a number",
-    "float": "a number",
-    "str": "a string",
-    "bool": "a boolean",
-    "array": "a list",
-    "object": "a map",
-    "null": "null",
-}
-_step = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
-_read_message = re.compile(
-    r"(?:Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`"
-    r"|Object missing required field `(?P<missing>[^`]+)`"
-    r"|(?P<other>.*?))"
-    r"(?: - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`)?",
-    re.DOTALL,
-).fullmatch
 
 
 def _without_nulls(value: object, *, seen: dict[int, object], nulls: str | None = None) -> object:
     """Return the value without null members at any depth, or with `nulls` in their place.
 
-    Parts that stand in several places, or in themselves, are visited once.
+    Shared and recursive values are visited once.
     """
     if not isinstance(value, dict | list):
         return value
@@ -170,15 +180,15 @@ def _without_nulls(value: object, *, seen: dict[int, object], nulls: str | None 
     seen[id(value)] = kept
     for key, member in value.items():
         if member is not None:
-            below = "" if key in _STRING_MAPS else None
-            kept[key] = _without_nulls(member, seen=seen, nulls=below)
+            nulls_below = "" if key in _STRING_MAPS else None
+            kept[key] = _without_nulls(member, seen=seen, nulls=nulls_below)
         elif nulls is not None:
             kept[key] = nulls
     return kept
 
 
 def _explain(message: str, raw: object) -> FieldError:
-    """Return the cause that msgspec's message amounts to."""
+    """Return the field error for a message of msgspec."""
     match = _read_message(message)
     if match is None:
         return invalid(WHOLE, shown(raw), message)
@@ -191,9 +201,11 @@ def _explain(message: str, raw: object) -> FieldError:
     value = _follow(raw, path_steps(path.removesuffix("[...]")))
     if in_key is not None and isinstance(value, dict):
         key = next((key for key in value if not isinstance(key, str)), None)
-        return invalid(path, shown(key), f"expected a string as key, got {_NAMES.get(got, got)}")
+        return invalid(
+            path, shown(key), f"expected a string as key, got {_DISPLAY_NAMES.get(got, got)}"
+        )
     if path.endswith("[...]") and isinstance(value, dict):
-        # msgspec does not tell which member it was; the first one of that type is.
+        # msgspec does not name the member: it is the first one of that type.
         bad = next((key for key, member in value.items() if _type_name(member) == got), "")
         path, value = f"{path.removesuffix('[...]')}[{bad}]", value.get(bad)
     detail = _mismatch(expected, got) if expected is not None else _lower_first(other)
@@ -215,8 +227,8 @@ def _mismatch(expected: str, got: str) -> str:
     kinds = [kind for kind in expected.split(" | ") if kind != "null"]
     if kinds == ["int"] and got == "float":
         return "expected a whole number, got a fraction"
-    wanted = " or ".join(dict.fromkeys(_NAMES.get(kind, kind) for kind in kinds))
-    return f"expected {wanted}, got {_NAMES.get(got, got)}"
+    names = " or ".join(dict.fromkeys(_DISPLAY_NAMES.get(kind, kind) for kind in kinds))
+    return f"expected {names}, got {_DISPLAY_NAMES.get(got, got)}"
 
 
 def _type_name(value: object) -> str:
@@ -224,17 +236,6 @@ def _type_name(value: object) -> str:
         if isinstance(value, kinds):
             return name
     return type(value).__name__
-
-
-_TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
-    (bool, "bool"),
-    (int, "int"),
-    (float, "float"),
-    (str, "str"),
-    (type(None), "null"),
-    (list, "array"),
-    (dict, "object"),
-)
 
 
 def _reject_json(data: bytes | bytearray | memoryview, error: Exception) -> Rejected:

@@ -1,7 +1,11 @@
-"""Causes: what is wrong with an object, each at one field, rendered as Kubernetes renders it.
+"""Field errors: what is wrong with an object, each at one field, worded as Kubernetes words them.
 
-A validator returns an ordered list of causes and never stops at the first one unless its rule says
-so. Paths join children with ".", list positions as "[3]" and map keys as "[the/key]".
+A validator returns an ordered list of errors and never stops at the first one unless its rule says
+so. Paths join children with ".", list indexes as "[3]" and map keys as "[the/key]".
+
+Also the names of fields in which two versions of an object differ. An API server silently drops
+fields that it does not know or whose feature gate is off; a client that compares what it sent with
+what is stored can name the field and the likely gate.
 """
 
 from __future__ import annotations
@@ -21,13 +25,14 @@ SLICE_GATES: Final[dict[str, Gate]] = {
     "endpoints[].conditions.serving": Gate.ENDPOINT_SLICE_TERMINATING_CONDITION,
     "endpoints[].conditions.terminating": Gate.ENDPOINT_SLICE_TERMINATING_CONDITION,
 }
-"""The gates of API servers without which a field of a slice is dropped."""
+"""The gate of the API server without which it drops a field of a slice."""
+
 _MOST_NAMED: Final = 5
-"""So many fields are named one by one: a webhook may set any number of labels."""
+"""How many fields a message names: a webhook may set any number of labels."""
 
 
 class CauseType(StrEnum):
-    """Machine-readable kinds of causes, as the API names them."""
+    """Machine-readable types of field errors, as in the causes of an API Status."""
 
     REQUIRED = "FieldValueRequired"
     INVALID = "FieldValueInvalid"
@@ -60,30 +65,6 @@ _SHOWS_VALUE = frozenset(
         CauseType.NOT_FOUND,
     }
 )
-
-
-class FieldError(msgspec.Struct, frozen=True):
-    """One thing that is wrong, where, and why."""
-
-    type: CauseType
-    field: str
-    detail: str = ""
-    value: Any = None
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.body}"
-
-    @property
-    def body(self) -> str:
-        """What is wrong, without the field."""
-        parts = [_KIND_TEXT[self.type]]
-        if self.type in _SHOWS_VALUE:
-            parts.append(render_value(self.value))
-        if self.detail:
-            parts.append(self.detail)
-        return ": ".join(parts)
-
-
 _ESCAPES: Final = {
     "\a": "\\a",
     "\b": "\\b",
@@ -97,13 +78,35 @@ _ESCAPES: Final = {
 }
 
 
-def render_value(value: Any) -> str:
-    """Return a bad value as the API shows it: strings quoted, the rest as compact JSON.
+class FieldError(msgspec.Struct, frozen=True):
+    """A validation error: its type, the field, a detail and the rejected value."""
 
-    Strings are quoted as Go does it, so that nothing in them can act on a terminal or a log.
+    type: CauseType
+    field: str
+    detail: str = ""
+    value: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.body}"
+
+    @property
+    def body(self) -> str:
+        """The error message without the field."""
+        parts = [_KIND_TEXT[self.type]]
+        if self.type in _SHOWS_VALUE:
+            parts.append(render_value(self.value))
+        if self.detail:
+            parts.append(self.detail)
+        return ": ".join(parts)
+
+
+def render_value(value: Any) -> str:
+    """Return a rejected value as the API shows it: strings quoted, the rest as compact JSON.
+
+    Strings are quoted as in Go, so that no character can act on a terminal or a log.
     """
     if isinstance(value, str):
-        return f'"{"".join(map(_quote_letter, value))}"' if _needs_quoting(value) else f'"{value}"'
+        return f'"{"".join(map(_quote_char, value))}"' if _needs_quoting(value) else f'"{value}"'
     return msgspec.json.encode(value).decode()
 
 
@@ -111,78 +114,78 @@ def _needs_quoting(text: str) -> bool:
     return not text.isprintable() or '"' in text or "\\" in text
 
 
-def _quote_letter(letter: str) -> str:
-    if letter in _ESCAPES:
-        return _ESCAPES[letter]
-    if letter.isprintable():
-        return letter
-    number = ord(letter)
+def _quote_char(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    number = ord(char)
     if number < 0x20 or number == 0x7F:
         return f"\\x{number:02x}"
     if 0xD800 <= number < 0xE000:
-        # Half a letter, which Go does not know.
+        # A lone surrogate, which Go replaces.
         return "\\ufffd"
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def required(field: str, detail: str = "") -> FieldError:
-    """Return the cause for a value that is missing."""
+    """Return the error for a missing value."""
     return FieldError(CauseType.REQUIRED, field, detail)
 
 
 def invalid(field: str, value: Any, detail: str) -> FieldError:
-    """Return the cause for a value of the wrong form."""
+    """Return the error for a value of the wrong format."""
     return FieldError(CauseType.INVALID, field, detail, value)
 
 
 def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
-    """Return the cause for a value outside a closed set; the set is listed in the given order."""
+    """Return the error for a value outside a closed set, which is listed in the given order."""
     listed = ", ".join(render_value(choice) for choice in supported)
     return FieldError(CauseType.NOT_SUPPORTED, field, f"supported values: {listed}", value)
 
 
 def duplicate(field: str, value: Any) -> FieldError:
-    """Return the cause for a value that stands twice."""
+    """Return the error for a duplicate value."""
     return FieldError(CauseType.DUPLICATE, field, "", value)
 
 
 def forbidden_field(field: str, detail: str) -> FieldError:
-    """Return the cause for a value that may not be set here."""
+    """Return the error for a value that must not be set."""
     return FieldError(CauseType.FORBIDDEN, field, detail)
 
 
 def too_many(field: str, actual: int, limit: int) -> FieldError:
-    """Return the cause for a list that is too long."""
+    """Return the error for a list that is too long."""
     noun = "item" if limit == 1 else "items"
     return FieldError(CauseType.TOO_MANY, field, f"must have at most {limit} {noun}", actual)
 
 
 def too_long(field: str, limit: int) -> FieldError:
-    """Return the cause for a text that is too long."""
+    """Return the error for a text that is too long."""
     return FieldError(CauseType.TOO_LONG, field, f"may not be more than {limit} bytes")
 
 
 def internal(field: str, detail: str) -> FieldError:
-    """Return the cause for something that should not be possible."""
+    """Return the error for an internal inconsistency."""
     return FieldError(CauseType.INTERNAL, field, detail)
 
 
 def missing_reference(field: str, value: Any) -> FieldError:
-    """Return the cause for a name that nothing has."""
+    """Return the error for a reference to an object that does not exist."""
     return FieldError(CauseType.NOT_FOUND, field, "", value)
 
 
 def differing_fields(sent: object, stored: object) -> tuple[str, ...]:
     """Return the paths at which two values differ, as in "endpoints[].hints.forNodes", sorted.
 
-    Elements of lists have no number, so that the same field of many elements is named once.
+    List indexes are omitted, so that the same field of many elements is named once.
     """
     pair = (msgspec.to_builtins(sent), msgspec.to_builtins(stored))
     return tuple(sorted(set(_differences(*pair, ""))))
 
 
 def describe_fields(fields: tuple[str, ...]) -> str:
-    """Return a sentence that names the fields an API server dropped, and the likely gates."""
+    """Return a sentence that names the fields that an API server dropped, and the likely gates."""
     gates = sorted({gate.value for field in fields if (gate := SLICE_GATES.get(field))})
     named = ", ".join(fields[:_MOST_NAMED])
     others = len(fields) - _MOST_NAMED
@@ -207,7 +210,7 @@ def _differences(sent: Any, stored: Any, path: str) -> Iterator[str]:
         and isinstance(stored, list | tuple)
         and (len(sent) == len(stored))
     ):
-        for one, other in zip(sent, stored, strict=True):
-            yield from _differences(one, other, f"{path}[]")
+        for sent_item, stored_item in zip(sent, stored, strict=True):
+            yield from _differences(sent_item, stored_item, f"{path}[]")
     else:
         yield path

@@ -1,8 +1,8 @@
 """Metadata shared by all objects, and the base of every struct that mirrors the Kubernetes API.
 
-Only the fields that some decision reads are declared; msgspec ignores the others, so an object of
-any Kubernetes version decodes. Sequences are tuples: an object taken from a cache cannot be changed
-by accident.
+Only the fields that a decision reads are declared; msgspec ignores the others, so an object of any
+Kubernetes version decodes. Sequences are tuples, so that no caller can change a cached object by
+accident.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import msgspec
 
 
 class Frozen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
-    """Base of all API structs: immutable, camel-cased on the wire, absent fields left out.
+    """Base of all API structs: immutable, camel-cased on the wire, absent fields omitted.
 
-    NB: the garbage collector does not look at them. It has nothing to find, since what cannot
-    change cannot come to hold itself, and a large list decodes in a third of the time.
+    NB: the garbage collector does not track them. Immutable structs form no cycles, and a large
+    list decodes in a third of the time.
     """
 
 
@@ -32,18 +32,18 @@ class NamespacedName(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-def find_near_names(name: str, known: Iterable[NamespacedName]) -> list[str]:
-    """Return up to three objects that a name may have meant, the closest first.
+def find_near_names(name: str, candidates: Iterable[NamespacedName]) -> list[str]:
+    """Return up to three objects with a similar name, the closest first.
 
-    An object of the same name in another namespace is what was meant, more often than not.
+    An object of the same name in another namespace is the most likely match.
     """
-    keys = list(known)
+    keys = list(candidates)
     close = get_close_matches(name, {key.name for key in keys}, n=3)
-    return [str(key) for like in close for key in keys if key.name == like][:3]
+    return [str(key) for close_name in close for key in keys if key.name == close_name][:3]
 
 
 class OwnerReference(Frozen, frozen=True):
-    """Points from an object to the one it belongs to."""
+    """A reference from an object to its owner."""
 
     api_version: str = ""
     kind: str = ""
@@ -76,7 +76,7 @@ class ObjectMeta(Frozen, frozen=True):
 
 
 def controller_reference(kind: str, meta: ObjectMeta) -> OwnerReference:
-    """Return what an object carries that a core/v1 object of this kind controls."""
+    """Return the owner reference of an object that a core/v1 object of this kind controls."""
     return OwnerReference(
         api_version="v1",
         kind=kind,
@@ -88,7 +88,7 @@ def controller_reference(kind: str, meta: ObjectMeta) -> OwnerReference:
 
 
 class ObjectReference(Frozen, frozen=True):
-    """Names another object; endpoints point to their pod with one."""
+    """A reference to another object, such as the pod of an endpoint."""
 
     kind: str = ""
     namespace: str = ""

@@ -1,8 +1,10 @@
-"""Checks on names, labels and ports, worded as the Kubernetes API words them.
+"""Validation of names, labels, ports and metadata, worded as kube-apiserver words it.
 
-Each check takes a string and returns its messages, in the order in which the API gives them; the
-empty list means that the string is fine. Lengths are counted in bytes, as Go counts them. No check
-raises, whatever the string holds.
+A check of a string returns its messages in the order of the API; the empty list means that the
+string is valid. Lengths are counted in bytes, as in Go. Checks of metadata return ordered field
+errors; maps are checked in the order of their keys, so that the same object always gives the same
+list. Nothing is changed and nothing raises. Whether an update may omit the resourceVersion is
+decided by the store, not by these rules.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ LABEL_VALUE_MAX: Final = 63
 QUALIFIED_NAME_MAX: Final = 63
 PORT_NAME_MAX: Final = 15
 PORT_MAX: Final = 65535
+ANNOTATIONS_MAX_BYTES: Final = 256 * 1024
+IMMUTABLE: Final = "field is immutable"
 
 _ALNUM_END = "with an alphanumeric character"
 _LABEL_FORM = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -36,15 +40,13 @@ _is_name_part = re.compile(_NAME_PART_FORM).fullmatch
 _is_label_value = re.compile(_LABEL_VALUE_FORM).fullmatch
 _is_port_charset = re.compile("[-a-z0-9]+").fullmatch
 _has_letter = re.compile("[a-z]").search
-ANNOTATIONS_MAX_BYTES: Final = 256 * 1024
-IMMUTABLE: Final = "field is immutable"
 
 NameCheck = Callable[[str], list[str]]
-"""Returns the messages for a name; the empty list when the name is fine."""
+"""A check that returns the messages for a name; none if the name is valid."""
 
 
 def _explain(rule: str, form: str, *examples: str) -> str:
-    """Return the sentence for a string of the wrong form.
+    """Return the sentence for a string of the wrong format.
 
     NB: the API leaves two blanks before each "or"; clients compare these texts, so they stay.
     """
@@ -96,12 +98,12 @@ _NON_EMPTY: Final = "must be non-empty"
 
 
 def byte_length(value: str) -> int:
-    """Return how many bytes the string takes on the wire."""
+    """Return the length of the string in UTF-8 bytes."""
     return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
 
 
 def dns1123_label(value: str) -> list[str]:
-    """Return what keeps the string from being one label of a DNS name."""
+    """Return why the string is not an RFC 1123 label."""
     messages = _overlong(value, DNS1123_LABEL_MAX)
     if not _is_label(value):
         messages.append("must not contain dots" if _is_subdomain(value) else LABEL_SENTENCE)
@@ -109,7 +111,7 @@ def dns1123_label(value: str) -> list[str]:
 
 
 def dns1123_subdomain(value: str) -> list[str]:
-    """Return what keeps the string from being labels joined by dots, as most names are."""
+    """Return why the string is not an RFC 1123 subdomain, the form of most names."""
     messages = _overlong(value, DNS1123_SUBDOMAIN_MAX)
     if not _is_subdomain(value):
         messages.append(SUBDOMAIN_SENTENCE)
@@ -117,7 +119,7 @@ def dns1123_subdomain(value: str) -> list[str]:
 
 
 def dns1035_label(value: str) -> list[str]:
-    """Return what keeps the string from being a label that starts with a letter."""
+    """Return why the string is not an RFC 1035 label, which starts with a letter."""
     messages = _overlong(value, DNS1035_LABEL_MAX)
     if not _is_dns1035(value):
         messages.append(DNS1035_SENTENCE)
@@ -125,7 +127,7 @@ def dns1035_label(value: str) -> list[str]:
 
 
 def label_value(value: str) -> list[str]:
-    """Return what keeps the string from being the value of a label; "" is one."""
+    """Return why the string is not a label value; "" is valid."""
     messages = _overlong(value, LABEL_VALUE_MAX, unit="bytes")
     if not _is_label_value(value):
         messages.append(LABEL_VALUE_SENTENCE)
@@ -133,7 +135,7 @@ def label_value(value: str) -> list[str]:
 
 
 def qualified_name(value: str) -> list[str]:
-    """Return what keeps the string from being a label key: a name, or domain/name."""
+    """Return why the string is not a qualified name: a name, or domain/name."""
     prefix, slash, name = value.partition("/")
     if not slash:
         return _name_part(value)
@@ -148,12 +150,12 @@ def qualified_name(value: str) -> list[str]:
 
 
 def port_number(number: int) -> list[str]:
-    """Return what keeps the number from being a port."""
+    """Return why the number is not a port number."""
     return [] if 1 <= number <= PORT_MAX else [f"must be between 1 and {PORT_MAX}, inclusive"]
 
 
 def port_name(value: str) -> list[str]:
-    """Return what keeps the string from naming a container's port (RFC 6335, lower case)."""
+    """Return why the string is not a port name (RFC 6335, lower case)."""
     messages = _overlong(value, PORT_NAME_MAX)
     if not _is_port_charset(value):
         messages.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
@@ -167,9 +169,9 @@ def port_name(value: str) -> list[str]:
 
 
 def fqdn(value: str) -> list[str]:
-    """Return what keeps the string from being a domain of two labels or more.
+    """Return why the string is not a domain of two labels or more.
 
-    One trailing dot is tolerated. The first rule that fails ends the check, and its messages come
+    A trailing dot is allowed. The check ends with the first rule that fails, and its messages are
     joined by commas.
     """
     if not value:
@@ -189,9 +191,9 @@ def is_fqdn(value: str) -> bool:
 
 
 def without_prefix_dash(value: str) -> str:
-    """Return a generateName as it is to be checked: a trailing dash does no harm there.
+    """Return a generateName in the form to check: a trailing dash is allowed.
 
-    NB: the API replaces the last two characters by an "a"; a prefix such as "a.-" passes by that.
+    NB: the API replaces the last two characters by an "a"; a prefix such as "a.-" passes therefore.
     """
     return f"{value[:-2]}a" if len(value) > 1 and value.endswith("-") else value
 
@@ -204,96 +206,96 @@ def _name_part(name: str) -> list[str]:
 
 
 def _overlong(value: str, limit: int, *, unit: str = "characters") -> list[str]:
-    # NB: label keys and values are said to be limited in bytes, all other names in characters.
+    # NB: the API words limits of label keys and values in bytes, all others in characters.
     return [f"must be no more than {limit} {unit}"] if byte_length(value) > limit else []
 
 
 def path_segment(value: str) -> list[str]:
-    """Return what keeps the string from being one segment of a path."""
+    """Return why the string is not a path segment."""
     if value in (".", ".."):
         return [f"may not be '{value}'"]
-    return [f"may not contain '{sign}'" for sign in "/%" if sign in value]
+    return [f"may not contain '{char}'" for char in "/%" if char in value]
 
 
 def plain_line(text: str, *, longest: int) -> str:
-    """Return a text of others on one line, cut, without what terminals and logs would act on."""
+    """Return untrusted text on one line, cut, without control characters."""
     if len(text) <= longest and text.isprintable():
         return " ".join(text.split())
-    begin = text[: 4 * longest]
-    shown = "".join([letter if letter.isprintable() else " " for letter in begin])
+    head = text[: 4 * longest]
+    shown = "".join([char if char.isprintable() else " " for char in head])
     return " ".join(shown.split())[:longest]
 
 
 def validate_metadata(
     meta: ObjectMeta, *, namespaced: bool, name_check: NameCheck, field: str = "metadata"
 ) -> list[FieldError]:
-    """Return what is wrong with the metadata of a new or changed object.
+    """Return the errors in the metadata of a new or changed object.
 
-    A generateName stands in for a missing name, because the store makes the name from it.
+    A generateName may replace the name, because the store generates the name from it.
     """
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if meta.generate_name:
         messages = name_check(without_prefix_dash(meta.generate_name))
-        causes += _invalid_for_each(f"{field}.generateName", meta.generate_name, messages)
+        errors += _invalid_for_each(f"{field}.generateName", meta.generate_name, messages)
     if meta.name:
-        causes += _invalid_for_each(f"{field}.name", meta.name, name_check(meta.name))
+        errors += _invalid_for_each(f"{field}.name", meta.name, name_check(meta.name))
     elif not meta.generate_name:
-        causes.append(required(f"{field}.name", "name or generateName is required"))
-    causes += _validate_namespace(meta.namespace, f"{field}.namespace", namespaced=namespaced)
+        errors.append(required(f"{field}.name", "name or generateName is required"))
+    errors += _validate_namespace(meta.namespace, f"{field}.namespace", namespaced=namespaced)
     if meta.generation < 0:
-        causes.append(
+        errors.append(
             invalid(f"{field}.generation", meta.generation, "must be greater than or equal to 0")
         )
-    causes += validate_labels(meta.labels, f"{field}.labels")
-    causes += validate_annotations(meta.annotations, f"{field}.annotations")
-    causes += _validate_owners(meta.owner_references, f"{field}.ownerReferences")
-    return causes
+    errors += validate_labels(meta.labels, f"{field}.labels")
+    errors += validate_annotations(meta.annotations, f"{field}.annotations")
+    errors += _validate_owners(meta.owner_references, f"{field}.ownerReferences")
+    return errors
 
 
 def validate_metadata_update(
     new: ObjectMeta, old: ObjectMeta, field: str = "metadata"
 ) -> list[FieldError]:
-    """Return what an update changed that must stay; call it beside `validate_metadata`.
+    """Return the errors for changes of immutable metadata; call `validate_metadata` too.
 
-    What the system sets (uid and timestamps) may be left out by the client: it then stays as it is.
+    A client may omit the uid and the timestamps, which the system sets: they then stay.
     """
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if new.generation < old.generation:
-        causes.append(invalid(f"{field}.generation", new.generation, "must not be decremented"))
+        errors.append(invalid(f"{field}.generation", new.generation, "must not be decremented"))
     if new.name != old.name:
-        causes.append(invalid(f"{field}.name", new.name, IMMUTABLE))
+        errors.append(invalid(f"{field}.name", new.name, IMMUTABLE))
     if new.namespace != old.namespace:
-        causes.append(invalid(f"{field}.namespace", new.namespace, IMMUTABLE))
+        errors.append(invalid(f"{field}.namespace", new.namespace, IMMUTABLE))
     for name, now, before in (
         ("uid", new.uid, old.uid),
         ("creationTimestamp", new.creation_timestamp, old.creation_timestamp),
         ("deletionTimestamp", new.deletion_timestamp, old.deletion_timestamp),
     ):
         if now and now != before:
-            causes.append(invalid(f"{field}.{name}", now, IMMUTABLE))
-    return causes
+            errors.append(invalid(f"{field}.{name}", now, IMMUTABLE))
+    return errors
 
 
 def validate_labels(labels: Mapping[str, str], field: str) -> list[FieldError]:
-    """Return what is wrong with the keys and values of labels."""
-    causes: list[FieldError] = []
+    """Return the errors in the keys and values of labels."""
+    errors: list[FieldError] = []
     for key in sorted(labels):
         value = labels[key]
-        causes += _invalid_for_each(field, key, qualified_name(key))
-        causes += _invalid_for_each(field, value, label_value(value))
-    return causes
+        errors += _invalid_for_each(field, key, qualified_name(key))
+        errors += _invalid_for_each(field, value, label_value(value))
+    return errors
 
 
 def validate_annotations(annotations: Mapping[str, str], field: str) -> list[FieldError]:
-    """Return what is wrong with annotations: their keys, or the size of all together."""
-    causes: list[FieldError] = []
+    """Return the errors in annotations: their keys, and their total size."""
+    errors: list[FieldError] = []
     for key in sorted(annotations):
-        # NB: the case of an annotation's domain does not matter, unlike that of a label's.
-        causes += _invalid_for_each(field, key, qualified_name(key.lower()))
+        # NB: the key of an annotation is case-insensitive, unlike that of a label.
+        errors += _invalid_for_each(field, key, qualified_name(key.lower()))
     size = sum(byte_length(key) + byte_length(value) for key, value in annotations.items())
     if size > ANNOTATIONS_MAX_BYTES:
-        causes.append(too_long(field, ANNOTATIONS_MAX_BYTES))
-    return causes
+        errors.append(too_long(field, ANNOTATIONS_MAX_BYTES))
+    return errors
 
 
 def _validate_namespace(namespace: str, field: str, *, namespaced: bool) -> list[FieldError]:
@@ -305,30 +307,30 @@ def _validate_namespace(namespace: str, field: str, *, namespaced: bool) -> list
 
 
 def _validate_owners(owners: tuple[OwnerReference, ...], field: str) -> list[FieldError]:
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     controller = ""
     for owner in owners:
         group, version = _group_version(owner.api_version)
         if not version:
-            causes.append(
+            errors.append(
                 invalid(f"{field}.apiVersion", owner.api_version, "version must not be empty")
             )
-        causes += [
+        errors += [
             invalid(f"{field}.{name}", "", "must not be empty")
             for name, value in (("kind", owner.kind), ("name", owner.name), ("uid", owner.uid))
             if not value
         ]
         if (group, version, owner.kind) == ("", "v1", "Event"):
-            causes.append(
+            errors.append(
                 invalid(field, owner, "/v1, Kind=Event is disallowed from being an owner")
             )
         if owner.controller:
-            claimant = f"{owner.kind}/{owner.name}"
+            reference = f"{owner.kind}/{owner.name}"
             if controller:
-                causes.append(invalid(field, owners, _two_controllers(controller, claimant)))
+                errors.append(invalid(field, owners, _two_controllers(controller, reference)))
             else:
-                controller = claimant
-    return causes
+                controller = reference
+    return errors
 
 
 def _two_controllers(first: str, second: str) -> str:

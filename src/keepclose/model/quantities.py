@@ -1,9 +1,9 @@
 """Kubernetes quantities: "2", "3500m", "1.5Gi", "12e-1".
 
-Read as Kubernetes reads them: an optional sign, digits with at most one point, then a decimal
-suffix (n u m k M G T P E), a binary one (Ki Mi Gi Ti Pi Ei) or a decimal exponent. "1E" is an exa,
-"1E3" is a thousand. Amounts beyond 64 bits count as the largest one, and rounding goes away from
-zero, so that a small amount never becomes none. Nothing here raises.
+Parsed as in Kubernetes: an optional sign, digits with at most one point, then a decimal suffix
+(n u m k M G T P E), a binary suffix (Ki Mi Gi Ti Pi Ei) or a decimal exponent. "1E" is an exa,
+"1E3" is a thousand. Amounts beyond 64 bits count as the largest one. Rounding goes away from zero,
+so that a small amount never becomes zero. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MUST_BE_QUANTITY: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
 
-# No amount in use is longer. A kube-apiserver takes any length and needs 10 s for 1 MB.
+# No real amount is longer. kube-apiserver accepts any length and needs 10 s for 1 MB.
 QUANTITY_CHARACTERS_MAX: Final = 10_240
 _CHARACTERS_CACHED: Final = 64
 _LARGEST: Final = 2**63 - 1
@@ -36,14 +36,14 @@ _POWER_OF_TEN: Final = {
 }
 _POWER_OF_TWO: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _match = re.compile(r"([+-]?)([0-9]*+)(?:\.([0-9]*+))?(?:[eE]([+-]?[0-9]+)|([A-Za-z]*+))").fullmatch
-# Past this many digits nothing can change but whether there is a remainder to round up.
+# Digits beyond these only decide whether there is a remainder to round up.
 _DIGITS_KEPT: Final = 60
-# More digits than this do not fit the 64 bits in which Kubernetes reads an exponent.
+# More digits do not fit into the 64 bits in which Kubernetes parses an exponent.
 _EXPONENT_DIGITS: Final = 18
 
 
 def millis(value: str | float) -> int | None:
-    """Return a quantity times 1000, rounded away from zero, or None when it cannot be read."""
+    """Return a quantity times 1000, rounded away from zero; None if it is invalid."""
     if isinstance(value, int):
         return _limited(value * 1000)
     text = value if isinstance(value, str) else repr(value)
@@ -53,7 +53,7 @@ def millis(value: str | float) -> int | None:
 
 
 def quantity_causes(field: str, value: str | float) -> list[FieldError]:
-    """Return what keeps the value from being a quantity."""
+    """Return the error if the value is not a quantity."""
     return [] if millis(value) is not None else [invalid(field, value, MUST_BE_QUANTITY)]
 
 
@@ -90,7 +90,7 @@ def _read_millis(text: str) -> int | None:
 def _scaled_up(digits: str, *, ten: int, two: int) -> int:
     """Return digits x 10^ten x 2^two, rounded up; the digits have no leading zero.
 
-    NB: powers are never built before their size is known: "1e999999999" is a legal quantity.
+    NB: the size of a power is checked before it is computed: "1e999999999" is a valid quantity.
     """
     if not digits:
         return 0

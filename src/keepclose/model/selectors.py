@@ -1,8 +1,8 @@
-r"""Selectors: which objects a Service, a list or a watch is about.
+r"""Label and field selectors: which objects a Service, a list or a watch selects.
 
 Label selectors follow the grammar of the API ("a=b,c!=d,e in (f,g),!h,i>3"): "!=" and "notin" also
-match objects without the label, "()" holds the empty value. Field selectors know "=", "==" and
-"!=", with backslashes before "\", "," and "=" in values. Parsing answers with a selector or a
+match objects without the label, "()" holds the empty value. Field selectors support "=", "==" and
+"!=", with backslashes before "\", "," and "=" in values. Parsing returns a selector or a
 `SelectorRejected` and never raises; the text of a selector parses to the same selector again.
 """
 
@@ -17,15 +17,25 @@ import msgspec
 
 from keepclose.model.metadata_validation import label_value, qualified_name
 
+_words = re.compile(r"==|!=|[=!(),<>]|[^\s=!(),<>]+")
+_is_word = re.compile(r"[^\s=!(),<>]+").fullmatch
+_is_integer = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
+_terms = re.compile(r"(?:\\.|[^,\\]|\\\Z)+", re.DOTALL)
+_field_term = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL).fullmatch
+_is_escaped = re.compile(r"(?:\\[\\,=]|[^\\,=])*").fullmatch
+_escaped = re.compile(r"\\([\\,=])")
+_special = re.compile(r"[\\,=]")
+_ESCAPE = r"\\\g<0>"
+
 
 class SelectorRejected(msgspec.Struct, frozen=True):
-    """Says why a text is no selector."""
+    """The error message for a text that is no selector."""
 
     message: str
 
 
 class Operator(StrEnum):
-    """How a label is compared; "==" is read as "="."""
+    """The operator of a label requirement; "==" is parsed as "="."""
 
     EQUALS = "="
     NOT_EQUALS = "!="
@@ -37,8 +47,19 @@ class Operator(StrEnum):
     LESS = "<"
 
 
+_OPERATORS = {
+    "=": Operator.EQUALS,
+    "==": Operator.EQUALS,
+    "!=": Operator.NOT_EQUALS,
+    "in": Operator.IN,
+    "notin": Operator.NOT_IN,
+    ">": Operator.GREATER,
+    "<": Operator.LESS,
+}
+
+
 class LabelRequirement(msgspec.Struct, frozen=True):
-    """One condition on a label; values are sorted and free of repetitions."""
+    """A requirement on a label; its values are sorted and unique."""
 
     key: str
     operator: Operator
@@ -54,30 +75,30 @@ class LabelRequirement(msgspec.Struct, frozen=True):
         return f"{self.key}{self.operator}{self.values[0]}"
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the labels fulfil the condition."""
-        found = labels.get(self.key)
+        """Return whether the labels meet the requirement."""
+        value = labels.get(self.key)
         match self.operator:
             case Operator.EQUALS | Operator.IN:
-                return found in self.values
+                return value in self.values
             case Operator.NOT_EQUALS | Operator.NOT_IN:
-                return found not in self.values
+                return value not in self.values
             case Operator.EXISTS:
-                return found is not None
+                return value is not None
             case Operator.ABSENT:
-                return found is None
+                return value is None
             case Operator.GREATER | Operator.LESS:
-                if found is None or not _is_int64(found):
+                if value is None or not _is_int64(value):
                     return False
                 bound = int(self.values[0])
                 return (
-                    int(found) > bound if self.operator is Operator.GREATER else int(found) < bound
+                    int(value) > bound if self.operator is Operator.GREATER else int(value) < bound
                 )
             case _:
                 assert_never(self.operator)
 
 
 class LabelSelector(msgspec.Struct, frozen=True):
-    """Conditions that must all hold; none selects everything."""
+    """Requirements that must all be met; without any, everything is selected."""
 
     requirements: tuple[LabelRequirement, ...] = ()
 
@@ -85,12 +106,12 @@ class LabelSelector(msgspec.Struct, frozen=True):
         return ",".join(map(str, self.requirements))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the labels fulfil every condition."""
+        """Return whether the labels meet every requirement."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 
 class FieldRequirement(msgspec.Struct, frozen=True):
-    """One condition on a field, which counts as "" where it is absent."""
+    """A requirement on a field; an absent field counts as ""."""
 
     field: str
     value: str
@@ -101,7 +122,7 @@ class FieldRequirement(msgspec.Struct, frozen=True):
 
 
 class FieldSelector(msgspec.Struct, frozen=True):
-    """Conditions that must all hold; none selects everything."""
+    """Requirements that must all be met; without any, everything is selected."""
 
     requirements: tuple[FieldRequirement, ...] = ()
 
@@ -109,42 +130,43 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return ",".join(map(str, self.requirements))
 
     def matches(self, fields: Mapping[str, str]) -> bool:
-        """Return whether the fields, by their paths, fulfil every condition."""
+        """Return whether the fields, by their paths, meet every requirement."""
         return all(
-            (fields.get(one.field, "") == one.value) is not one.negated for one in self.requirements
+            (fields.get(requirement.field, "") == requirement.value) is not requirement.negated
+            for requirement in self.requirements
         )
 
 
 class LabelMatcher:
-    """A label selector made ready to be asked often.
+    """A label selector compiled for many matches.
 
-    All conditions on one label become one, so that what a question costs depends on the labels of
-    the object and not on how many conditions there are.
+    All requirements on a label are combined, so that the cost of a match depends on the labels of
+    the object and not on the number of requirements.
     """
 
     def __init__(self, selector: LabelSelector) -> None:
-        """Combine the conditions of each label."""
-        # What the value of a label must be among; None allows any value.
-        self._wanted: dict[str, frozenset[str] | None] = {}
-        # What the value of a label must not be among, where there is one; None forbids the label.
-        self._refused: dict[str, frozenset[str] | None] = {}
+        """Combine the requirements of each label."""
+        # The allowed values of a label that must be present; None allows any value.
+        self._allowed: dict[str, frozenset[str] | None] = {}
+        # The forbidden values of a label; None forbids the label itself.
+        self._forbidden: dict[str, frozenset[str] | None] = {}
         self._compared: dict[str, list[LabelRequirement]] = {}
         for requirement in selector.requirements:
             self._add(requirement)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Return what `LabelSelector.matches` returns."""
-        wanted, refused = self._wanted, self._refused
-        if len(wanted) > len(labels):
+        allowed, forbidden = self._allowed, self._forbidden
+        if len(allowed) > len(labels):
             return False
-        for key, values in wanted.items():
-            found = labels.get(key)
-            if found is None or (values is not None and found not in values):
+        for key, values in allowed.items():
+            value = labels.get(key)
+            if value is None or (values is not None and value not in values):
                 return False
-        if refused:
-            for key in labels if len(labels) < len(refused) else refused:
-                if key in refused and key in labels:
-                    values = refused[key]
+        if forbidden:
+            for key in labels if len(labels) < len(forbidden) else forbidden:
+                if key in forbidden and key in labels:
+                    values = forbidden[key]
                     if values is None or labels[key] in values:
                         return False
         return all(
@@ -157,17 +179,17 @@ class LabelMatcher:
         key, values = requirement.key, frozenset(requirement.values)
         match requirement.operator:
             case Operator.EQUALS | Operator.IN:
-                before = self._wanted.get(key)
-                self._wanted[key] = values if before is None else before & values
+                allowed = self._allowed.get(key)
+                self._allowed[key] = values if allowed is None else allowed & values
             case Operator.EXISTS:
-                self._wanted.setdefault(key, None)
+                self._allowed.setdefault(key, None)
             case Operator.NOT_EQUALS | Operator.NOT_IN:
-                known = self._refused.get(key, frozenset())
-                self._refused[key] = None if known is None else known | values
+                forbidden = self._forbidden.get(key, frozenset())
+                self._forbidden[key] = None if forbidden is None else forbidden | values
             case Operator.ABSENT:
-                self._refused[key] = None
+                self._forbidden[key] = None
             case Operator.GREATER | Operator.LESS:
-                self._wanted.setdefault(key, None)
+                self._allowed.setdefault(key, None)
                 self._compare(requirement)
             case _:
                 assert_never(requirement.operator)
@@ -175,51 +197,53 @@ class LabelMatcher:
     def _compare(self, requirement: LabelRequirement) -> None:
         """Keep the narrowest bound of each direction."""
         kept = self._compared.setdefault(requirement.key, [])
-        for place, other in enumerate(kept):
-            if other.operator is requirement.operator:
-                bounds = (int(other.values[0]), int(requirement.values[0]))
+        for position, earlier in enumerate(kept):
+            if earlier.operator is requirement.operator:
+                bounds = (int(earlier.values[0]), int(requirement.values[0]))
                 is_greater = requirement.operator is Operator.GREATER
                 if (max(bounds) if is_greater else min(bounds)) != bounds[0]:
-                    kept[place] = requirement
+                    kept[position] = requirement
                 return
         kept.append(requirement)
 
 
 class FieldMatcher:
-    """A field selector made ready to be asked often, at a cost by fields and not by conditions."""
+    """A field selector compiled for many matches; the cost depends on the fields alone."""
 
     def __init__(self, selector: FieldSelector) -> None:
-        """Combine the conditions of each field."""
-        self._wanted: dict[str, str] = {}
-        self._refused: dict[str, set[str]] = {}
+        """Combine the requirements of each field."""
+        self._allowed: dict[str, str] = {}
+        self._forbidden: dict[str, set[str]] = {}
         self._impossible = False
         for requirement in selector.requirements:
             field, value = requirement.field, requirement.value
             if requirement.negated:
-                self._refused.setdefault(field, set()).add(value)
+                self._forbidden.setdefault(field, set()).add(value)
             else:
-                self._impossible |= self._wanted.setdefault(field, value) != value
+                self._impossible |= self._allowed.setdefault(field, value) != value
 
     def matches(self, fields: Mapping[str, str]) -> bool:
         """Return what `FieldSelector.matches` returns."""
         return (
             not self._impossible
-            and all(fields.get(field, "") == value for field, value in self._wanted.items())
-            and all(fields.get(field, "") not in some for field, some in self._refused.items())
+            and all(fields.get(field, "") == value for field, value in self._allowed.items())
+            and all(
+                fields.get(field, "") not in values for field, values in self._forbidden.items()
+            )
         )
 
 
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Return whether a Service with this selector takes a pod with these labels.
+    """Return whether a Service with this selector selects a pod with these labels.
 
-    The empty selector selects all; what a Service without any selector means is for the caller.
+    The empty selector selects all pods; the caller handles a Service without a selector.
     """
     return all(labels.get(key) == value for key, value in selector.items())
 
 
 def parse_label_selector(text: str) -> LabelSelector | SelectorRejected:
-    """Return the label selector that the text means; "" selects everything."""
-    # NB: taken from the end, because a list gives its last word at no cost.
+    """Return the label selector in a text; "" selects everything."""
+    # NB: reversed, because popping from the end of a list is cheap.
     words = _words.findall(text)[::-1]
     requirements: list[LabelRequirement] = []
     while words:
@@ -229,11 +253,11 @@ def parse_label_selector(text: str) -> LabelSelector | SelectorRejected:
         requirements.append(requirement)
         if words and (words.pop() != "," or not words):
             return SelectorRejected(f"label selector {text!r}: expected ',' between conditions")
-    return LabelSelector(tuple(sorted(requirements, key=lambda one: one.key)))
+    return LabelSelector(tuple(sorted(requirements, key=lambda requirement: requirement.key)))
 
 
 def parse_field_selector(text: str) -> FieldSelector | SelectorRejected:
-    """Return the field selector that the text means; "" selects everything."""
+    """Return the field selector in a text; "" selects everything."""
     requirements: list[FieldRequirement] = []
     for term in _terms.findall(text):
         match = _field_term(term)
@@ -252,19 +276,8 @@ def parse_field_selector(text: str) -> FieldSelector | SelectorRejected:
     return FieldSelector(tuple(requirements))
 
 
-_words = re.compile(r"==|!=|[=!(),<>]|[^\s=!(),<>]+")
-_is_word = re.compile(r"[^\s=!(),<>]+").fullmatch
-_is_integer = re.compile(r"[+-]?[0-9]{1,19}").fullmatch
-_terms = re.compile(r"(?:\\.|[^,\\]|\\\Z)+", re.DOTALL)
-_field_term = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL).fullmatch
-_is_escaped = re.compile(r"(?:\\[\\,=]|[^\\,=])*").fullmatch
-_escaped = re.compile(r"\\([\\,=])")
-_special = re.compile(r"[\\,=]")
-_ESCAPE = r"\\\g<0>"
-
-
 def _take_requirement(words: list[str]) -> LabelRequirement | str:
-    """Return the condition that the last words begin with and take it off, or say what is wrong."""
+    """Pop one requirement off the reversed words and return it, or return the error."""
     negated = words[-1] == "!"
     if negated:
         words.pop()
@@ -310,14 +323,3 @@ def _take_values(words: list[str]) -> set[str] | None:
 
 def _is_int64(text: str) -> bool:
     return _is_integer(text) is not None and -(2**63) <= int(text) < 2**63
-
-
-_OPERATORS = {
-    "=": Operator.EQUALS,
-    "==": Operator.EQUALS,
-    "!=": Operator.NOT_EQUALS,
-    "in": Operator.IN,
-    "notin": Operator.NOT_IN,
-    ">": Operator.GREATER,
-    "<": Operator.LESS,
-}

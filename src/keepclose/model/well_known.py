@@ -1,4 +1,4 @@
-"""Names that Kubernetes and the proposals fixed: labels, annotations, values, controllers."""
+"""Names that Kubernetes and the proposals define: labels, annotations, values, controllers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from keepclose.model.meta import NamespacedName
 
 KUBERNETES_SERVICE: Final = NamespacedName("default", "kubernetes")
-"""The Service that every API server makes for itself."""
+"""The Service that every API server creates for itself."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 SKIP_MIRROR_LABEL: Final = "endpointslice.kubernetes.io/skip-mirror"
@@ -33,11 +33,11 @@ SOURCE_RANGES_ANNOTATION: Final = "service.beta.kubernetes.io/load-balancer-sour
 SUBSETTING_ANNOTATION: Final = "endpointslice.kubernetes.io/subsetting"
 NODE_TOPOLOGY_ANNOTATION: Final = "service.kubernetes.io/node-topology"
 
-# What a real API server refuses in a field can be said by these annotations on any cluster.
+# These annotations take values that a real API server rejects in the field, on any cluster.
 TRAFFIC_DISTRIBUTION_ANNOTATION: Final = "keepclose.dev/traffic-distribution"
 INTERNAL_POLICY_ANNOTATION: Final = "keepclose.dev/internal-traffic-policy"
 EXTERNAL_POLICY_ANNOTATION: Final = "keepclose.dev/external-traffic-policy"
-# Limits of subsetting for one Service, where they differ from those of the controller.
+# Limits of subsetting for one Service, in place of those of the controller.
 STARTING_THRESHOLD_ANNOTATION: Final = "keepclose.dev/subsetting-starting-threshold"
 PADDING_ANNOTATION: Final = "keepclose.dev/subsetting-padding"
 OVERLOAD_THRESHOLD_ANNOTATION: Final = "keepclose.dev/subsetting-overload-threshold"

@@ -1,4 +1,10 @@
-"""Node and Pod: the few fields from which endpoints, zones and traffic shares are derived."""
+"""Node and Pod: the fields from which endpoints, zones and traffic shares derive, and validation.
+
+Zones come from node labels, traffic shares from allocatable CPU, endpoints from pod addresses and
+container ports; an invalid value would silently spoil every later decision. Fields that no decision
+reads are not checked. Validation follows kube-apiserver, returns ordered field errors and never
+raises.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +25,9 @@ from keepclose.model.metadata_validation import (
 from keepclose.model.quantities import millis, quantity_causes
 from keepclose.model.well_known import EXCLUDED_NODE_LABELS, REGION_LABEL, ZONE_LABEL
 
-_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 NOT_NEGATIVE: Final = "must be greater than or equal to 0"
 ONE_PER_FAMILY: Final = "may specify no more than one IP for each IP family"
+_PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 
 
 class StatusCondition(Frozen, frozen=True):
@@ -40,7 +46,7 @@ class NodeAddress(Frozen, frozen=True):
 
 
 class Taint(Frozen, frozen=True):
-    """Keeps pods away from a node."""
+    """A taint, which repels pods from a node."""
 
     key: str = ""
     value: str = ""
@@ -48,7 +54,7 @@ class Taint(Frozen, frozen=True):
 
 
 class NodeSpec(Frozen, frozen=True):
-    """Addresses of a node's pods, and its taints."""
+    """The pod CIDRs of a node, and its taints."""
 
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
     pod_cidrs: tuple[str, ...] = msgspec.field(default=(), name="podCIDRs")
@@ -57,7 +63,7 @@ class NodeSpec(Frozen, frozen=True):
 
 
 class NodeStatus(Frozen, frozen=True):
-    """What a node reports of itself. Quantities stay as written; see `quantities`."""
+    """The reported status of a node; quantities stay as written, see `quantities`."""
 
     allocatable: dict[str, str | int | float] = {}
     conditions: tuple[StatusCondition, ...] = ()
@@ -80,22 +86,25 @@ class Node(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def zone(self) -> str:
-        """The zone that the node's label names, or "" when it names none."""
+        """The zone in the node's label; "" without the label."""
         return self.metadata.labels.get(ZONE_LABEL, "")
 
     @property
     def region(self) -> str:
-        """The region that the node's label names, or "" when it names none."""
+        """The region in the node's label; "" without the label."""
         return self.metadata.labels.get(REGION_LABEL, "")
 
     @property
     def is_ready(self) -> bool:
         """Whether the node reports Ready; a missing condition means no."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        return any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions
+        )
 
     @property
     def is_excluded(self) -> bool:
-        """Whether the node carries a control-plane label and so counts for no traffic share."""
+        """Whether the node has a control-plane label and is excluded from traffic shares."""
         return any(label in self.metadata.labels for label in EXCLUDED_NODE_LABELS)
 
 
@@ -116,7 +125,7 @@ class Container(Frozen, frozen=True):
 
 
 class PodSpec(Frozen, frozen=True):
-    """Where a pod runs and which ports it names."""
+    """The node, hostname and containers of a pod."""
 
     node_name: str = ""
     hostname: str = ""
@@ -157,83 +166,88 @@ class Pod(Frozen, frozen=True, omit_defaults=False):
     @property
     def is_ready(self) -> bool:
         """Whether the pod reports Ready; a missing condition means no."""
-        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        return any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions
+        )
 
     @property
     def is_terminating(self) -> bool:
-        """Whether the pod was asked to go."""
+        """Whether the pod is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
 
 def validate_node(node: Node) -> list[FieldError]:
-    """Return what is wrong with a node: its name, its labels (the zone among them), its amounts."""
-    causes = validate_metadata(
+    """Return the errors of a node: in its name, its labels and its quantities."""
+    errors = validate_metadata(
         node.metadata, namespaced=False, name_check=dns1123_subdomain, field="metadata"
     )
     for resource, amount in sorted(node.status.allocatable.items()):
         field = f"status.allocatable.{resource}"
-        causes += quantity_causes(field, amount)
+        errors += quantity_causes(field, amount)
         if (millis(amount) or 0) < 0:
-            causes.append(invalid(field, amount, NOT_NEGATIVE))
-    return causes
+            errors.append(invalid(field, amount, NOT_NEGATIVE))
+    return errors
 
 
 def validate_pod(pod: Pod) -> list[FieldError]:
-    """Return what is wrong with a pod: its name, its node, its container ports, its addresses.
+    """Return the errors of a pod: in its name, its node, its container ports and its addresses.
 
-    A pod that has no node and no address yet is fine.
+    A pod without a node and an address is valid.
     """
-    causes = validate_metadata(
+    errors = validate_metadata(
         pod.metadata, namespaced=True, name_check=dns1123_subdomain, field="metadata"
     )
     for index, container in enumerate(pod.spec.containers):
-        causes += _validate_ports(container, f"spec.containers[{index}].ports")
+        errors += _validate_ports(container, f"spec.containers[{index}].ports")
     for index, container in enumerate(pod.spec.init_containers):
-        causes += _validate_ports(container, f"spec.initContainers[{index}].ports")
+        errors += _validate_ports(container, f"spec.initContainers[{index}].ports")
     for field, value, check in (
         ("spec.nodeName", pod.spec.node_name, dns1123_subdomain),
         ("spec.hostname", pod.spec.hostname, dns1123_label),
         ("spec.subdomain", pod.spec.subdomain, dns1123_label),
     ):
         if value:
-            causes += [invalid(field, value, message) for message in check(value)]
-    return causes + _validate_addresses(pod.status)
+            errors += [invalid(field, value, message) for message in check(value)]
+    return errors + _validate_addresses(pod.status)
 
 
 def _validate_ports(container: Container, field: str) -> list[FieldError]:
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     names: set[str] = set()
     for index, port in enumerate(container.ports):
-        place = f"{field}[{index}]"
+        port_field = f"{field}[{index}]"
         if port.name:
             if messages := port_name(port.name):
-                causes += [invalid(f"{place}.name", port.name, message) for message in messages]
+                errors += [
+                    invalid(f"{port_field}.name", port.name, message) for message in messages
+                ]
             elif port.name in names:
-                causes.append(duplicate(f"{place}.name", port.name))
+                errors.append(duplicate(f"{port_field}.name", port.name))
             names.add(port.name)
-        number = f"{place}.containerPort"
+        number_field = f"{port_field}.containerPort"
         if port.container_port == 0:
-            causes.append(required(number))
+            errors.append(required(number_field))
         else:
             messages = port_number(port.container_port)
-            causes += [invalid(number, port.container_port, message) for message in messages]
-        # The API fills an empty protocol in as TCP.
+            errors += [invalid(number_field, port.container_port, message) for message in messages]
+        # The API defaults an empty protocol to TCP.
         if port.protocol and port.protocol not in _PROTOCOLS:
-            causes.append(not_supported(f"{place}.protocol", port.protocol, _PROTOCOLS))
-    return causes
+            errors.append(not_supported(f"{port_field}.protocol", port.protocol, _PROTOCOLS))
+    return errors
 
 
 def _validate_addresses(status: PodStatus) -> list[FieldError]:
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if status.pod_ip and family_of(status.pod_ip) is None:
-        causes.append(invalid("status.podIP", status.pod_ip, MUST_BE_IP))
+        errors.append(invalid("status.podIP", status.pod_ip, MUST_BE_IP))
     families = [family_of(address.ip) for address in status.pod_ips]
-    causes += [
+    errors += [
         invalid(f"status.podIPs[{index}]", address.ip, MUST_BE_IP)
         for index, (address, family) in enumerate(zip(status.pod_ips, families, strict=True))
         if family is None
     ]
     if None not in families and len(set(families)) < len(families):
         shown = [{"IP": address.ip} for address in status.pod_ips]
-        causes.append(invalid("status.podIPs", shown, ONE_PER_FAMILY))
-    return causes
+        errors.append(invalid("status.podIPs", shown, ONE_PER_FAMILY))
+    return errors

@@ -1,9 +1,10 @@
-"""Proportional allocation: topology mode Auto of KEP-2433, as the EndpointSlice controller does it.
+"""Proportional allocation: topology mode Auto of KEP-2433, as in the EndpointSlice controller.
 
 Each zone should be served by a share of the endpoints that equals its share of the CPU, within an
 overload bound of 20 %. Endpoints stay in their zone as far as possible; zones with too many lend
-some to zones with too few. When the bound cannot be kept, all hints go. Where the original picks at
-random which zone receives an endpoint, this picks the largest need and then the first name.
+some to zones with too few. If the bound cannot be kept, all hints are removed. Where the original
+picks at random which zone receives an endpoint, this module picks the largest need, then the first
+name.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ OVERLOAD_THRESHOLD = 0.2
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """How many endpoints a zone should have, and the most it may keep from unchanged slices."""
+    """The target number of endpoints of a zone, and the maximum from unchanged slices."""
 
     target: float
     maximum: int
 
 
 class Infeasible(msgspec.Struct, frozen=True):
-    """Why no allocation exists: the event to tell the user, and the reason."""
+    """Why no allocation exists: the message of the event, and the reason."""
 
     message: str
     reason: Reason
 
 
 class AutoResult(msgspec.Struct, frozen=True):
-    """The hinted slices and what was allocated; `totals` is None when hints were removed."""
+    """The hinted slices and the allocation; `totals` is None if hints were removed."""
 
     slices: SliceSet
     totals: dict[str, int] | None
@@ -58,26 +59,26 @@ def allocate_proportionally(
     node_hints: bool = False,
     facts: FactsOf = slice_facts,
 ) -> AutoResult:
-    """Return the slices hinted in proportion to the zones' CPU, or bare when that is impossible.
+    """Return the slices hinted in proportion to the zones' CPU; without hints if impossible.
 
-    `populated` says whether the Service had hints before; only then is their appearance no event.
+    `populated` says whether the Service had hints before; if not, the result has an event.
     `node_hints` adds each endpoint's own node to its hints.
     """
-    ready = sum(facts(one).ready for one in slices.all)
+    ready = sum(facts(endpoint_slice).ready for endpoint_slice in slices.all)
     bounds = zone_bounds(ratios, ready)
     if isinstance(bounds, Infeasible):
-        return _give_up(slices, bounds, address_type, facts)
+        return _without_hints(slices, bounds, address_type, facts)
     kept, rest, totals = _keep_fitting(slices.unchanged, bounds, node_hints, facts)
     open_slices = [*slices.create, *slices.update, *rest]
-    zoneless = [facts(one).zoneless for one in open_slices]
+    zoneless = [facts(endpoint_slice).zoneless for endpoint_slice in open_slices]
     first = next((endpoint for endpoint in zoneless if endpoint is not None), None)
     if first is not None:
-        count = sum(facts(one).by_zone.get("", 0) for one in open_slices)
+        count = sum(facts(endpoint_slice).by_zone.get("", 0) for endpoint_slice in open_slices)
         message = "One or more endpoints do not have a zone specified"
         reason = zoneless_reason(first, count, ready)
-        return _give_up(slices, Infeasible(message, reason), address_type, facts)
-    for one in open_slices:
-        for zone, number in facts(one).by_zone.items():
+        return _without_hints(slices, Infeasible(message, reason), address_type, facts)
+    for endpoint_slice in open_slices:
+        for zone, number in facts(endpoint_slice).by_zone.items():
             totals[zone] = totals.get(zone, 0) + number
     giving, receiving = lend(
         {zone: bound.target for zone, bound in bounds.items()},
@@ -102,7 +103,7 @@ def allocate_proportionally(
 
 
 def zone_bounds(ratios: Mapping[str, float] | None, ready: int) -> dict[str, Bounds] | Infeasible:
-    """Return what each zone should get of the ready endpoints, or why that cannot be."""
+    """Return the bounds of each zone for the ready endpoints, or why there are none."""
     if ratios is None:
         return Infeasible(
             "Insufficient Node information: allocatable CPU or zone not specified on one or more"
@@ -154,9 +155,9 @@ def zone_bounds(ratios: Mapping[str, float] | None, ready: int) -> dict[str, Bou
 def lend(
     targets: Mapping[str, float], have: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Return how many endpoints each zone gives away and receives; zones without are left out.
+    """Return how many endpoints each zone gives away and receives; zones with none are omitted.
 
-    Targets and what zones have go to the allocator of the mode as they are; see `lend_endpoints`.
+    The rule is that of `lend_endpoints`.
     """
     names = sorted(targets)
     zones = len(names)
@@ -168,7 +169,7 @@ def lend(
 
 
 def is_overloaded(totals: Mapping[str, int], ratios: Mapping[str, float] | None) -> bool:
-    """Return whether hints as once allocated leave a zone short now that nodes have changed."""
+    """Return whether the allocated hints overload a zone after a change of the nodes."""
     if not totals:
         return False
     if not ratios:
@@ -187,14 +188,16 @@ def enabled_event(address_type: str) -> TopologyEvent:
 
 
 def disabled_event(address_type: str, message: str | None = None) -> TopologyEvent:
-    """Return the event for a Service that loses its hints, or cannot get any, and why."""
+    """Return the event for a Service that loses its hints or cannot get any; `message` says why."""
     text = message or "Topology Aware Hints has been disabled"
     return TopologyEvent(
         "Warning", "TopologyAwareHintsDisabled", f"{text}, addressType: {address_type}"
     )
 
 
-def _give_up(slices: SliceSet, why: Infeasible, address_type: str, facts: FactsOf) -> AutoResult:
+def _without_hints(
+    slices: SliceSet, why: Infeasible, address_type: str, facts: FactsOf
+) -> AutoResult:
     return AutoResult(
         remove_hints(slices, facts=facts),
         None,
@@ -211,25 +214,25 @@ def _keep_fitting(
 ) -> tuple[tuple[EndpointSlice, ...], list[EndpointSlice], dict[str, int]]:
     totals: dict[str, int] = {}
     rest = []
-    for one in unchanged:
-        known = facts(one)
-        fits = _hints_fit(known, node_hints) and all(
+    for endpoint_slice in unchanged:
+        hint_facts = facts(endpoint_slice)
+        fits = _hints_fit(hint_facts, node_hints) and all(
             zone in bounds and totals.get(zone, 0) + number <= bounds[zone].maximum
-            for zone, number in known.hinted.items()
+            for zone, number in hint_facts.hinted.items()
         )
         if fits:
-            for zone, number in known.hinted.items():
+            for zone, number in hint_facts.hinted.items():
                 totals[zone] = totals.get(zone, 0) + number
         else:
-            rest.append(one)
+            rest.append(endpoint_slice)
     return without(unchanged, rest), rest, totals
 
 
-def _hints_fit(known: SliceFacts, node_hints: bool) -> bool:
-    # Node hints left over from PreferSameNode would keep traffic on the node; the slice must go
-    # through the allocation again.
-    nodes_right = known.own_nodes if node_hints else known.node_hinted == 0
-    return nodes_right and known.zone_hinted == known.ready
+def _hints_fit(hint_facts: SliceFacts, node_hints: bool) -> bool:
+    # Stale node hints of PreferSameNode would keep traffic on the node, so the slice must be
+    # allocated again.
+    nodes_right = hint_facts.own_nodes if node_hints else hint_facts.node_hinted == 0
+    return nodes_right and hint_facts.zone_hinted == hint_facts.ready
 
 
 def _redistribute(
@@ -240,19 +243,19 @@ def _redistribute(
     totals: dict[str, int],
 ) -> list[EndpointSlice]:
     left = dict(giving)
-    wanted = dict(receiving)
+    needed = dict(receiving)
     table: dict[tuple[str, str], EndpointHints | None] = {}
 
     def hinted(endpoint: Endpoint) -> Endpoint:
         if endpoint.conditions.ready is not True:
             return with_hints(endpoint, None)
         own = zone = endpoint.zone or ""
-        if wanted and left.get(own, 0) > 0:
-            zone = max(sorted(wanted), key=wanted.__getitem__)
+        if needed and left.get(own, 0) > 0:
+            zone = max(sorted(needed), key=needed.__getitem__)
             left[own] -= 1
-            wanted[zone] -= 1
-            if wanted[zone] == 0:
-                del wanted[zone]
+            needed[zone] -= 1
+            if needed[zone] == 0:
+                del needed[zone]
             totals[own] -= 1
             totals[zone] = totals.get(zone, 0) + 1
         key = (zone, (endpoint.node_name or "") if node_hints else "")
@@ -261,6 +264,9 @@ def _redistribute(
         return with_hints(endpoint, table[key])
 
     return [
-        replace(one, endpoints=tuple([hinted(endpoint) for endpoint in one.endpoints]))
-        for one in slices
+        replace(
+            endpoint_slice,
+            endpoints=tuple([hinted(endpoint) for endpoint in endpoint_slice.endpoints]),
+        )
+        for endpoint_slice in slices
     ]

@@ -1,10 +1,9 @@
-"""keepclose.dev/Balanced: traffic stays in its zone as far as no endpoint is overloaded.
+"""The heuristic keepclose.dev/Balanced: traffic stays in its zone while no endpoint is overloaded.
 
-A heuristic for spec.trafficDistribution (KEP-4444). It asks the allocator of the same name for the
-best allocation under the overload bound, starting from the hints that are written, so that few of
-them change. It refuses only where an allocation has no meaning: nobody knows of any traffic, or
-there are too few endpoints to divide them among the zones. All endpoints are then used from
-everywhere.
+A value of spec.trafficDistribution (KEP-4444). The heuristic asks the allocator of the same name
+for the best allocation under the overload bound, starting from the written hints, so that few of
+them change. It refuses only where an allocation has no meaning: the traffic of the zones is
+unknown, or there are too few endpoints to divide among the zones. All nodes then use all endpoints.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from keepclose.routing.reasons import Reason, ReasonCode
 
 
 class Balanced(msgspec.Struct, frozen=True):
-    """The heuristic, with the bound on overload and what to make best under it."""
+    """The heuristic, with its overload bound and the objective to optimize under it."""
 
     bound: float = OVERLOAD_BOUND
     objective: Objective = Objective.SCORE
 
     def allocate(self, demand: ZoneDemand) -> Matrix | Allotment | Refusal:
-        """Return how many endpoints of each zone serve each zone, or why that cannot be said.
+        """Return how many endpoints of each zone serve each zone, or why there is no allocation.
 
-        Where the bound cannot be kept, the reasons say so and what is kept instead.
+        If the bound cannot be kept, the reasons name the bound that is kept instead.
 
-        Zones without traffic are served by nobody; endpoints located there serve the others. Hints
-        to zones that are not known any more count as not written.
+        Zones without traffic get no endpoints; endpoints located there serve the other zones. Hints
+        for zones that no longer exist count as not written.
         """
         names = sorted({*demand.shares, *demand.endpoints})
         result = balance(
@@ -44,7 +43,7 @@ class Balanced(msgspec.Struct, frozen=True):
             ],
         )
         if result.shared:
-            return Refusal(_name_obstacle(demand))
+            return Refusal(_refusal_reason(demand))
         matrix = {
             zone: {served: number for served, number in zip(names, row, strict=True) if number}
             for zone, row in zip(names, result.matrix, strict=True)
@@ -62,7 +61,7 @@ class Balanced(msgspec.Struct, frozen=True):
         return Allotment(matrix, (relaxed,))
 
 
-def _name_obstacle(demand: ZoneDemand) -> Reason:
+def _refusal_reason(demand: ZoneDemand) -> Reason:
     busy = sum(share > 0 for share in demand.shares.values())
     ready = sum(demand.endpoints.values())
     if busy == 0:
@@ -80,4 +79,4 @@ def _name_obstacle(demand: ZoneDemand) -> Reason:
 
 
 BALANCED: Final = Balanced()
-"""What the entry point keepclose.dev/Balanced loads."""
+"""The object that the entry point keepclose.dev/Balanced loads."""

@@ -1,9 +1,9 @@
-"""Status conditions of a Service: trafficDistribution accepted, programmed, honoured.
+"""Status conditions of a Service: trafficDistribution accepted, programmed, honored.
 
 KEP-4444 sketches TrafficDistributionAccepted and TrafficDistributionProgrammed for the controller
-that writes hints, and leaves TrafficDistributionHonored for the day a data plane can answer. A
-condition's transition time moves only when its status does, so that an unchanged decision writes
-nothing.
+that writes hints, and leaves TrafficDistributionHonored until a data plane can answer. The
+transition time of a condition changes only with its status, so an unchanged decision never causes
+a write. Conditions of other controllers are never changed.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def service_conditions(
     acknowledgements: Acknowledgements | Obstacle | None = None,
     facts: FactsOf = slice_facts,
 ) -> tuple[Condition, ...]:
-    """Return the conditions without times; none when no trafficDistribution was asked for.
+    """Return the conditions without times; none if the Service has no trafficDistribution.
 
-    `slices` are those that are stored, or will be; `dropped` names fields of them that the API
-    server did not keep as they were written, and `rival` a controller that undoes what is written.
+    `slices` are the slices as stored or as planned. `dropped` names their fields that the API
+    server did not keep, and `rival` a controller that undoes the writes.
 
-    `prefix` is the domain of an implementation beside the EndpointSlice controller, as in
-    "keepclose.dev/". `write_failed` and `heuristic_failed` say what went wrong, "" if nothing did.
-    Honored appears only with acknowledgements, and only for hints that are there.
+    `prefix` is the domain of an implementation beside the EndpointSlice controller, such as
+    "keepclose.dev/". `write_failed` and `heuristic_failed` describe a failure, "" for none.
+    Honored appears only with acknowledgements, and only if hints are programmed.
     """
     if strategy.distribution is Verdict.ABSENT:
         return ()
@@ -71,9 +71,11 @@ def service_conditions(
 
 
 def is_programmed(conditions: Iterable[Condition], *, prefix: str = "") -> bool:
-    """Return whether the conditions say that there are hints to be honoured."""
-    wanted = prefix + PROGRAMMED
-    return any(one.type == wanted and one.status == "True" for one in conditions)
+    """Return whether the condition Programmed is True, so that nodes have hints to honor."""
+    programmed = prefix + PROGRAMMED
+    return any(
+        condition.type == programmed and condition.status == "True" for condition in conditions
+    )
 
 
 def add_honored(
@@ -82,9 +84,9 @@ def add_honored(
     *,
     prefix: str = "",
 ) -> tuple[Condition, ...]:
-    """Return the conditions with Honored among them; without it where nobody can answer.
+    """Return the conditions with Honored added.
 
-    That is so without acknowledgements, and where no hints are programmed.
+    Without acknowledgements, or if no hints are programmed, they are returned as they are.
     """
     if acknowledgements is None or not is_programmed(conditions, prefix=prefix):
         return conditions
@@ -93,20 +95,20 @@ def add_honored(
 
 
 def has_ours(conditions: Iterable[Condition], *, prefix: str = "") -> bool:
-    """Return whether the conditions are in part ours, be it of another process or another time."""
-    ours = _ours(prefix)
-    return any(one.type in ours for one in conditions)
+    """Return whether any condition is of a type that keepclose writes, in any process."""
+    ours = _own_types(prefix)
+    return any(condition.type in ours for condition in conditions)
 
 
 def merge_conditions(
-    present: Iterable[Condition], wanted: Iterable[Condition], *, now: str, prefix: str = ""
+    present: Iterable[Condition], desired: Iterable[Condition], *, now: str, prefix: str = ""
 ) -> tuple[Condition, ...]:
-    """Return the Service's conditions with ours replaced, in place, foreign ones untouched.
+    """Return the conditions of the Service with keepclose's replaced in place, others untouched.
 
-    Equal to `present` when nothing differs, so that the caller writes only changes.
+    The result equals `present` if nothing differs, so that the caller writes only changes.
     """
-    new = {condition.type: condition for condition in wanted}
-    ours = _ours(prefix)
+    new = {condition.type: condition for condition in desired}
+    ours = _own_types(prefix)
     merged = []
     for old in present:
         if old.type in new:
@@ -116,11 +118,13 @@ def merge_conditions(
             merged.append(msgspec.structs.replace(condition, last_transition_time=since))
         elif old.type not in ours:
             merged.append(old)
-    merged.extend(msgspec.structs.replace(c, last_transition_time=now) for c in new.values())
+    merged.extend(
+        msgspec.structs.replace(added, last_transition_time=now) for added in new.values()
+    )
     return tuple(merged)
 
 
-def _ours(prefix: str) -> frozenset[str]:
+def _own_types(prefix: str) -> frozenset[str]:
     return frozenset({prefix + name for name in (ACCEPTED, PROGRAMMED, HONORED)})
 
 
@@ -164,12 +168,12 @@ def _programmed(
         return false(ConditionReason.WRITE_FAILED, write_failed)
     if heuristic_failed:
         return false(ConditionReason.HEURISTIC_FAILED, f"{strategy.value}: {heuristic_failed}")
-    known = [facts(one) for one in slices.all]
-    ready = sum(one.ready for one in known)
+    hint_facts = [facts(endpoint_slice) for endpoint_slice in slices.all]
+    ready = sum(slice_fact.ready for slice_fact in hint_facts)
     if ready == 0:
         return false(ConditionReason.NO_ENDPOINTS, "there is no ready endpoint")
-    zones = sum(one.zone_hinted for one in known)
-    nodes = sum(one.node_hinted for one in known)
+    zones = sum(slice_fact.zone_hinted for slice_fact in hint_facts)
+    nodes = sum(slice_fact.node_hinted for slice_fact in hint_facts)
     wants_node = strategy.name is StrategyName.SAME_NODE
     if zones < ready or (wants_node and nodes < ready):
         if dropped:

@@ -1,8 +1,8 @@
-"""What a heuristic is asked, what it may answer, and the check of every answer.
+"""The question to a custom heuristic, its possible answers, and the validation of every answer.
 
-Code of third parties gives the answers, so nothing in them is taken for granted: types, names of
-zones, counts and sums are checked before anything is made of them. An answer that cannot be used
-becomes a Failure that names the first flaw. Nothing here raises.
+Third-party code gives the answers, so nothing in them is trusted: types, zone names, counts and
+sums are validated before use. An invalid answer becomes a `HeuristicFailure` that names the first
+validation error. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from keepclose.model.metadata_validation import plain_line
 from keepclose.routing.reasons import Reason, ReasonCode
 
 Matrix = Mapping[str, Mapping[str, int]]
-"""Location zone to served zone to number of endpoints."""
+"""Number of endpoints, by the zone they are located in and the zone they serve."""
 
 LONGEST_MESSAGE: Final = 500
 MOST_REASONS: Final = 16
 
 
 class ZoneDemand(msgspec.Struct, frozen=True):
-    """What a heuristic decides on: shares of traffic and ready endpoints by zone."""
+    """The question to a heuristic: traffic shares and ready endpoints by zone."""
 
     shares: Mapping[str, float]
     endpoints: Mapping[str, int]
     written: Matrix
-    """The allocation that the present hints amount to, so that little need change."""
+    """The allocation of the written hints, so that a heuristic can change little."""
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """A heuristic's answer when it has none; all endpoints then stay in use everywhere."""
+    """The answer of a heuristic that gives no allocation; all nodes then use all endpoints."""
 
     reason: Reason
 
 
 class Allotment(msgspec.Struct, frozen=True, tag=True):
-    """An allocation about which there is something to say."""
+    """An allocation with its reasons."""
 
     matrix: Matrix
     reasons: tuple[Reason, ...] = ()
 
 
 class FailureCause(StrEnum):
-    """How a heuristic failed; the values of a label of metrics."""
+    """How a heuristic failed; the value of a metric label."""
 
     NOT_LOADED = "NotLoaded"
     """The package that provides it could not be imported, or provides something else."""
@@ -59,14 +59,14 @@ class FailureCause(StrEnum):
 
 
 class HeuristicFailure(msgspec.Struct, frozen=True, tag=True):
-    """That a heuristic failed, and how; all endpoints then stay in use everywhere."""
+    """The failure of a heuristic and its cause; all nodes then use all endpoints."""
 
     cause: FailureCause
     message: str
 
 
 class Postponed(msgspec.Struct, frozen=True):
-    """That the answer has to be fetched elsewhere, because it may take long."""
+    """A marker for an answer that the caller has to fetch, because it may take long."""
 
 
 HeuristicAnswer = Allotment | Refusal | HeuristicFailure
@@ -75,16 +75,16 @@ HeuristicAnswer = Allotment | Refusal | HeuristicFailure
 def ask_heuristic(
     allocate: Callable[[ZoneDemand], object], demand: ZoneDemand
 ) -> HeuristicAnswer | Postponed:
-    """Return the checked answer of a heuristic; total, whatever it does except not to return."""
-    # A heuristic that changes what it is given must not change it for others.
-    given = ZoneDemand(
+    """Return the validated answer of a heuristic; never raises, but a hanging heuristic blocks."""
+    # A heuristic that changes its argument must not change the caller's copy.
+    question = ZoneDemand(
         dict(demand.shares),
         dict(demand.endpoints),
         {zone: dict(row) for zone, row in demand.written.items()},
     )
     try:
-        answer = allocate(given)
-    except Exception as error:  # noqa: BLE001 - code of third parties raises anything
+        answer = allocate(question)
+    except Exception as error:  # noqa: BLE001 - third-party code raises anything
         return HeuristicFailure(FailureCause.RAISED, f"allocate raised {describe_error(error)}")
     if isinstance(answer, Postponed):
         return answer
@@ -92,18 +92,18 @@ def ask_heuristic(
 
 
 def check_answer(answer: object, demand: ZoneDemand) -> HeuristicAnswer:
-    """Return the answer as an Allotment, a Refusal or a Failure; what is not valid is a Failure."""
+    """Return the answer as an Allotment, a Refusal or a failure; an invalid answer is a failure."""
     try:
         return _check(answer, demand)
-    except Exception as error:  # noqa: BLE001 - an answer is an object of third parties
+    except Exception as error:  # noqa: BLE001 - an answer is a third-party object
         return _invalid(f"the answer of allocate cannot be read: {describe_error(error)}")
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and message of an exception on one line, cut to a length that events take."""
+    """Return the type and message of an exception on one line, cut to the length of an event."""
     try:
         text = _plain(str(error))
-    except Exception:  # noqa: BLE001 - its __str__ is code of third parties
+    except Exception:  # noqa: BLE001 - its __str__ is third-party code
         text = ""
     kind = type(error).__name__
     return _plain(f"{kind}: {text}" if text else kind)
@@ -113,18 +113,18 @@ def _check(answer: object, demand: ZoneDemand) -> HeuristicAnswer:
     if isinstance(answer, HeuristicFailure):
         return HeuristicFailure(FailureCause(answer.cause), _plain(answer.message))
     if isinstance(answer, Refusal):
-        flaw = _find_flaw_in_reasons((answer.reason,))
-        return _invalid(flaw) if flaw else Refusal(_plain_reason(answer.reason))
+        error = _reasons_error((answer.reason,))
+        return _invalid(error) if error else Refusal(_plain_reason(answer.reason))
     matrix: object = answer
     reasons: tuple[Reason, ...] = ()
     if isinstance(answer, Allotment):
         matrix, reasons = answer.matrix, answer.reasons
-        flaw = _find_flaw_in_reasons(reasons)
-        if flaw:
-            return _invalid(flaw)
+        error = _reasons_error(reasons)
+        if error:
+            return _invalid(error)
     if not isinstance(matrix, Mapping):
         return _invalid(
-            f"allocate returned {_kind(matrix)}, wanted a mapping of zones, an Allotment or a "
+            f"allocate returned {_kind(matrix)}, expected a mapping of zones, an Allotment or a "
             "Refusal"
         )
     checked = _check_matrix(matrix, demand)
@@ -136,14 +136,14 @@ def _check(answer: object, demand: ZoneDemand) -> HeuristicAnswer:
 def _check_matrix(
     matrix: Mapping[object, object], demand: ZoneDemand
 ) -> dict[str, dict[str, int]] | str:
-    """Return a plain copy of a matrix that uses each endpoint once, or the first flaw in words."""
+    """Return a plain copy of a matrix that uses each endpoint once, or its first error."""
     zones = {*demand.shares, *demand.endpoints}
     checked: dict[str, dict[str, int]] = {}
     for location, row in matrix.items():
         if not isinstance(location, str) or location not in demand.endpoints:
             return f"the answer has endpoints in {_show(location)}, where none is ready"
         if not isinstance(row, Mapping):
-            return f"the answer for zone {location} is {_kind(row)}, wanted a mapping of zones"
+            return f"the answer for zone {location} is {_kind(row)}, expected a mapping of zones"
         counts: dict[str, int] = {}
         for served, number in row.items():
             if not isinstance(served, str) or served not in zones:
@@ -155,7 +155,7 @@ def _check_matrix(
             if isinstance(number, bool) or count < 0:
                 return (
                     f"the answer lets {_show(number)} endpoints of zone {location} serve zone "
-                    f"{served}, wanted a whole number of at least 0"
+                    f"{served}, expected a whole number of at least 0"
                 )
             if count:
                 counts[served] = count
@@ -168,12 +168,12 @@ def _check_matrix(
     return checked
 
 
-def _find_flaw_in_reasons(reasons: object) -> str:
+def _reasons_error(reasons: object) -> str:
     if not isinstance(reasons, tuple) or len(reasons) > MOST_REASONS:
         return f"the reasons of the answer are no tuple of at most {MOST_REASONS}"
     for reason in reasons:
         if not isinstance(reason, Reason):
-            return f"a reason of the answer is {_kind(reason)}, wanted a Reason"
+            return f"a reason of the answer is {_kind(reason)}, expected a Reason"
         if not isinstance(reason.code, ReasonCode):
             return f"a reason of the answer has the unknown code {_show(reason.code)}"
         texts: tuple[object, ...] = (reason.message, reason.subject, reason.fix)

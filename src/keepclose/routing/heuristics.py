@@ -1,13 +1,13 @@
 """Custom heuristics: values of spec.trafficDistribution of the form <domain>/<name> (KEP-4444).
 
 A heuristic is an allocator: from the traffic share and the endpoints of each zone it says how many
-endpoints located in one zone serve the clients of another. Turning that into hints on concrete
-endpoints, with the fewest changes against what is written, is done here once for all of them.
+endpoints located in one zone serve the clients of another. This module turns the counts into hints
+on concrete endpoints. It makes the fewest changes: an endpoint that may keep its zone keeps it,
+because every change is a write to a slice that all proxies read. Subsetting uses the same function.
 
-Heuristics are written by third parties. One that raises, or whose answer is not an allocation of
-the endpoints that there are, gives no hints: all endpoints stay in use everywhere, and the failure
-is part of the result. An answer may also come later: a caller that cannot wait gets the question,
-has it answered elsewhere and asks again with the answer.
+Heuristics are third-party code. A heuristic that raises, or whose answer is not an allocation of
+the present endpoints, gives no hints: all nodes use all endpoints, and the result holds the
+failure. A caller that must not block gets the question, fetches the answer and calls again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,6 @@ from keepclose.routing.reasons import Reason, ReasonCode
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
 
-Id = TypeVar("Id", bound="SupportsRichComparison")
-
-UNPLACED = ""
-"""The group of endpoints that stand in none yet."""
 __all__ = [
     "Allotment",
     "Heuristic",
@@ -55,49 +51,54 @@ __all__ = [
     "hint_by_matrix",
 ]
 
+Id = TypeVar("Id", bound="SupportsRichComparison")
+
+UNPLACED = ""
+"""The group of endpoints that are in no group yet."""
+
 
 def assign(
     target: Mapping[str, Mapping[str, int]],
     current: Mapping[str, Mapping[str, Collection[Id]]],
 ) -> dict[Id, str]:
-    """Return the new group of each endpoint that has to change; nothing to change gives {}.
+    """Return the new group of each endpoint that must change its group; {} if none must.
 
     `target` says, by location, how many endpoints located there each group should have; `current`
-    names those it has now, with "" for endpoints in no group. The number of changes is the least
-    possible for these counts. Endpoints in no group go first, then those that a group has too many
-    of; such a group keeps its first ids in sort order. The group that lacks most is served first,
-    then by name.
+    holds those that it has now, with "" for endpoints in no group. The number of changes is the
+    least possible for these counts. Endpoints in no group are assigned first, then the surplus of
+    groups; such a group keeps its first ids in sort order. The group that lacks most comes first,
+    then the order of names decides.
 
-    A target that asks for more endpoints than a location has is met as far as they go; one that
-    asks for fewer leaves the rest as they are, without a group those that have none.
+    If a target exceeds the endpoints of a location, it is met as far as possible. If it is smaller,
+    the remaining endpoints keep their group or stay in none.
     """
     changes: dict[Id, str] = {}
     for location in sorted(current):
         groups = current[location]
-        wanted = target.get(location, {})
+        target_counts = target.get(location, {})
         lacking = [
             (min(0, len(groups.get(group, ())) - number), group)
-            for group, number in wanted.items()
+            for group, number in target_counts.items()
             if group != UNPLACED
         ]
         if not any(shortage for shortage, _ in lacking):
             continue
         free = sorted(groups.get(UNPLACED, ()))
         for group in sorted(groups):
-            keep = max(0, wanted.get(group, 0))
+            keep = max(0, target_counts.get(group, 0))
             if group != UNPLACED:
                 free.extend(sorted(groups[group])[keep:])
-        # The entries are (minus what the group lacks, group), so the neediest sorts first.
+        # Entries are (minus the shortage, group), so the group that lacks most sorts first.
         position = 0
         for shortage, group in sorted(lacking):
-            for one in free[position : position - shortage]:
-                changes[one] = group
+            for endpoint_id in free[position : position - shortage]:
+                changes[endpoint_id] = group
             position -= shortage
     return changes
 
 
 class Heuristic(Protocol):
-    """One way to allocate endpoints to zones."""
+    """An allocator of endpoints to zones."""
 
     def allocate(
         self, demand: ZoneDemand
@@ -110,10 +111,10 @@ Registry = Mapping[str, Heuristic]
 
 
 class HeuristicResult(msgspec.Struct, frozen=True):
-    """The hinted slices and why they are so.
+    """The hinted slices and their reasons.
 
-    `failure` is set where the heuristic failed, `question` where its answer comes later; the slices
-    have no hints then.
+    `failure` is set if the heuristic failed, `question` if its answer is pending; the slices have
+    no hints then.
     """
 
     slices: SliceSet
@@ -132,15 +133,15 @@ def apply_heuristic(
     node_hints: bool = False,
     facts: FactsOf = slice_facts,
 ) -> HeuristicResult:
-    """Return the slices hinted as the heuristic allocates, or bare when it refuses or fails.
+    """Return the slices hinted as the heuristic allocates; without hints if it refuses or fails.
 
-    An endpoint whose zone is unknown cannot be allocated, so one such endpoint means no hints: the
-    proxies would ignore the others' anyway. `answers` were given before; a question among them is
+    An endpoint without a zone cannot be allocated. One such endpoint means no hints at all, because
+    proxies would ignore the hints of the others. `answers` are earlier answers; their questions are
     not asked again.
     """
     pairs: dict[tuple[str, str], int] = {}
-    for one in slices.all:
-        for pair, number in facts(one).pairs.items():
+    for endpoint_slice in slices.all:
+        for pair, number in facts(endpoint_slice).pairs.items():
             pairs[pair] = pairs.get(pair, 0) + number
     endpoints: dict[str, int] = {}
     written: dict[str, dict[str, int]] = {}
@@ -152,15 +153,21 @@ def apply_heuristic(
         reason = Reason(ReasonCode.NO_READY_ENDPOINTS, "there is no ready endpoint to hint")
         return HeuristicResult(remove_hints(slices, facts=facts), (reason,))
     if "" in endpoints:
-        first = next(e for one in slices.all if (e := facts(one).zoneless) is not None)
+        first = next(
+            endpoint
+            for endpoint_slice in slices.all
+            if (endpoint := facts(endpoint_slice).zoneless) is not None
+        )
         reason = zoneless_reason(first, endpoints[""], sum(endpoints.values()))
         return HeuristicResult(remove_hints(slices, facts=facts), (reason,))
     demand = ZoneDemand(shares, endpoints, written)
-    known = [given for question, given in answers if question == demand]
-    answer = check_answer(known[0], demand) if known else ask_heuristic(heuristic.allocate, demand)
+    earlier = [answer for question, answer in answers if question == demand]
+    answer = (
+        check_answer(earlier[0], demand) if earlier else ask_heuristic(heuristic.allocate, demand)
+    )
     match answer:
         case Allotment():
-            return _allot(slices, answer, endpoints=endpoints, node_hints=node_hints)
+            return _hint_by_allotment(slices, answer, endpoints=endpoints, node_hints=node_hints)
         case Refusal():
             return HeuristicResult(remove_hints(slices, facts=facts), (answer.reason,))
         case HeuristicFailure():
@@ -171,7 +178,7 @@ def apply_heuristic(
             return HeuristicResult(remove_hints(slices, facts=facts), (reason,), question=demand)
 
 
-def _allot(
+def _hint_by_allotment(
     slices: SliceSet, allotment: Allotment, *, endpoints: Mapping[str, int], node_hints: bool
 ) -> HeuristicResult:
     matrix = allotment.matrix
@@ -192,14 +199,14 @@ def _failure_reason(name: str, failure: HeuristicFailure) -> Reason:
 
 
 def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False) -> SliceSet:
-    """Return the slices with one zone hint per ready endpoint such that the matrix comes out.
+    """Return the slices with one zone hint per ready endpoint, in the numbers of the matrix.
 
     `node_hints` adds each endpoint's own node to its hints.
     """
-    everything = slices.all
+    all_slices = slices.all
     current: dict[str, dict[str, list[tuple[int, int]]]] = {}
-    for number, one in enumerate(everything):
-        for position, endpoint in enumerate(one.endpoints):
+    for number, endpoint_slice in enumerate(all_slices):
+        for position, endpoint in enumerate(endpoint_slice.endpoints):
             if endpoint.conditions.ready is True:
                 hints = endpoint.hints
                 single = hints is not None and len(hints.for_zones) == 1
@@ -212,7 +219,8 @@ def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False
         moved.setdefault(number, {})[position] = zone
     hint = _HintTable(node_hints=node_hints)
     result = [
-        _hint_slice(one, moved.get(number, {}), hint) for number, one in enumerate(everything)
+        _hint_slice(endpoint_slice, moved.get(number, {}), hint)
+        for number, endpoint_slice in enumerate(all_slices)
     ]
     created, settled = len(slices.create), len(slices.create) + len(slices.update)
     before_after = list(zip(slices.unchanged, result[settled:], strict=True))
@@ -225,17 +233,17 @@ def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False
 
 
 class _HintTable:
-    """Hints by zone and node, each made once: thousands of endpoints share a few."""
+    """Hints by zone and node, each created once: thousands of endpoints share a few."""
 
     def __init__(self, *, node_hints: bool) -> None:
         self._node_hints = node_hints
-        self._made: dict[tuple[str, str], EndpointHints | None] = {}
+        self._hints: dict[tuple[str, str], EndpointHints | None] = {}
 
     def of(self, zone: str, endpoint: Endpoint) -> EndpointHints | None:
         key = (zone, (endpoint.node_name or "") if self._node_hints else "")
-        if key not in self._made:
-            self._made[key] = hints_for(*key)
-        return self._made[key]
+        if key not in self._hints:
+            self._hints[key] = hints_for(*key)
+        return self._hints[key]
 
 
 def _hint_slice(

@@ -1,8 +1,14 @@
-"""What the hints of one slice say, in numbers: computed once per slice object.
+"""Facts about the hints of a slice, and whether a node follows the hints of a service port.
 
-Whoever writes hints must know of every slice whether its hints are right. Re-reading thousands of
-endpoints for that on each change would make the cost grow with what exists instead of with what
-changed; a caller that keeps slices keeps their facts beside them.
+A writer of hints must know of every slice whether its hints are right. The facts are computed once
+per slice object, so that the cost of a change does not grow with the number of endpoints; a caller
+that keeps slices keeps their facts with them.
+
+A node follows hints by the rule of kube-proxy (KEP-3015, KEP-4444): a level counts only if every
+ready endpoint has a hint of that level and at least one names this node or its zone. One endpoint
+without a hint disables the level for all nodes, which makes half-written slices safe; the reason
+names the first such endpoint, its node and the command that fixes it. Only the hints decide, never
+the location of an endpoint. Callers pass ready endpoints only; without hints there is no reason.
 """
 
 from __future__ import annotations
@@ -28,19 +34,19 @@ _node_hints = attrgetter("node_hints")
 _zone_hints = attrgetter("zone_hints")
 
 Followed = tuple[tuple[PortEndpoint, ...], Reason | None]
-"""Endpoints hinted for the node, () when the level does not count; and the reason for either."""
+"""Endpoints hinted for the node, () if the level does not count, and the reason."""
 
 
 class SliceFacts(msgspec.Struct, frozen=True):
-    """Facts about the ready endpoints of a slice, except where all are spoken of."""
+    """Facts about the ready endpoints of a slice; `any_hints` covers all endpoints."""
 
     ready: int
     by_zone: dict[str, int]
-    """Ready endpoints by the zone they are in; "" counts those without one."""
+    """Ready endpoints by their own zone; "" counts endpoints without a zone."""
     hinted: dict[str, int]
     """Ready endpoints by hinted zone; an endpoint for several zones counts in each."""
     pairs: dict[tuple[str, str], int]
-    """Ready endpoints by (own zone, hinted zone); "" where not exactly one zone is hinted."""
+    """Ready endpoints by (own zone, hinted zone); "" unless exactly one zone is hinted."""
     zone_hinted: int
     """How many ready endpoints have at least one zone hint."""
     node_hinted: int
@@ -61,7 +67,7 @@ FactsOf = Callable[[EndpointSlice], SliceFacts]
 
 
 def slice_facts(endpoint_slice: EndpointSlice) -> SliceFacts:
-    """Return the facts of a slice; an empty slice has all hints right and none at all."""
+    """Return the facts of a slice; an empty slice counts as hinted correctly."""
     ready = zone_hinted = node_hinted = 0
     by_zone: dict[str, int] = {}
     hinted: dict[str, int] = {}
@@ -116,7 +122,7 @@ def slice_facts(endpoint_slice: EndpointSlice) -> SliceFacts:
 
 
 def with_hints(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:
-    """Return the endpoint with other hints; the endpoint itself when they are equal already."""
+    """Return the endpoint with these hints; the same object if it has them already."""
     if endpoint.hints == hints:
         return endpoint
     # NB: the plain constructor costs half of structs.replace, and this runs once per endpoint.
@@ -133,7 +139,7 @@ def with_hints(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:
 
 
 def hints_for(zone: str, node: str) -> EndpointHints | None:
-    """Return hints for one zone and one node, either of which may be ""; None when both are."""
+    """Return hints for a zone and a node, either of which may be ""; None if both are."""
     if not zone and not node:
         return None
     return EndpointHints(
@@ -142,8 +148,8 @@ def hints_for(zone: str, node: str) -> EndpointHints | None:
 
 
 def follow_node_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed:
-    """Return the endpoints hinted for the node itself if node hints count."""
-    # NB: over lists of hints, count() and index() run at the speed of C; this is the hot path.
+    """Return the endpoints hinted for this node, if node hints count."""
+    # NB: this is the hot path; count() and index() over lists of hints run at the speed of C.
     hints: list[tuple[str, ...]] = list(map(_node_hints, ready))
     missing = hints.count(())
     if missing == len(hints):
@@ -165,7 +171,7 @@ def follow_node_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed
 
 
 def follow_zone_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed:
-    """Return the endpoints hinted for the node's zone if zone hints count."""
+    """Return the endpoints hinted for the zone of this node, if zone hints count."""
     hints: list[tuple[str, ...]] = list(map(_zone_hints, ready))
     missing = hints.count(())
     if missing == len(hints):
@@ -188,11 +194,11 @@ def follow_zone_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed
     )
 
 
-def zoneless_node(node: NodeView, so: str) -> Reason:
-    """Return the reason that blames the node for having no zone label; `so` says what follows."""
+def zoneless_node(node: NodeView, consequence: str) -> Reason:
+    """Return the reason for a node without a zone label; `consequence` follows from it."""
     return Reason(
         ReasonCode.NODE_WITHOUT_ZONE,
-        f"node {node.name} has no zone label, so {so}",
+        f"node {node.name} has no zone label, so {consequence}",
         subject=f"Node {node.name}",
         fix=_label_zone(node.name),
     )
@@ -204,12 +210,12 @@ def count_ready(count: int) -> str:
 
 
 def _hinted_for(
-    ours: str, ready: Sequence[PortEndpoint], hints: list[tuple[str, ...]]
+    name: str, ready: Sequence[PortEndpoint], hints: list[tuple[str, ...]]
 ) -> tuple[PortEndpoint, ...]:
-    # NB: a hint may be the empty text; a node that lacks a name or zone is not meant by it.
-    if not ours:
+    # NB: a hint may be the empty string; it never matches a node without a name or zone.
+    if not name:
         return ()
-    return tuple([one for one, names in zip(ready, hints, strict=True) if ours in names])
+    return tuple([endpoint for endpoint, names in zip(ready, hints, strict=True) if name in names])
 
 
 def _node_hint_missing(endpoint: PortEndpoint, missing: int, ready: int) -> Reason:

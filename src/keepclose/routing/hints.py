@@ -1,8 +1,8 @@
-"""Hints that follow from where an endpoint is: PreferSameZone, PreferSameNode, node level, none.
+"""Hints that follow from the location of an endpoint: PreferSameZone, PreferSameNode, node level.
 
-KEP-4444 and KEP-3015: each ready endpoint is hinted to its own zone, and for PreferSameNode to its
-own node too, so that proxies which do not know node hints still stay in the zone. There is no check
-of balance: the user asked for closeness. Slices whose hints are right already stay unchanged.
+KEP-4444 and KEP-3015: each ready endpoint is hinted for its own zone, and for PreferSameNode also
+for its own node, so that proxies without support for node hints still stay in the zone. Balance is
+never checked, because the Service asks for closeness. Slices with the right hints stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keepclose.routing.reasons import Reason, ReasonCode
 
 
 class SliceSet(msgspec.Struct, frozen=True):
-    """The slices of a Service and address type, sorted by what is about to happen to them."""
+    """The slices of a Service and address type, by the write that they need."""
 
     create: tuple[EndpointSlice, ...] = ()
     update: tuple[EndpointSlice, ...] = ()
@@ -27,17 +27,17 @@ class SliceSet(msgspec.Struct, frozen=True):
 
     @property
     def all(self) -> tuple[EndpointSlice, ...]:
-        """Every slice that will exist afterwards."""
+        """Every slice that exists after the writes."""
         return self.create + self.update + self.unchanged
 
 
 def hint_own(
     slices: SliceSet, *, zones: bool, nodes: bool, facts: FactsOf = slice_facts
 ) -> SliceSet:
-    """Return the slices with every ready endpoint hinted to its own zone and/or node.
+    """Return the slices with every ready endpoint hinted for its own zone and/or node.
 
-    Endpoints that are not ready never make a slice wrong, since proxies do not look at their hints;
-    in a slice that is written anyway they lose them.
+    Endpoints that are not ready never require a write, because proxies ignore their hints; in a
+    slice that is written anyway their hints are removed.
     """
     table: dict[tuple[str, str], EndpointHints | None] = {}
 
@@ -50,27 +50,33 @@ def hint_own(
         return with_hints(endpoint, table[key])
 
     def is_right(endpoint_slice: EndpointSlice) -> bool:
-        known = facts(endpoint_slice)
-        zones_right = known.own_zones if zones else known.zone_hinted == 0
-        nodes_right = known.own_nodes if nodes else known.node_hinted == 0
+        hint_facts = facts(endpoint_slice)
+        zones_right = hint_facts.own_zones if zones else hint_facts.zone_hinted == 0
+        nodes_right = hint_facts.own_nodes if nodes else hint_facts.node_hinted == 0
         return zones_right and nodes_right
 
-    wrong = [one for one in slices.unchanged if not is_right(one)]
+    wrong = [endpoint_slice for endpoint_slice in slices.unchanged if not is_right(endpoint_slice)]
     return SliceSet(
-        create=tuple(_rewrite(one, [target(e) for e in one.endpoints]) for one in slices.create),
+        create=tuple(
+            _rewrite(endpoint_slice, [target(endpoint) for endpoint in endpoint_slice.endpoints])
+            for endpoint_slice in slices.create
+        ),
         update=tuple(
-            _rewrite(one, [target(e) for e in one.endpoints]) for one in (*slices.update, *wrong)
+            _rewrite(endpoint_slice, [target(endpoint) for endpoint in endpoint_slice.endpoints])
+            for endpoint_slice in (*slices.update, *wrong)
         ),
         unchanged=without(slices.unchanged, wrong),
     )
 
 
 def remove_hints(slices: SliceSet, *, facts: FactsOf = slice_facts) -> SliceSet:
-    """Return the slices without any hints; those that never had one stay unchanged."""
-    wrong = [one for one in slices.unchanged if facts(one).any_hints]
+    """Return the slices without hints; slices that have none stay unchanged."""
+    wrong = [
+        endpoint_slice for endpoint_slice in slices.unchanged if facts(endpoint_slice).any_hints
+    ]
     return SliceSet(
-        create=tuple(_bare(one) for one in slices.create),
-        update=tuple(_bare(one) for one in (*slices.update, *wrong)),
+        create=tuple(_without_hints(endpoint_slice) for endpoint_slice in slices.create),
+        update=tuple(_without_hints(endpoint_slice) for endpoint_slice in (*slices.update, *wrong)),
         unchanged=without(slices.unchanged, wrong),
     )
 
@@ -78,16 +84,16 @@ def remove_hints(slices: SliceSet, *, facts: FactsOf = slice_facts) -> SliceSet:
 def own_hint_reasons(
     slices: SliceSet, *, zones: bool, nodes: bool, facts: FactsOf = slice_facts
 ) -> tuple[Reason, ...]:
-    """Return whether the hints are complete, and if not, which endpoint and node to blame."""
+    """Return whether the hints are complete, and if not, which endpoint and node prevent that."""
     ready = zoneless_count = 0
     zoneless: Endpoint | None = None
     nodeless: Endpoint | None = None
-    for one in slices.all:
-        known = facts(one)
-        ready += known.ready
-        zoneless_count += known.by_zone.get("", 0)
-        zoneless = zoneless or known.zoneless
-        nodeless = nodeless or known.nodeless
+    for endpoint_slice in slices.all:
+        hint_facts = facts(endpoint_slice)
+        ready += hint_facts.ready
+        zoneless_count += hint_facts.by_zone.get("", 0)
+        zoneless = zoneless or hint_facts.zoneless
+        nodeless = nodeless or hint_facts.nodeless
     if ready == 0:
         return (Reason(ReasonCode.NO_READY_ENDPOINTS, "there is no ready endpoint to hint"),)
     reasons = []
@@ -102,7 +108,9 @@ def own_hint_reasons(
             )
         )
     if not reasons:
-        levels = " and ".join(word for word, wanted in (("zone", zones), ("node", nodes)) if wanted)
+        levels = " and ".join(
+            level for level, is_set in (("zone", zones), ("node", nodes)) if is_set
+        )
         reasons.append(
             Reason(ReasonCode.HINTS_POPULATED, f"all {ready} ready endpoints have {levels} hints")
         )
@@ -118,7 +126,7 @@ def zoneless_reason(endpoint: Endpoint, count: int, ready: int) -> Reason:
         ReasonCode.ENDPOINT_WITHOUT_ZONE,
         f"{_address(endpoint)}{others} of {ready} ready endpoints cannot be hinted{because}",
         subject=f"Node {node}" if node else f"Endpoint {_address(endpoint)}",
-        # A name that no server checked must not become a second command in a shell.
+        # An unvalidated name must not become a second command in a shell.
         fix=f"kubectl label node {quote(node)} topology.kubernetes.io/zone=<zone>" if node else "",
     )
 
@@ -126,11 +134,11 @@ def zoneless_reason(endpoint: Endpoint, count: int, ready: int) -> Reason:
 def without(
     slices: Sequence[EndpointSlice], taken: Sequence[EndpointSlice]
 ) -> tuple[EndpointSlice, ...]:
-    """Return the slices that were not taken, by identity: two slices may have equal content."""
+    """Return the slices that are not in `taken`, by identity: two slices may be equal."""
     if not taken:
         return tuple(slices)
-    gone = {id(one) for one in taken}
-    return tuple(one for one in slices if id(one) not in gone)
+    taken_ids = {id(endpoint_slice) for endpoint_slice in taken}
+    return tuple(endpoint_slice for endpoint_slice in slices if id(endpoint_slice) not in taken_ids)
 
 
 def _rewrite(endpoint_slice: EndpointSlice, endpoints: Sequence[Endpoint]) -> EndpointSlice:
@@ -139,10 +147,12 @@ def _rewrite(endpoint_slice: EndpointSlice, endpoints: Sequence[Endpoint]) -> En
     return replace(endpoint_slice, endpoints=tuple(endpoints))
 
 
-def _bare(endpoint_slice: EndpointSlice) -> EndpointSlice:
-    if not [e for e in endpoint_slice.endpoints if e.hints is not None]:
+def _without_hints(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    if not [endpoint for endpoint in endpoint_slice.endpoints if endpoint.hints is not None]:
         return endpoint_slice
-    return _rewrite(endpoint_slice, [with_hints(e, None) for e in endpoint_slice.endpoints])
+    return _rewrite(
+        endpoint_slice, [with_hints(endpoint, None) for endpoint in endpoint_slice.endpoints]
+    )
 
 
 def _address(endpoint: Endpoint) -> str:

@@ -1,9 +1,10 @@
-"""Whether all ready nodes use the hints of a Service: the condition TrafficDistributionHonored.
+"""The condition TrafficDistributionHonored: whether all ready nodes use the hints of a Service.
 
-True takes a yes of every ready node, for this Service and for the kind of its hints. Where no node
-can say so, because hints do not govern the traffic of the Service at all, that is the answer.
-Messages name a few nodes and, above nine, count the others only by the power of ten: what few nodes
-more or less do not change is not written again.
+Also the reasons of all conditions of a Service. Honored is True only if every ready node
+acknowledges the hints of this Service, at their level. If hints do not govern the traffic of the
+Service at all, no node can acknowledge them, and the condition says why. Messages name a few nodes
+and count more than nine others only by the power of ten, so that small changes of the number cause
+no write.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 
 HONORED: Final = "TrafficDistributionHonored"
 MOST_NAMED: Final = 3
-_EXACT: Final = 9
+_MAX_EXACT_COUNT: Final = 9
 _GATES: Final = {
     HintLevel.ZONES: Gate.SERVICE_TRAFFIC_DISTRIBUTION,
     HintLevel.NODES: Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,
@@ -33,7 +34,7 @@ _GATES: Final = {
 
 
 class ConditionReason(StrEnum):
-    """The one-word reasons that conditions give."""
+    """The reasons of conditions, in CamelCase as in Kubernetes."""
 
     ACCEPTED = "Accepted"
     UNSUPPORTED_VALUE = "UnsupportedValue"
@@ -57,7 +58,7 @@ class ConditionReason(StrEnum):
 
 
 class NodeSample(msgspec.Struct, frozen=True):
-    """How many nodes there are of some sort, and the names of a few, perhaps with a reason."""
+    """A number of nodes, and the names of a few of them, perhaps with a reason."""
 
     count: int = 0
     names: tuple[str, ...] = ()
@@ -67,16 +68,16 @@ class NodeSample(msgspec.Struct, frozen=True):
         named = ", ".join(self.names)
         if others <= 0:
             return named
-        if others > _EXACT:
+        if others > _MAX_EXACT_COUNT:
             return f"{named} and more than {10 ** (len(str(others)) - 1) - 1} others"
         return f"{named} and {others} more"
 
 
 class Acknowledgements(msgspec.Struct, frozen=True):
-    """How many nodes answered for the hints as now written, and how many of them use them.
+    """How many nodes acknowledged the hints as written, and how many of them use the hints.
 
-    `silent` are nodes that are waited for and worth naming, `refusing` those that have the hints
-    and do not use them, `unable` those that do not go by hints of the level `lacking` at all.
+    `silent` are nodes without an acknowledgement, `refusing` nodes that have the hints and do not
+    use them, and `unable` nodes that do not follow hints of the level `lacking`.
     """
 
     nodes: int
@@ -89,7 +90,7 @@ class Acknowledgements(msgspec.Struct, frozen=True):
 
 
 class Obstacle(NamedTuple):
-    """Why nodes cannot honour the hints of a Service, whatever they say."""
+    """Why no node can honor the hints of a Service."""
 
     status: str
     reason: ConditionReason
@@ -97,7 +98,7 @@ class Obstacle(NamedTuple):
 
 
 def find_obstacle(service: Service, *, gates: FeatureGates) -> Obstacle | None:
-    """Return what keeps hints from governing the traffic to the cluster IP; None when they do."""
+    """Return why hints do not govern the traffic to the cluster IP; None if they do."""
     proxy_name = service.metadata.labels.get(PROXY_NAME_LABEL)
     if proxy_name is not None:
         return Obstacle(
@@ -114,7 +115,11 @@ def find_obstacle(service: Service, *, gates: FeatureGates) -> Obstacle | None:
         )
     ports = [port for family in (IPV4, IPV6) for port in routed_ports(service, family, gates=gates)]
     policy = next(
-        (one.internal_policy for one in ports if one.internal_policy is not TrafficPolicy.CLUSTER),
+        (
+            port.internal_policy
+            for port in ports
+            if port.internal_policy is not TrafficPolicy.CLUSTER
+        ),
         None,
     )
     if policy is not None:
@@ -127,7 +132,7 @@ def find_obstacle(service: Service, *, gates: FeatureGates) -> Obstacle | None:
 
 
 def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
-    """Return the kinds of hints that any endpoint of the slices carries."""
+    """Return the levels of hints that endpoints of the slices have."""
     levels: set[HintLevel] = set()
     for endpoint_slice in slices:
         for endpoint in endpoint_slice.endpoints:
@@ -146,7 +151,7 @@ def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
 def judge_honored(acks: Acknowledgements | Obstacle) -> Condition:
     """Return the condition, without a time.
 
-    Nodes that do not go by such hints at all decide at once: answers of others change nothing then.
+    If a node does not follow hints of the level, the condition does not wait for other nodes.
     """
     if isinstance(acks, Obstacle):
         status, reason, message = acks

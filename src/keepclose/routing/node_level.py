@@ -1,9 +1,9 @@
-"""Whether a Service has an endpoint on (almost) every node, so that clients may stay on their node.
+"""Detection of Services with an endpoint on (almost) every node: clients may stay on theirs.
 
-From the second draft of KEP-3015: all ready endpoints belong to one DaemonSet, and hardly a node
-that sends traffic is without one. Then each endpoint can be hinted for its own node, on top of
-whatever zone strategy governs. Detection never overrides a wish that the user expressed, and once
-on it stays on through a rolling update, in which nodes miss their endpoint for a moment.
+From the second draft of KEP-3015: all ready endpoints belong to one DaemonSet, and almost every
+node that sends traffic has one. Each endpoint can then be hinted for its own node, on top of the
+zone strategy that governs. Detection never overrides an explicit setting of the Service. Once on,
+it stays on through a rolling update, in which nodes lack their endpoint for a moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EndpointOwner = tuple[str | None, OwnerReference | None]
 
 
 class NodeLevelMode(StrEnum):
-    """How much the controller may find out by itself."""
+    """For which Services the controller detects node-level topology."""
 
     MANUAL = "Manual"
     SEMI_AUTO = "SemiAuto"
@@ -33,21 +33,21 @@ class NodeLevelMode(StrEnum):
 
 
 class NodeLevelOptions(msgspec.Struct, frozen=True):
-    """How many nodes may lack an endpoint: this part of them, but at least that many."""
+    """How many nodes may lack an endpoint: a fraction of the nodes, or a minimum number."""
 
     max_missing_fraction: float = 0.1
     min_missing: int = 1
 
     def limit(self, candidates: int) -> int:
-        """Return how many of so many nodes may lack an endpoint."""
-        # NB: a touch is added because 0.29 * 100 is less than 29 in doubles.
+        """Return how many of the candidate nodes may lack an endpoint."""
+        # NB: 1e-9 is added because 0.29 * 100 is less than 29 in doubles.
         return max(self.min_missing, math.floor(self.max_missing_fraction * candidates + 1e-9))
 
 
 class NodeLevelDecision(msgspec.Struct, frozen=True):
-    """Whether endpoints are hinted for their nodes, and which nodes have none of them.
+    """Whether endpoints are hinted for their nodes, and which nodes have no endpoint.
 
-    `missing` is empty where nobody looked because the answer was clear without.
+    `missing` is empty if the decision did not need it.
     """
 
     on: bool
@@ -62,16 +62,16 @@ def detect(
     previously_on: bool,
     options: NodeLevelOptions = NodeLevelOptions(),  # noqa: B008 - frozen
 ) -> NodeLevelDecision:
-    """Return whether the ready endpoints are those of one DaemonSet on nearly all nodes.
+    """Return whether the ready endpoints belong to one DaemonSet on nearly all nodes.
 
-    No ready endpoints, or none on a node that sends traffic, give off.
+    Without ready endpoints, or with none on a node that sends traffic, the decision is off.
     """
     if not endpoints:
         reason = Reason(ReasonCode.NO_READY_ENDPOINTS, "there is no ready endpoint")
         return NodeLevelDecision(False, (), (reason,))
-    stranger = _find_stranger(endpoints)
-    if stranger is not None:
-        return NodeLevelDecision(False, (), (stranger,))
+    foreign_owner = _foreign_owner_reason(endpoints)
+    if foreign_owner is not None:
+        return NodeLevelDecision(False, (), (foreign_owner,))
     candidates = [node.name for node in considered_nodes(nodes)]
     served = {node_name for node_name, _ in endpoints}
     missing = tuple(name for name in candidates if name not in served)
@@ -112,11 +112,11 @@ def node_overlay(
     previously_on: bool,
     options: NodeLevelOptions = NodeLevelOptions(),  # noqa: B008 - frozen
 ) -> NodeLevelDecision:
-    """Return whether each endpoint is to be hinted for its own node besides its zone.
+    """Return whether each endpoint is hinted for its own node in addition to its zone.
 
     `annotation` is the value of service.kubernetes.io/node-topology (Auto, Enabled or Disabled; any
-    other counts as absent). `explicit` says whether the user asked for a traffic distribution or a
-    topology mode, also for none; without the annotation detection keeps out of that.
+    other counts as absent). `explicit` says whether the Service sets a traffic distribution or a
+    topology mode, even a disabled one; without the annotation such a Service is not detected.
     """
     if annotation == "Enabled":
         reason = Reason(ReasonCode.NODE_HINTS_ADDED, f"{NODE_TOPOLOGY_ANNOTATION}: Enabled")
@@ -129,19 +129,21 @@ def node_overlay(
         text = f"{NODE_TOPOLOGY_ANNOTATION}: {annotation!r} is treated as absent"
         fix = "use Auto, Enabled or Disabled"
         reasons.append(Reason(ReasonCode.VALUE_NOT_SUPPORTED, text, fix=fix))
-    refusal = _refuse_detection(opted_in=annotation == "Auto", mode=mode, explicit=explicit)
+    refusal = _detection_refusal(opted_in=annotation == "Auto", mode=mode, explicit=explicit)
     if refusal is not None:
         return NodeLevelDecision(False, (), (*reasons, refusal))
-    found = detect(nodes=nodes, endpoints=endpoints, previously_on=previously_on, options=options)
-    return msgspec.structs.replace(found, reasons=(*reasons, *found.reasons))
+    detected = detect(
+        nodes=nodes, endpoints=endpoints, previously_on=previously_on, options=options
+    )
+    return msgspec.structs.replace(detected, reasons=(*reasons, *detected.reasons))
 
 
 def controller_of(owners: Iterable[OwnerReference]) -> OwnerReference | None:
-    """Return the owner that controls an object, None when no owner does."""
+    """Return the owner reference with controller true; None if there is none."""
     return next((owner for owner in owners if owner.controller is True), None)
 
 
-def _find_stranger(endpoints: Sequence[EndpointOwner]) -> Reason | None:
+def _foreign_owner_reason(endpoints: Sequence[EndpointOwner]) -> Reason | None:
     first = endpoints[0][1]
     for node_name, owner in endpoints:
         place = f"the endpoint on node {node_name}" if node_name else "an endpoint without node"
@@ -155,7 +157,7 @@ def _find_stranger(endpoints: Sequence[EndpointOwner]) -> Reason | None:
     return None
 
 
-def _refuse_detection(*, opted_in: bool, mode: NodeLevelMode, explicit: bool) -> Reason | None:
+def _detection_refusal(*, opted_in: bool, mode: NodeLevelMode, explicit: bool) -> Reason | None:
     if mode is NodeLevelMode.MANUAL:
         text = "the controller does not look for node-level Services by itself (mode Manual)"
         return Reason(ReasonCode.NOT_OPTED_IN, text)
@@ -165,6 +167,6 @@ def _refuse_detection(*, opted_in: bool, mode: NodeLevelMode, explicit: bool) ->
         text = "detection runs only for Services that ask for it (mode SemiAuto)"
         return Reason(ReasonCode.NOT_OPTED_IN, text)
     if explicit:
-        text = "the user expressed a wish for this Service, so nothing is detected"
+        text = "the Service sets a traffic distribution or topology mode, so detection does not run"
         return Reason(ReasonCode.OVERRIDDEN, text)
     return None

@@ -1,11 +1,11 @@
 """The endpoints of one Service as a node sees them: per port, over all its EndpointSlices.
 
-Follows kube-proxy: a slice of another address family, of no Service or of a headless one is
-ignored; of an endpoint only the first address counts; absent conditions mean ready, serving and not
-terminating. An address that stands in two slices (it moved, or was given to a new pod) is one
-endpoint. Slices are visited by name, so that the result does not depend on the order of arrival.
+Follows kube-proxy. A slice of another address family, without a Service, or of a headless Service
+is ignored. Only the first address of an endpoint counts. Absent conditions mean ready, serving and
+not terminating. An address in two slices (it moved, or a new pod got it) is one endpoint. Slices
+are visited by name, so the result does not depend on their order of arrival.
 
-Decides nothing about who may use an endpoint, and never drops one for its state.
+This module never decides which node may use an endpoint, and never drops one for its state.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _WEIGHTS: Final = msgspec.json.Decoder(tuple[int, ...])
 class PortEndpoint(msgspec.Struct, frozen=True):
     """One address and port to which traffic of a service port may go.
 
-    `topology` holds what else the endpoint is known to share with other nodes, by label; only
-    slices written through the beta API carry it.
+    `topology` holds further topology labels of the endpoint; only slices written through the beta
+    API have them.
     """
 
     address: str
@@ -56,35 +56,35 @@ class PortEndpoint(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The endpoint as "ip:port", by which endpoints are told apart and sorted as text."""
+        """The endpoint as "ip:port", which identifies it and is sorted as text."""
         return _endpoint_key(self.address, self.port)
 
     @property
     def shown(self) -> str:
-        """The endpoint as people read it in tables, such as 10.0.0.3/8080."""
+        """The endpoint as tables show it, such as 10.0.0.3/8080."""
         return f"{self.address}/{self.port}"
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """The node that looks for endpoints; "" stands for what it does not know of itself."""
+    """The node that selects endpoints; "" stands for an unknown property."""
 
     name: str
     zone: str = ""
     region: str = ""
     labels: dict[str, str] = {}
     others: dict[str, dict[str, str]] = {}
-    """Labels of the cluster's nodes by name, where topologyKeys ask for them: an endpoint carries
-    but the name and the zone of its node."""
+    """Labels of all nodes by name, if topologyKeys need them: an endpoint has only the name and
+    the zone of its node."""
 
     @classmethod
     def of(cls, node: Node, others: dict[str, dict[str, str]] | None = None) -> NodeView:
-        """Return the view of a Node object, from its labels and those of all nodes by name."""
+        """Return the view of a Node; `others` are the labels of all nodes by name."""
         labels = node.metadata.labels
         return cls(node.name, node.zone, labels.get(REGION_LABEL, ""), labels, others or {})
 
 
 def labels_by_node(nodes: Iterable[Node]) -> dict[str, dict[str, str]]:
-    """Return the labels of nodes by name, to be shared by the views of all of them."""
+    """Return the labels of nodes by name; the views of all nodes share the result."""
     return {node.name: node.metadata.labels for node in nodes}
 
 
@@ -99,13 +99,13 @@ def collect_endpoints(
     keeps_node_hints = gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION) or gates.on(
         Gate.NODE_LEVEL_TOPOLOGY
     )
-    found: dict[PortKey, dict[str, PortEndpoint]] = {}
-    usable = (one for one in slices if _is_usable(one, family))
+    by_port: dict[PortKey, dict[str, PortEndpoint]] = {}
+    usable = (candidate for candidate in slices if _is_usable(candidate, family))
     for endpoint_slice in sorted(usable, key=_slice_name):
-        _add_slice(found, endpoint_slice, keeps_node_hints=keeps_node_hints)
+        _add_slice(by_port, endpoint_slice, keeps_node_hints=keeps_node_hints)
     return {
         port: tuple([endpoints[key] for key in sorted(endpoints)])
-        for port, endpoints in found.items()
+        for port, endpoints in by_port.items()
     }
 
 
@@ -125,7 +125,7 @@ def _is_usable(endpoint_slice: EndpointSlice, family: str) -> bool:
 
 
 def _add_slice(
-    found: dict[PortKey, dict[str, PortEndpoint]],
+    by_port: dict[PortKey, dict[str, PortEndpoint]],
     endpoint_slice: EndpointSlice,
     *,
     keeps_node_hints: bool,
@@ -136,7 +136,7 @@ def _add_slice(
     weights = _weights(endpoint_slice)
     for port in endpoint_slice.ports:
         number = port.port
-        # NB: a port without a name is one that no API server has defaulted; "" is a name.
+        # NB: the API server defaults the name of a port to ""; None was never defaulted.
         if port.name is None or not number:
             continue
         name = port.name, port.protocol or "TCP"
@@ -145,7 +145,7 @@ def _add_slice(
             if address is None:
                 continue
             conditions, hints = endpoint.conditions, endpoint.hints
-            newcomer = PortEndpoint(
+            port_endpoint = PortEndpoint(
                 address,
                 number,
                 conditions.ready is not False,
@@ -162,11 +162,11 @@ def _add_slice(
                 for_region,
                 _topology(endpoint),
             )
-            known = found.setdefault(name, {})
+            endpoints = by_port.setdefault(name, {})
             key = _endpoint_key(address, number)
-            # A pod that goes must not hide the one that was given its address.
-            if key not in known or not newcomer.terminating:
-                known[key] = newcomer
+            # A terminating pod must not hide the new pod that has its address.
+            if key not in endpoints or not port_endpoint.terminating:
+                endpoints[key] = port_endpoint
 
 
 def _topology(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
@@ -178,7 +178,7 @@ def _weights(endpoint_slice: EndpointSlice) -> tuple[int, ...]:
     count = len(endpoint_slice.endpoints)
     text = endpoint_slice.metadata.annotations.get(ENDPOINT_WEIGHTS_ANNOTATION)
     weights = _decoded_weights(text) if text is not None else ()
-    # All or nothing: a list that does not fit the endpoints may belong to others.
+    # All or nothing: a list of another length may belong to other endpoints.
     return weights if len(weights) == count else (1,) * count
 
 

@@ -1,7 +1,8 @@
 """The closed vocabulary of reasons.
 
 Every decision returns the reasons that led to it. Events, conditions, tables and JSON render
-these; nothing else in keepclose explains a decision in words of its own.
+reasons; no other text of keepclose explains a decision. `TopologyEvent` is what the owner of a
+Service sees when topology hints are added or removed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import msgspec
 
 
 class ReasonCode(StrEnum):
-    """What was decided, or what stood in the way."""
+    """What was decided, or what prevented it."""
 
     # Which mechanism governs a Service.
     NOTHING_ASKED = "NothingAsked"
@@ -47,7 +48,7 @@ class ReasonCode(StrEnum):
     ALLOCATED = "Allocated"
     BOUND_RELAXED = "BoundRelaxed"
 
-    # Heuristics of third parties.
+    # Third-party heuristics.
     HEURISTIC_FAILED = "HeuristicFailed"
     HEURISTIC_PENDING = "HeuristicPending"
 
@@ -110,7 +111,7 @@ SEEN_IN_CHOICE: Final = frozenset(
         ReasonCode.LOCAL_PREFERRED,
     }
 )
-"""What whoever sees which endpoints a node uses need not be told in words."""
+"""Codes that a reader of the selected endpoints can see from the selection itself."""
 
 WARNED_OF: Final = frozenset(
     {
@@ -120,17 +121,17 @@ WARNED_OF: Final = frozenset(
         ReasonCode.PADDING_INVALID,
     }
 )
-"""What the owner of a Service must repair; a controller announces it by a Warning Event."""
+"""Codes that the owner of a Service must fix; a controller reports them in a Warning Event."""
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why something was decided: in words, about which object, and the smallest fix if one helps.
+    """Why something was decided: a message, the object concerned, and the smallest fix.
 
-    `subject` is "<Kind> <name>", such as "Node n3" or "Endpoint 10.0.0.7". `fix` is a command where
-    one exists, else one short imperative sentence; "" where nothing is to be fixed. A fix carries
-    out what the Service asks for already. It never advises another mechanism, a wider policy or
-    the loss of client addresses: whether a change does harm only a trial on the whole cluster can
-    tell, see `plan.advice`.
+    `subject` is "<Kind> <name>", such as "Node n3" or "Endpoint 10.0.0.7". `fix` is a command if
+    one exists, else one short imperative sentence; "" if nothing is to be fixed. A fix only carries
+    out what the Service already asks for. It never advises another mechanism, a wider policy or the
+    loss of client addresses: only a trial on the whole cluster shows whether such a change does
+    harm, see `advise`.
     """
 
     code: ReasonCode
@@ -140,7 +141,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopologyEvent(msgspec.Struct, frozen=True):
-    """An event on a Service: Normal or Warning, a reason in one word, a message."""
+    """An event on a Service: type Normal or Warning, a CamelCase reason, and a message."""
 
     type: str
     reason: str

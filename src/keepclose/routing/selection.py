@@ -1,12 +1,13 @@
-"""What one node uses for one service port, per traffic direction.
+"""Which endpoints one node uses for one service port, per traffic direction.
 
-The traffic policy comes first: Local uses endpoints on this node or drops, PreferLocal uses ready
-ones on this node or does as Cluster does, Cluster uses what topology leaves. So the answer for a
-direction is always the Local set, the Cluster set, or a refusal; there is no third set. Follows
-kube-proxy (KEP-2086, KEP-1669) and the first draft of KEP-3015 for PreferLocal.
+The traffic policy comes first. Local uses endpoints on this node (ready ones, else those that
+terminate but still serve, KEP-1669) or drops. PreferLocal uses ready endpoints on this node or
+falls back to Cluster. Cluster uses what topology selects. So a direction always gets the Local set,
+the Cluster set, or a refusal; there is no third set. Follows kube-proxy (KEP-2086, KEP-1669) and
+the first draft of KEP-3015 for PreferLocal.
 
-Topology is never applied to the Local set. Under the Cluster policy a ready endpoint anywhere is
-never black-holed, unless topologyKeys demand it.
+Topology is never applied to the Local set: hints and labels have no effect on it. Under the Cluster
+policy traffic is never black-holed while an endpoint is ready, unless topologyKeys demand it.
 """
 
 from __future__ import annotations
@@ -29,24 +30,27 @@ from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.routing.topology import ClusterChoice, RoutingMode, choose_cluster_endpoints
 
 PREFER_LOCAL_MAY_USE_TERMINATING: Final = False
-"""Whether PreferLocal takes an endpoint on this node that terminates over a ready one elsewhere.
+"""Whether PreferLocal prefers a terminating endpoint on this node to a ready one elsewhere.
 
-The draft leaves it open. No: the policy is there for reliability, and the Cluster set has its own
-fallback to terminating endpoints.
+The draft leaves it open. The answer is no: the policy serves reliability, and the Cluster set has
+its own fallback to terminating endpoints.
 """
+
+_LOCAL_POLICIES = (TrafficPolicy.LOCAL, TrafficPolicy.PREFER_LOCAL)
+_CLUSTER_UNUSED = ClusterChoice((), RoutingMode.ALL, by_slice_labels=False, reasons=())
 
 
 class LocalEndpoints(NamedTuple):
-    """The endpoints on this node, and whether any exists on whatever node."""
+    """The endpoints on this node, and whether a usable endpoint exists on any node."""
 
     endpoints: tuple[PortEndpoint, ...] = ()
     is_terminating: bool = False
-    """None on this node is ready; these terminate but still serve."""
+    """No endpoint on this node is ready; these terminate but still serve."""
     has_any: bool = False
 
 
 class Direction(NamedTuple):
-    """One of the two ways in, with its own policy."""
+    """A traffic direction, internal or external, with its policy field and annotation."""
 
     field: str
     annotation: str
@@ -68,15 +72,15 @@ def find_local_endpoints(
 
     A node without a name has no local endpoints.
     """
-    ready = [one for one in endpoints if one.ready]
+    ready = [endpoint for endpoint in endpoints if endpoint.ready]
     name = node.name
-    if name and (here := tuple([one for one in ready if one.node_name == name])):
+    if name and (here := tuple([endpoint for endpoint in ready if endpoint.node_name == name])):
         return LocalEndpoints(here, has_any=True)
     if not gates.on(Gate.PROXY_TERMINATING_ENDPOINTS):
         return LocalEndpoints(has_any=bool(ready))
-    last = [one for one in endpoints if one.terminating and one.serving]
-    here = tuple([one for one in last if one.node_name == name]) if name else ()
-    return LocalEndpoints(here, bool(here), bool(ready or last))
+    draining = [endpoint for endpoint in endpoints if endpoint.terminating and endpoint.serving]
+    here = tuple([endpoint for endpoint in draining if endpoint.node_name == name]) if name else ()
+    return LocalEndpoints(here, bool(here), bool(ready or draining))
 
 
 def explain_policy(
@@ -87,9 +91,9 @@ def explain_policy(
     prefers_local: bool,
     node: NodeView,
 ) -> tuple[Reason, ...]:
-    """Return why the policy sends the direction's traffic where it does.
+    """Return the reasons for what the policy does to the traffic of a direction.
 
-    Nothing for the Cluster policy, and nothing when no endpoint exists at all.
+    The Cluster policy, and a port without endpoints, give no reason.
     """
     policy = port.internal_policy if direction is INTERNAL else port.external_policy
     if policy is TrafficPolicy.CLUSTER or not local.has_any:
@@ -145,7 +149,7 @@ class PacketVerdict(StrEnum):
 class Outcome(msgspec.Struct, frozen=True):
     """What traffic of one direction gets: endpoints, or a verdict that refuses it.
 
-    Neither of them means that there is no such traffic, as nothing outside can address the port.
+    Neither means that there is no such traffic, because the port has no external address.
     """
 
     endpoints: tuple[PortEndpoint, ...] = ()
@@ -158,19 +162,19 @@ REJECTED: Final = Outcome(verdict=PacketVerdict.REJECT)
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Everything that a node has to know to route one service port."""
+    """Everything that a node needs to route one service port."""
 
     mode: RoutingMode
     by_slice_labels: bool
-    """Slices labelled for other zones or regions were left out of `cluster`."""
+    """Slices labelled for other zones or regions were skipped in `cluster`."""
     cluster: tuple[PortEndpoint, ...] | None
-    """Endpoints for the Cluster policy; None when no traffic can come under it."""
+    """Endpoints for the Cluster policy; None if no traffic can use it."""
     local: tuple[PortEndpoint, ...] | None
-    """Endpoints for the Local policy; None when no traffic can come under it."""
+    """Endpoints for the Local policy; None if no traffic can use it."""
     reachable: tuple[PortEndpoint, ...]
     """Every endpoint to which this node may send traffic of the port."""
     has_any: bool
-    """Some usable endpoint exists, on whatever node."""
+    """A usable endpoint exists on some node."""
     local_is_terminating: bool
     """`local` holds endpoints that terminate, because none on this node is ready."""
     internal: Outcome
@@ -178,12 +182,8 @@ class Selection(msgspec.Struct, frozen=True):
     external: Outcome
     """What traffic from outside to a node port, load balancer or external IP gets."""
     external_from_inside: Outcome
-    """What pods and processes of this node get at those addresses: never less than the cluster."""
+    """What pods and processes of this node get at those addresses: never less than Cluster."""
     reasons: tuple[Reason, ...]
-
-
-_LOCAL_POLICIES = (TrafficPolicy.LOCAL, TrafficPolicy.PREFER_LOCAL)
-_CLUSTER_UNUSED = ClusterChoice((), RoutingMode.ALL, by_slice_labels=False, reasons=())
 
 
 def select(
@@ -196,12 +196,12 @@ def select(
 ) -> Selection:
     """Return what the node uses for the port; the order of the endpoints is kept.
 
-    No endpoints at all: traffic of both directions is rejected.
+    Without endpoints the traffic of both directions is rejected.
     """
     internal_policy, external_policy = port.internal_policy, port.external_policy
     is_external = port.is_externally_accessible
-    # NB: what this node and its pods send to external addresses goes by the Cluster set even if
-    # both policies are Local, so an externally accessible port always needs that set.
+    # NB: traffic of this node and its pods to external addresses uses the Cluster set even if both
+    # policies are Local, so an externally accessible port always needs that set.
     uses_cluster = is_external or internal_policy is not TrafficPolicy.LOCAL
     uses_local = internal_policy in _LOCAL_POLICIES or (
         is_external and external_policy in _LOCAL_POLICIES
@@ -244,7 +244,7 @@ def select(
     reachable = _reachable(endpoints, choice, local, uses_cluster=uses_cluster)
     if not has_any and choice.mode is not RoutingMode.TOPOLOGY_KEYS:
         reasons.append(_no_endpoints(port, len(endpoints)))
-    elif any([one.weight != 1 for one in reachable]):  # noqa: C419 (a generator costs twice as much)
+    elif any([endpoint.weight != 1 for endpoint in reachable]):  # noqa: C419 - generators are slower
         reasons.append(
             Reason(ReasonCode.WEIGHTED, "endpoints get traffic in proportion to their weights")
         )
@@ -276,8 +276,10 @@ def _reachable(
     if not local.endpoints or not (choice.is_narrowed or local.is_terminating):
         return choice.endpoints
     # NB: by identity, because hashing or comparing endpoints costs far more than this whole call.
-    used = {id(one) for one in choice.endpoints} | {id(one) for one in local.endpoints}
-    return tuple([one for one in endpoints if id(one) in used])
+    used = {id(endpoint) for endpoint in choice.endpoints} | {
+        id(endpoint) for endpoint in local.endpoints
+    }
+    return tuple([endpoint for endpoint in endpoints if id(endpoint) in used])
 
 
 def _no_endpoints(port: RoutedPort, count: int) -> Reason:

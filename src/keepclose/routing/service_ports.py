@@ -1,11 +1,11 @@
-"""What a node has to know of each port of a Service, for one address family.
+"""What a node needs to know of each port of a Service, for one address family.
 
-One `RoutedPort` per entry of spec.ports, derived as kube-proxy derives it: only addresses of the
-family count, unusable ones are skipped, a policy that is not known means Cluster. On top come the
+One `RoutedPort` per entry of spec.ports, derived as in kube-proxy: only addresses of the family
+count, invalid ones are skipped, an unknown policy means Cluster. In addition there are the
 PreferLocal policy, node-level topology (both drafts of KEP-3015), topologyKeys (KEP-536) and the
 rule by which proxies of Kubernetes 1.21 to 1.30 followed hints; each has its feature gate.
 
-Never looks at endpoints or nodes: everything here follows from the Service and the gates alone.
+This module never uses endpoints or nodes: everything follows from the Service and the gates alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keepclose.routing.strategy import topology_annotation
 DEFAULT_AFFINITY_SECONDS: Final = 10800
 
 PortKey = tuple[str, str]
-"""Name and protocol, such as ("http", "TCP"): what joins a Service's port and its endpoints."""
+"""Name and protocol, such as ("http", "TCP"), which match a Service port to its endpoints."""
 
 
 class TrafficPolicy(StrEnum):
@@ -42,7 +42,7 @@ class TrafficPolicy(StrEnum):
 class RoutedPort(msgspec.Struct, frozen=True):
     """One port of a Service as a node routes it.
 
-    `cluster_ip` is "" and `node_port` 0 where they are only assumed to be allocated.
+    `cluster_ip` is "" and `node_port` 0 if they are only assumed to be allocated.
     """
 
     service: NamespacedName
@@ -66,7 +66,7 @@ class RoutedPort(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> PortKey:
-        """What the port's endpoints are filed under."""
+        """The key of the port's endpoints in `collect_endpoints`."""
         return self.name, self.protocol
 
     @property
@@ -76,12 +76,12 @@ class RoutedPort(msgspec.Struct, frozen=True):
 
     @property
     def has_node_port(self) -> bool:
-        """Whether every node answers for this port on an address of its own."""
+        """Whether every node accepts traffic for this port on its own addresses."""
         return self.node_port != 0 or self.assumed_node_port
 
     @property
     def is_externally_accessible(self) -> bool:
-        """Whether traffic from outside can be addressed to the port, in this address family."""
+        """Whether traffic from outside can reach the port in this address family."""
         return self.has_node_port or bool(self.load_balancer_ips) or bool(self.external_ips)
 
 
@@ -90,9 +90,9 @@ def routed_ports(
 ) -> tuple[RoutedPort, ...]:
     """Return the ports that nodes route for the Service in the family ("IPv4" or "IPv6").
 
-    Empty for headless and ExternalName Services and where there is no cluster IP of the family.
-    With `assume_allocated` a manifest that no API server has seen is read as if cluster IPs of its
-    families and the node ports of its type had been allocated.
+    Empty for headless and ExternalName Services, and without a cluster IP of the family. With
+    `assume_allocated` a manifest is read as if the API server had allocated the cluster IPs of its
+    families and the node ports of its type.
     """
     spec = service.spec
     if service.is_headless or spec.type == "ExternalName":
@@ -100,7 +100,7 @@ def routed_ports(
     cluster_ip = _cluster_ip(spec, family)
     assumed_node_port = False
     if assume_allocated:
-        if not cluster_ip and family not in _wanted_families(spec):
+        if not cluster_ip and family not in _requested_families(spec):
             return ()
         assumed_node_port = spec.type == "NodePort" or (
             spec.type == "LoadBalancer" and spec.allocate_load_balancer_node_ports is not False
@@ -163,18 +163,18 @@ def _cluster_ip(spec: ServiceSpec, family: str) -> str:
         for position, name in enumerate(spec.ip_families):
             if name == family and position < len(spec.cluster_ips):
                 return spec.cluster_ips[position]
-    # A manifest may name families and an address without the list of addresses.
+    # A manifest may set families and clusterIP without clusterIPs.
     if not spec.cluster_ips or not spec.ip_families:
         return spec.cluster_ip if family_of(spec.cluster_ip) == family else ""
     return ""
 
 
-def _wanted_families(spec: ServiceSpec) -> tuple[str, ...]:
+def _requested_families(spec: ServiceSpec) -> tuple[str, ...]:
     if spec.ip_family_policy in ("PreferDualStack", "RequireDualStack"):
         return (IPV4, IPV6)
     if spec.ip_families:
         return spec.ip_families
-    # Nothing said: the cluster's primary family, which is IPv4 unless an address tells otherwise.
+    # By default the cluster's primary family: IPv4, unless an address shows another.
     return () if spec.cluster_ip else (IPV4,)
 
 
@@ -209,9 +209,9 @@ def _of_family(addresses: Iterable[str], family: str) -> tuple[str, ...]:
 
 
 def _source_ranges(ranges: Iterable[str], family: str) -> tuple[str, ...]:
-    kept = tuple(known for text in ranges if (known := _range_of_family(text.strip(), family)))
-    # One range that holds everything makes the others pointless: an empty list lets all come.
-    return () if any(text.endswith("/0") for text in kept) else kept
+    kept = tuple(cidr for text in ranges if (cidr := _range_of_family(text.strip(), family)))
+    # A range of all addresses makes the others redundant; an empty list admits all sources.
+    return () if any(cidr.endswith("/0") for cidr in kept) else kept
 
 
 @lru_cache(maxsize=1024)

@@ -1,10 +1,10 @@
 """Which mechanism governs a Service: precedence among five proposals, by configuration alone.
 
-An explicit wish beats an implicit one, and among explicit wishes the older mechanism beats the
+An explicit setting beats a default, and among explicit settings the older mechanism beats the
 newer: topologyKeys, the subsetting annotation, the topology annotation, trafficDistribution, and
-only then what the controller does by default. This satisfies KEP-2004, KEP-2433 and KEP-4444 at
-once. A mechanism that was chosen but cannot be satisfied yields plain routing; it never falls
-through to the next, because users would not see which one they got.
+last the default of the controller. This satisfies KEP-2004, KEP-2433 and KEP-4444 at once. A
+mechanism that was chosen but cannot be satisfied yields plain routing. It never falls through to
+the next one, because users would not see which mechanism they got.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTROLLER_DEFAULT = "controller default"
 
 
 class StrategyName(StrEnum):
-    """The mechanisms. A custom heuristic is named by the value of the Service instead."""
+    """The mechanisms; `Strategy.label` names a custom heuristic by its value."""
 
     NONE = "None"
     TOPOLOGY_KEYS = "TopologyKeys"
@@ -51,11 +51,11 @@ class StrategyName(StrEnum):
 HINTING: Final = frozenset(
     {StrategyName.AUTO, StrategyName.SAME_ZONE, StrategyName.SAME_NODE, StrategyName.CUSTOM}
 )
-"""The mechanisms that work by hints on endpoints."""
+"""The mechanisms that set hints on endpoints."""
 
 
 class Verdict(StrEnum):
-    """What became of the Service's trafficDistribution value."""
+    """The status of the trafficDistribution value of a Service."""
 
     ABSENT = "Absent"
     GOVERNS = "Governs"
@@ -65,7 +65,7 @@ class Verdict(StrEnum):
 
 
 class Strategy(msgspec.Struct, frozen=True):
-    """The mechanism that governs, the field that asked for it, and why it and not another."""
+    """The mechanism that governs, the field that selects it, and the reasons."""
 
     name: StrategyName
     source: str
@@ -78,12 +78,12 @@ class Strategy(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The name as people see it; a custom heuristic goes by its value."""
+        """The name for display; for a custom heuristic it is the value."""
         return self.value if self.name is StrategyName.CUSTOM else self.name.value
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the user asked for this mechanism, as opposed to the controller's default."""
+        """Whether the Service selects this mechanism, not the default of the controller."""
         return self.name is not StrategyName.NONE and self.source != CONTROLLER_DEFAULT
 
 
@@ -93,9 +93,9 @@ def annotation_path(key: str) -> str:
 
 
 def topology_annotation(service: Service) -> tuple[str, str | None]:
-    """Return the topology annotation that counts and its value, None when neither is there.
+    """Return the topology annotation that counts and its value; None if neither is set.
 
-    The deprecated name wins when present, even if it is empty.
+    The deprecated name takes precedence if present, even if it is empty.
     """
     annotations = service.metadata.annotations
     for key in (TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION):
@@ -105,9 +105,10 @@ def topology_annotation(service: Service) -> tuple[str, str | None]:
 
 
 def traffic_distribution(service: Service) -> tuple[str, str | None]:
-    """Return the path and value of the wish for a traffic distribution, None when there is none.
+    """Return the path and value of the requested traffic distribution; None if there is none.
 
-    The keepclose annotation wins over the field: it exists for API servers that refuse the value.
+    The keepclose annotation takes precedence over the field: it exists for API servers that reject
+    the value.
     """
     value = service.metadata.annotations.get(TRAFFIC_DISTRIBUTION_ANNOTATION)
     if value is not None:
@@ -122,7 +123,7 @@ def choose_strategy(
     default_subsetting: Approach = Approach.RANDOM,
     heuristics: Container[str] = frozenset(),
 ) -> Strategy:
-    """Return the mechanism that governs the Service; total, nothing configured gives NONE.
+    """Return the mechanism that governs the Service; NONE if nothing is configured.
 
     `heuristics` holds the registered values of the form <domain>/<name>.
     """
@@ -188,7 +189,7 @@ def _by_subsetting(service: Service, gates: FeatureGates, reasons: list[Reason])
     if not gates.on(Gate.TOPOLOGY_AWARE_SUBSETTING):
         reasons.append(_gate_off(source, Gate.TOPOLOGY_AWARE_SUBSETTING))
         return None
-    if not _subsetting_allowed(service, source, reasons):
+    if not _allows_subsetting(service, source, reasons):
         return None
     reasons.append(Reason(ReasonCode.SUBSETTING_GOVERNS, f"{source}: {value} governs"))
     return msgspec.structs.replace(
@@ -205,16 +206,16 @@ def _by_default_subsetting(
     opted_out = parse_annotation(value) is Approach.RANDOM
     topology = topology_annotation(service)[1]
     if default not in (Approach.PREFER, Approach.REQUIRE) or opted_out or topology is not None:
-        # A topology annotation, also one that says Disabled, is a wish of the user's own.
+        # A topology annotation, even Disabled, is an explicit setting.
         return None
     if not gates.on(Gate.TOPOLOGY_AWARE_SUBSETTING):
         return None
-    if not _subsetting_allowed(service, CONTROLLER_DEFAULT, reasons):
+    if not _allows_subsetting(service, CONTROLLER_DEFAULT, reasons):
         return None
     reasons.append(
         Reason(
             ReasonCode.CONTROLLER_DEFAULT_GOVERNS,
-            f"the controller subsets Services without a wish of their own ({default})",
+            f"the controller subsets Services that select no mechanism ({default})",
         )
     )
     return msgspec.structs.replace(
@@ -222,9 +223,9 @@ def _by_default_subsetting(
     )
 
 
-def _subsetting_allowed(service: Service, source: str, reasons: list[Reason]) -> bool:
-    # Labelled slices hide endpoints from nodes of other zones, also those that a Local policy
-    # would need, so the two do not go together.
+def _allows_subsetting(service: Service, source: str, reasons: list[Reason]) -> bool:
+    # Labelled slices hide endpoints from nodes of other zones, even endpoints that a Local policy
+    # needs, so the two exclude each other.
     annotations = service.metadata.annotations
     policies = {
         "internalTrafficPolicy": annotations.get(
@@ -255,12 +256,12 @@ def _by_topology_annotation(
     if value is None:
         return None
     source = annotation_path(key)
-    wanted = {
+    mode = {
         "Auto": (StrategyName.AUTO, Gate.TOPOLOGY_AWARE_HINTS),
         "auto": (StrategyName.AUTO, Gate.TOPOLOGY_AWARE_HINTS),
         "Node": (StrategyName.NODE_LEVEL, Gate.NODE_LEVEL_TOPOLOGY),
     }.get(value)
-    if wanted is None:
+    if mode is None:
         reasons.append(
             Reason(
                 ReasonCode.TOPOLOGY_DISABLED,
@@ -269,7 +270,7 @@ def _by_topology_annotation(
             )
         )
         return None
-    name, gate = wanted
+    name, gate = mode
     if not gates.on(gate):
         reasons.append(_gate_off(f"{source}: {value}", gate))
         return None
@@ -304,11 +305,11 @@ def _by_distribution(
         reasons.append(_gate_off(f"{path}: {value}", gate))
         return None, Verdict.DISABLED
     if name is None:
-        what = "no heuristic of that name is registered" if "/" in value else "it is unknown"
+        cause = "no heuristic of that name is registered" if "/" in value else "it is unknown"
         reasons.append(
             Reason(
                 ReasonCode.VALUE_NOT_SUPPORTED,
-                f"{path}: {value!r} is treated as absent because {what}",
+                f"{path}: {value!r} is treated as absent because {cause}",
                 subject=f"Service {service.key}",
             )
         )
@@ -317,9 +318,9 @@ def _by_distribution(
     return name, Verdict.GOVERNS
 
 
-def _gate_off(what: str, gate: Gate) -> Reason:
+def _gate_off(setting: str, gate: Gate) -> Reason:
     return Reason(
         ReasonCode.GATE_OFF,
-        f"{what} is ignored because feature gate {gate} is off",
+        f"{setting} is ignored because feature gate {gate} is off",
         subject=f"FeatureGate {gate}",
     )

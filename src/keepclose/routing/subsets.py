@@ -1,10 +1,10 @@
-"""Subsetting of KEP-2004 in terms of counts: how many endpoints each zone's group gets, and when.
+"""Subsetting of KEP-2004 by counts: how many endpoints the group of each zone gets, and when.
 
 A group is the set of slices that exactly one zone consumes; an endpoint is in exactly one group.
 Prefer balances the groups so that no zone reaches the overload threshold, and leaves the Service
-undivided (Random) where that cannot be done; it never leaves a zone that sends traffic without
+undivided (Random) if that is impossible; it never leaves a zone that sends traffic without
 endpoints. Require keeps every endpoint in its own zone, whatever the load. Groups that still serve
-their zones are kept as they are: a full rebalance is the last resort, since each move is a write.
+their zones stay as they are: a full rebalance is the last resort, because each move is a write.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from keepclose.routing.reasons import Reason, ReasonCode
 
 DEFAULT_OVERLOAD_THRESHOLD = 0.5
 DEFAULT_START_PER_ZONE = 3
-_REGION = "region/"
 LEAST_LIMIT = 1e-6
 MOST_LIMIT = 1e6
+_REGION = "region/"
 _is_decimal = re.compile(r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
 _UNKNOWN = ""
 """The location of endpoints that have no zone."""
 
 _Target = dict[str, dict[str, int]]
-"""Location zone to group to number of endpoints; only positive numbers."""
+"""Number of endpoints, by location and group; only positive numbers."""
 
 
 class Approach(StrEnum):
-    """How a Service wants its endpoints divided; DEFAULT leaves that to the controller."""
+    """How the endpoints of a Service are divided; DEFAULT leaves that to the controller."""
 
     PREFER = "Prefer"
     REQUIRE = "Require"
@@ -52,7 +52,7 @@ class Approach(StrEnum):
 
 
 class Level(StrEnum):
-    """What the groups of a Service are for: a zone each, or a region each."""
+    """What a group of a Service serves: a zone or a region."""
 
     ZONE = "zone"
     REGION = "region"
@@ -65,11 +65,8 @@ class SubsetMode(StrEnum):
     SUBSETS = "Subsets"
 
 
-_NODE_LABELS = {Level.ZONE: ZONE_LABEL, Level.REGION: REGION_LABEL}
-
-
 class SubsetOptions(msgspec.Struct, frozen=True):
-    """Limits of subsetting; a starting threshold may be given as the text a user wrote."""
+    """Limits of subsetting; the starting threshold may be text that is not parsed yet."""
 
     overload_threshold: float = DEFAULT_OVERLOAD_THRESHOLD
     start_per_zone: float | str = DEFAULT_START_PER_ZONE
@@ -78,10 +75,10 @@ class SubsetOptions(msgspec.Struct, frozen=True):
 
 
 class SubsetDecision(msgspec.Struct, frozen=True):
-    """The groups to have; with mode RANDOM there are none and the target is empty.
+    """The desired groups; in mode RANDOM there are none and the target is empty.
 
-    `rebalanced` says whether the groups were made anew by the allocator; `overload` is what each
-    zone's endpoints get beyond an even share (0.25 is a quarter more).
+    `rebalanced` says whether the allocator formed the groups again; `overload` is the load of each
+    zone's endpoints beyond an even share (0.25 is a quarter more).
     """
 
     mode: SubsetMode
@@ -91,6 +88,7 @@ class SubsetDecision(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...]
 
 
+_NODE_LABELS = {Level.ZONE: ZONE_LABEL, Level.REGION: REGION_LABEL}
 _ANNOTATION_VALUES = {
     "Auto": Approach.PREFER,
     "auto": Approach.PREFER,
@@ -105,26 +103,26 @@ _ANNOTATION_VALUES = {
 
 
 def parse_annotation(value: str | None) -> Approach:
-    """Return the approach that the subsetting annotation asks for; absent or unknown is DEFAULT."""
+    """Return the approach of the subsetting annotation; DEFAULT if absent or unknown."""
     return _ANNOTATION_VALUES.get(value or "", Approach.DEFAULT)
 
 
 def parse_level(value: str | None) -> Level:
-    """Return what the subsetting annotation divides by; zones where it says nothing of regions."""
+    """Return the level of the subsetting annotation; zones unless it names regions."""
     return Level.REGION if (value or "").endswith("Region") else Level.ZONE
 
 
 def group_name(level: Level, place: str) -> str:
     """Return the group of a zone or a region; "" for none.
 
-    A zone goes by its name. A region is told apart by a sign that no name of a zone can have, so
-    that a zone and a region of the same name are two groups.
+    The group of a zone has its name. The group of a region has a prefix that no zone name can have,
+    so a zone and a region of the same name are two groups.
     """
     return f"{_REGION}{place}" if level is Level.REGION and place else place
 
 
 def group_labels(group: str) -> dict[str, str]:
-    """Return the label of slices that a group consumes; none for the group of all."""
+    """Return the label of the slices of a group; none for the undivided group."""
     if not group:
         return {}
     if group.startswith(_REGION):
@@ -141,9 +139,9 @@ def group_of_labels(labels: Mapping[str, str]) -> str:
 def read_limits(
     annotations: Mapping[str, str], options: SubsetOptions
 ) -> tuple[SubsetOptions, tuple[Reason, ...]]:
-    """Return the options with the limits that a Service sets, and what is wrong with these.
+    """Return the options with the limits of a Service, and reasons for invalid limits.
 
-    A value that is not valid leaves the option as it is, and comes with a reason.
+    An invalid value leaves the option unchanged and gives a reason.
     """
     reasons: list[Reason] = []
 
@@ -155,22 +153,22 @@ def read_limits(
         is_whole = key != PADDING_ANNOTATION or number == math.floor(number)
         if number >= least and is_whole:
             return number
-        wanted = "a whole number of at least 0" if least == 0 else "a number above 0"
+        valid = "a whole number of at least 0" if least == 0 else "a number above 0"
         reasons.append(
             Reason(
                 code,
-                f"metadata.annotations[{key}]: {text[:40]!r} is not {wanted}, so {present:g} holds",
-                fix=f"set {key} to {wanted}",
+                f"metadata.annotations[{key}]: {text[:40]!r} is not {valid}, so {present:g} holds",
+                fix=f"set {key} to {valid}",
             )
         )
         return present
 
     start = options.start_per_zone
-    given = parse_limit(start) if isinstance(start, str) else float(start)
+    default_start = parse_limit(start) if isinstance(start, str) else float(start)
     replaced = read(
         STARTING_THRESHOLD_ANNOTATION,
         ReasonCode.START_THRESHOLD_INVALID,
-        given if given > 0 else DEFAULT_START_PER_ZONE,
+        default_start if default_start > 0 else DEFAULT_START_PER_ZONE,
         least=LEAST_LIMIT,
     )
     return msgspec.structs.replace(
@@ -187,7 +185,7 @@ def read_limits(
 
 
 def parse_limit(text: str) -> float:
-    """Return the number that a text is, -1 where it is none, or none that a limit can be."""
+    """Return the number in a text; -1 if it is no decimal number or too large for a limit."""
     # NB: float() also takes digits of other scripts, "1_000" and blanks around it.
     if not _is_decimal(text):
         return -1.0
@@ -196,7 +194,7 @@ def parse_limit(text: str) -> float:
 
 
 def overloads(shares: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:
-    """Return expected/actual - 1 by zone; an empty group that should have traffic is infinite.
+    """Return expected/actual - 1 by zone; infinite for an empty group with traffic.
 
     A zone without traffic and without endpoints is at 0.
     """
@@ -222,27 +220,27 @@ def decide_subsets(
     options: SubsetOptions = SubsetOptions(),  # noqa: B008 - frozen
     level: Level = Level.ZONE,
 ) -> SubsetDecision:
-    """Return which groups the ready endpoints form; no endpoints or fewer than two zones: none.
+    """Return the groups of the ready endpoints; none without endpoints or a second zone.
 
     `located` counts ready endpoints by zone, with "" for those without one. `placed` counts, by
-    group and location, those of them that the slices hold in a group now (endpoints that are gone
-    must not be counted); `active` says whether the Service is divided now. Where `level` is REGION,
-    regions stand in for zones, each by the name of its group.
+    group and location, the endpoints that slices hold in a group now (deleted endpoints must not
+    count); `active` says whether the Service is divided now. With `level` REGION, regions take the
+    place of zones, each by the name of its group.
     """
-    wanted = options.default if approach is Approach.DEFAULT else approach
+    chosen = options.default if approach is Approach.DEFAULT else approach
     endpoints = {zone: count for zone, count in sorted(located.items()) if count > 0}
     traffic = {zone: shares[zone] for zone in sorted(shares) if zone and shares[zone] > 0}
-    if wanted not in (Approach.PREFER, Approach.REQUIRE):
+    if chosen not in (Approach.PREFER, Approach.REQUIRE):
         return _random(Reason(ReasonCode.SUBSETS_NOT_ASKED, "subsetting is not asked for"))
     if not endpoints:
         return _random(Reason(ReasonCode.NO_READY_ENDPOINTS, "there is no ready endpoint"))
     groups = set(traffic)
-    if wanted is Approach.REQUIRE:
-        # Nodes that count for no share, such as the control plane's, consume their zone's group.
+    if chosen is Approach.REQUIRE:
+        # Nodes without a share, such as those of the control plane, use the group of their zone.
         groups |= endpoints.keys() - {_UNKNOWN}
     if len(groups) < 2:
         return _random(_too_few_places(groups, level))
-    if wanted is Approach.REQUIRE:
+    if chosen is Approach.REQUIRE:
         return _require(sorted(groups), traffic, endpoints, placed, level)
     return _prefer(traffic, endpoints, placed, active=active, options=options, level=level)
 
@@ -254,8 +252,8 @@ def _require(
     placed: Mapping[str, Mapping[str, int]],
     level: Level,
 ) -> SubsetDecision:
-    homeless = {_UNKNOWN: endpoints[_UNKNOWN]} if _UNKNOWN in endpoints else {}
-    target = _keep(groups, homeless, placed)
+    without_zone = {_UNKNOWN: endpoints[_UNKNOWN]} if _UNKNOWN in endpoints else {}
+    target = _keep(groups, without_zone, placed)
     _fill(target, groups, traffic=traffic, endpoints=endpoints)
     sizes = _group_sizes(target)
     text = f"every endpoint serves its own {level}: {_render_sizes(sizes)}"
@@ -275,7 +273,7 @@ def _prefer(
 ) -> SubsetDecision:
     groups = list(traffic)
     threshold, start_per_zone, reasons = _valid_limits(options)
-    started, reason = _judge_start(
+    started, reason = _decide_start(
         sum(endpoints.values()),
         start=start_per_zone * len(groups),
         padding=max(0, options.padding),
@@ -299,7 +297,7 @@ def _prefer(
     sizes = _group_sizes(balanced or {})
     overload = overloads(traffic, sizes)
     # NB: the allocator counts in doubles. It may take the last endpoint from a zone whose share is
-    # too small to show beside 1, so the promise is checked here once more.
+    # lost in rounding beside 1, so the bound is checked here again.
     if balanced is None or max(overload.values()) >= threshold:
         text = (
             f"{sum(endpoints.values())} endpoints on {len(groups)} {level}s cannot keep every "
@@ -314,12 +312,12 @@ def _prefer(
     return SubsetDecision(SubsetMode.SUBSETS, balanced, True, overload, tuple(reasons))
 
 
-def _judge_start(
+def _decide_start(
     ready: int, *, start: float, padding: int, active: bool
 ) -> tuple[bool, list[Reason]]:
     begin, end = start + padding, start - padding
-    # NB: without padding both limits are met at once; beginning has to win, or the Service would
-    # change its mind at every look.
+    # NB: without padding both limits are met at once; starting must take precedence, or the
+    # Service would switch with every sync.
     if ready >= begin:
         return True, []
     if active and ready > end:
@@ -356,7 +354,7 @@ def _keep(
     endpoints: Mapping[str, int],
     placed: Mapping[str, Mapping[str, int]],
 ) -> _Target:
-    """Return the placement as it is; should it count too many, the zone's own group keeps first."""
+    """Return the present placement; if it counts too many, the zone's own group comes first."""
     target: _Target = {}
     for location, count in endpoints.items():
         left = count
@@ -376,7 +374,7 @@ def _fill(
     traffic: Mapping[str, float],
     endpoints: Mapping[str, int],
 ) -> None:
-    """Add all endpoints that are in no group: to their own zone's, else to the neediest one."""
+    """Add all endpoints without a group: to their own zone's, else to the one that lacks most."""
     for location, count in endpoints.items():
         row = target.setdefault(location, {})
         rest = count - sum(row.values())
@@ -394,7 +392,7 @@ def _fill(
 
 
 def _balance(target: _Target, traffic: Mapping[str, float], threshold: float) -> _Target | None:
-    """Return the groups as the allocator balances them; None when it cannot."""
+    """Return the groups as the allocator balances them; None if it cannot."""
     zones = list(traffic)
     sizes = _group_sizes(target)
     result = local(
@@ -407,7 +405,7 @@ def _balance(target: _Target, traffic: Mapping[str, float], threshold: float) ->
         return None
     balanced: _Target = {location: {} for location in target}
     for giver, numbers in zip(zones, result.matrix, strict=True):
-        # Endpoints from elsewhere are given away first: they are in no one's zone anyway.
+        # Endpoints of other locations are given away first: they serve a foreign zone anyway.
         members = [
             location
             for location in sorted(target, key=lambda name: (name == giver, name))
@@ -438,17 +436,17 @@ def _stray_reasons(
         if location not in groups:
             where = f"without a {level}"
             if location:
-                where = f"in {level} {_place(location)}, which has no nodes"
+                where = f"in {level} {_display_name(location)}, which has no nodes"
             text = f"endpoints {where} ({count}) serve the {level}s that lack most"
             reasons.append(Reason(ReasonCode.PLACED_BY_NEED, text))
     return tuple(reasons)
 
 
 def _render_sizes(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{_place(group)} {size}" for group, size in sizes.items())
+    return ", ".join(f"{_display_name(group)} {size}" for group, size in sizes.items())
 
 
-def _place(group: str) -> str:
+def _display_name(group: str) -> str:
     return group.removeprefix(_REGION)
 
 
@@ -459,7 +457,7 @@ def _too_few_places(groups: set[str], level: Level) -> Reason:
             f"no node has a {level}, so there is nothing to divide by",
             fix=f"kubectl label node <node> {_NODE_LABELS[level]}=<{level}>",
         )
-    text = f"all nodes are in {level} {_place(min(groups))}, so there is nothing to divide"
+    text = f"all nodes are in {level} {_display_name(min(groups))}, so there is nothing to divide"
     return Reason(ReasonCode.NODES_IN_ONE_ZONE, text)
 
 

@@ -1,12 +1,14 @@
 """Which endpoints one node uses for traffic under the Cluster policy.
 
-The order is fixed: topologyKeys (KEP-536) govern alone; else slices labelled for other zones or
-regions are left out (KEP-2030); of what remains, node-level topology (KEP-3015, second draft), node
+The order is fixed. topologyKeys (KEP-536) govern alone. Else slices labelled for other zones or
+regions are skipped (KEP-2030); of the rest, node-level topology (KEP-3015, second draft), node
 hints and zone hints are tried in turn, and without any of them all ready endpoints are used. Levels
-are never mixed.
+are never mixed. Only ready endpoints are considered, and except for topologyKeys nothing here may
+leave a node without endpoints while any endpoint is ready.
 
-Only ready endpoints are judged. Except for topologyKeys nothing here may leave a node without
-endpoints while a ready one exists anywhere.
+The first topology key in which an endpoint matches the client's node decides; "*" matches all.
+Without a match there are no endpoints: keys are a requirement, so connections then fail. A node
+that lacks a label skips the key, and an unknown label of an endpoint never matches.
 """
 
 from __future__ import annotations
@@ -42,14 +44,20 @@ def match_topology_keys(
         if key == ANY_TOPOLOGY:
             matched, where = tuple(candidates), "* (any)"
         else:
-            ours = _value_of_node(node, key)
-            # NB: without the guard a node that lacks the label would match endpoints that do.
+            node_value = _node_value(node, key)
+            # NB: without the guard a node without the label would match endpoints without it.
             matched = (
-                tuple([one for one in candidates if _value_of(one, key, node) == ours])
-                if ours
+                tuple(
+                    [
+                        endpoint
+                        for endpoint in candidates
+                        if _endpoint_value(endpoint, key, node) == node_value
+                    ]
+                )
+                if node_value
                 else ()
             )
-            where = f"{key} ({ours})"
+            where = f"{key} ({node_value})"
         if matched:
             return matched, Reason(
                 ReasonCode.TOPOLOGY_KEY_MATCHED,
@@ -66,27 +74,27 @@ def match_topology_keys(
     )
 
 
-def _value_of_node(node: NodeView, key: str) -> str:
-    known = {HOSTNAME_LABEL: node.name, ZONE_LABEL: node.zone, REGION_LABEL: node.region}
-    return known[key] if key in known else node.labels.get(key, "")
+def _node_value(node: NodeView, key: str) -> str:
+    own_values = {HOSTNAME_LABEL: node.name, ZONE_LABEL: node.zone, REGION_LABEL: node.region}
+    return own_values[key] if key in own_values else node.labels.get(key, "")
 
 
-def _value_of(endpoint: PortEndpoint, key: str, node: NodeView) -> str:
+def _endpoint_value(endpoint: PortEndpoint, key: str, node: NodeView) -> str:
     if key == HOSTNAME_LABEL:
         return endpoint.node_name
     if key == ZONE_LABEL:
         return endpoint.zone
-    known = dict(endpoint.topology).get(key, "")
-    return known or node.others.get(endpoint.node_name, {}).get(key, "")
+    value = dict(endpoint.topology).get(key, "")
+    return value or node.others.get(endpoint.node_name, {}).get(key, "")
 
 
 def needs_node_labels(keys: Iterable[str]) -> bool:
-    """Tell whether the keys ask for labels of nodes that no endpoint carries."""
+    """Return whether the keys need node labels that endpoints do not have."""
     return any(key not in (ANY_TOPOLOGY, HOSTNAME_LABEL, ZONE_LABEL) for key in keys)
 
 
 class RoutingMode(StrEnum):
-    """By what the endpoints of the Cluster policy were narrowed."""
+    """What narrowed the endpoints of the Cluster policy."""
 
     ALL = ""
     SAME_ZONE = "PreferSameZone"
@@ -96,17 +104,17 @@ class RoutingMode(StrEnum):
 
 
 class ClusterChoice(NamedTuple):
-    """The endpoints for the Cluster policy, and how they were found."""
+    """The endpoints for the Cluster policy, and how they were selected."""
 
     endpoints: tuple[PortEndpoint, ...]
     mode: RoutingMode
     by_slice_labels: bool
-    """Slices labelled for other zones or regions were left out."""
+    """Slices labelled for other zones or regions were skipped."""
     reasons: tuple[Reason, ...]
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether ready endpoints may have been left out."""
+        """Whether ready endpoints may be missing."""
         return self.by_slice_labels or self.mode is not RoutingMode.ALL
 
 
@@ -115,8 +123,8 @@ def choose_cluster_endpoints(
 ) -> ClusterChoice:
     """Return what the node uses under the Cluster policy, in the given order.
 
-    With no ready endpoint anywhere those that terminate but still serve are used, wherever they
-    are; with none of those either the choice is empty.
+    If no endpoint is ready, those that terminate but still serve are used, on any node; without
+    these the choice is empty.
     """
     ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
     reasons: list[Reason] = []
@@ -139,7 +147,7 @@ def choose_cluster_endpoints(
 
 
 def followed_levels(gates: FeatureGates) -> frozenset[HintLevel]:
-    """Return the hints that nodes with these gates go by, for Services without an annotation."""
+    """Return the hints that nodes with these gates follow, for Services without an annotation."""
     if not honours_hints("", gates):
         return frozenset()
     return frozenset(HintLevel) if _knows_node_hints(gates) else frozenset({HintLevel.ZONES})
@@ -154,30 +162,32 @@ def _find_serving_terminating(
 ) -> tuple[PortEndpoint, ...]:
     if not gates.on(Gate.PROXY_TERMINATING_ENDPOINTS):
         return ()
-    last = tuple([one for one in endpoints if one.terminating and one.serving])
-    if last:
+    draining = tuple(
+        [endpoint for endpoint in endpoints if endpoint.terminating and endpoint.serving]
+    )
+    if draining:
         reasons.append(
             Reason(
                 ReasonCode.TERMINATING_FALLBACK,
                 "no endpoint is ready; those that still serve while they terminate are used "
-                f"({len(last)} of {len(endpoints)})",
+                f"({len(draining)} of {len(endpoints)})",
             )
         )
-    return last
+    return draining
 
 
 def _keep_slices_for(
     node: NodeView, ready: tuple[PortEndpoint, ...], reasons: list[Reason]
 ) -> tuple[PortEndpoint, ...]:
-    """Return the endpoints in slices meant for this node; the same object when that is all."""
+    """Return the endpoints of slices for this node; the same object if these are all."""
     zone, region = node.zone, node.region
     kept = tuple(
         [
-            one
-            for one in ready
-            if not (one.for_zone or one.for_region)
-            or (zone and one.for_zone == zone)
-            or (region and one.for_region == region)
+            endpoint
+            for endpoint in ready
+            if not (endpoint.for_zone or endpoint.for_region)
+            or (zone and endpoint.for_zone == zone)
+            or (region and endpoint.for_region == region)
         ]
     )
     if len(kept) == len(ready):
@@ -197,7 +207,7 @@ def _keep_slices_for(
     reasons.append(
         Reason(
             ReasonCode.SLICES_FOR_ZONE,
-            f"in slices for zone {zone}, its region or everybody: "
+            f"in slices for zone {zone}, its region or all zones: "
             f"{len(kept)} of {count_ready(len(ready))}",
         )
     )
@@ -213,12 +223,16 @@ def _prefer(
     reasons: list[Reason],
 ) -> tuple[tuple[PortEndpoint, ...], RoutingMode]:
     if port.node_level:
-        local = tuple([e for e in ready if e.node_name == node.name]) if node.name else ()
+        local = (
+            tuple([endpoint for endpoint in ready if endpoint.node_name == node.name])
+            if node.name
+            else ()
+        )
         reasons.append(_node_level_reason(len(local), len(ready), node))
         if local:
             return local, RoutingMode.NODE_LEVEL
     if not port.honours_hints:
-        if any(one.zone_hints or one.node_hints for one in ready):
+        if any(endpoint.zone_hints or endpoint.node_hints for endpoint in ready):
             reasons.append(_hints_ignored(port, gates))
         return ready, RoutingMode.ALL
     if _knows_node_hints(gates):

@@ -1,9 +1,9 @@
 """How the traffic of a Service is expected to divide among zones, judged by the nodes.
 
-Traffic is taken to be proportional to the allocatable CPU of the nodes that are Ready and no part
-of the control plane. The two mechanisms differ where a node tells too little: the topology mode
-Auto gives up as the EndpointSlice controller does, subsetting (KEP-2004) leaves out nodes without a
-zone and counts nodes instead of CPU. Neither ever guesses a zone.
+Traffic is assumed to be proportional to the allocatable CPU of the nodes that are Ready and not
+part of the control plane. The two mechanisms differ if a node reports too little: the topology mode
+Auto gives up as the EndpointSlice controller does; subsetting (KEP-2004) skips nodes without a zone
+and counts nodes instead of CPU. Neither ever guesses a zone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 
 NAMED_NODES = 5
-"""So many nodes are named one by one; of the others only the number is told."""
+"""How many nodes are named; of the others only the number is reported."""
 
 _LABEL_NODE = f"kubectl label node {{node}} {ZONE_LABEL}=<zone>"
 _LABEL_NODE_WITH_REGION = f"kubectl label node {{node}} {REGION_LABEL}=<region>"
@@ -27,14 +27,14 @@ _REPORT_CPU = "make the kubelet of {node} report allocatable CPU"
 
 
 class CpuRatios(msgspec.Struct, frozen=True):
-    """Each zone's part of the CPU, by zone name, or None when the nodes tell too little."""
+    """Each zone's share of the CPU by zone name; None if the nodes report too little."""
 
     ratios: dict[str, float] | None
     reasons: tuple[Reason, ...] = ()
 
 
 class Shares(msgspec.Struct, frozen=True):
-    """Each zone's part of the traffic, by zone name; empty when no node has a zone."""
+    """Each zone's share of the traffic by zone name; empty if no node has a zone."""
 
     by_zone: dict[str, float]
     reasons: tuple[Reason, ...] = ()
@@ -43,18 +43,18 @@ class Shares(msgspec.Struct, frozen=True):
 def cpu_ratios(nodes: Iterable[Node]) -> CpuRatios:
     """Return the CPU ratios for the topology mode Auto; None unless two zones are fully known.
 
-    One considered node without zone or CPU is enough to know nothing, because its traffic would be
-    sent to zones that were sized without it.
+    One considered node without zone or CPU is enough for None, because its traffic would go to
+    zones that were sized without it.
     """
     considered = considered_nodes(nodes)
     reasons = [
-        *_name_nodes(
+        *_node_reasons(
             [node for node in considered if not node.zone],
             code=ReasonCode.INSUFFICIENT_NODE_INFO,
             problem="has no zone label",
             fix=_LABEL_NODE,
         ),
-        *_name_nodes(
+        *_node_reasons(
             [node for node in considered if _cpu_of(node) is None],
             code=ReasonCode.INSUFFICIENT_NODE_INFO,
             problem="reports no allocatable CPU",
@@ -65,8 +65,8 @@ def cpu_ratios(nodes: Iterable[Node]) -> CpuRatios:
     for node in considered:
         by_zone[node.zone] = by_zone.get(node.zone, 0) + (_cpu_of(node) or 0)
     if not reasons and len(by_zone) < 2:
-        # NB: one zone gets the same code as missing data. Users of the EndpointSlice controller
-        # see InsufficientNodeInfo here too, and alerts look for that.
+        # NB: a single zone gets the same code as missing data. The EndpointSlice controller
+        # reports InsufficientNodeInfo here too, and alerts match it.
         reasons.append(_too_few_zones(tuple(by_zone)))
     if reasons:
         return CpuRatios(None, tuple(reasons))
@@ -76,7 +76,7 @@ def cpu_ratios(nodes: Iterable[Node]) -> CpuRatios:
 def traffic_shares(nodes: Iterable[Node]) -> Shares:
     """Return the traffic shares for subsetting, in the order of zone names.
 
-    CPU counts; once it is unknown for one node that has a zone, the number of nodes counts for all.
+    CPU counts; if it is unknown for a node with a zone, the number of nodes counts for all.
     """
     return _share_traffic(nodes, lambda node: node.zone, ReasonCode.NODE_WITHOUT_ZONE, "zone")
 
@@ -90,7 +90,7 @@ def _share_traffic(
     nodes: Iterable[Node], place_of: Callable[[Node], str], code: ReasonCode, level: str
 ) -> Shares:
     considered = considered_nodes(nodes)
-    reasons = _name_nodes(
+    reasons = _node_reasons(
         [node for node in considered if not place_of(node)],
         code=code,
         problem=f"has no {level} label, so its traffic is not counted",
@@ -98,7 +98,7 @@ def _share_traffic(
     )
     placed = [(node, _cpu_of(node)) for node in considered if place_of(node)]
     unknown = [node for node, cpu in placed if cpu is None]
-    reasons += _name_nodes(
+    reasons += _node_reasons(
         unknown,
         code=ReasonCode.SHARE_BY_NODES,
         problem="reports no allocatable CPU, so nodes are counted instead",
@@ -112,7 +112,7 @@ def _share_traffic(
 
 
 def considered_nodes(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that are expected to send traffic, in the order of their names."""
+    """Return the nodes that are expected to send traffic, sorted by name."""
     usable = [node for node in nodes if node.is_ready and not node.is_excluded]
     return sorted(usable, key=lambda node: node.name)
 
@@ -128,7 +128,9 @@ def _divide(by_zone: dict[str, int]) -> dict[str, float]:
     return {zone: by_zone[zone] / total for zone in sorted(by_zone)}
 
 
-def _name_nodes(nodes: Sequence[Node], *, code: ReasonCode, problem: str, fix: str) -> list[Reason]:
+def _node_reasons(
+    nodes: Sequence[Node], *, code: ReasonCode, problem: str, fix: str
+) -> list[Reason]:
     reasons = [
         Reason(
             code,

@@ -1,8 +1,8 @@
 """Which Services a change of a pod or of a slice concerns.
 
-Follows the EndpointSlice controller: most updates of a pod touch nothing that an endpoint shows and
-are dropped; a change of labels alone concerns only the Services that gain or lose the pod. A
-controller's own writes come back as events and concern nobody.
+Follows the EndpointSlice controller. Most updates of a pod change nothing that an endpoint shows,
+and are dropped. A change of labels alone concerns only the Services that gain or lose the pod. A
+controller's own writes come back as watch events and must never cause another sync.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from keepclose.slices.trackers import SliceTracker
 
 
 class PodChange(NamedTuple):
-    """Whether the endpoint of a pod may look different, and whether other Services may have it."""
+    """What an update of a pod changes: its endpoint, or the Services that select it."""
 
     pod_changed: bool
     labels_changed: bool
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the update can be dropped."""
         return not (self.pod_changed or self.labels_changed)
 
 
 def pod_change(old: Pod, new: Pod) -> PodChange:
-    """Return what an update of a pod means; the same resourceVersion means nothing.
+    """Return what an update of a pod changes; with the same resourceVersion nothing does.
 
     NB: any update of a terminating pod counts as a change. Hostname and subdomain count as labels,
-    as they too decide what a Service makes of the pod.
+    because they decide whether the endpoint gets a hostname.
     """
     version = new.metadata.resource_version
     if version and version == old.metadata.resource_version:
@@ -59,7 +59,7 @@ def services_for_pod(
 ) -> frozenset[NamespacedName]:
     """Return the Services that select a pod with these labels.
 
-    A Service without a selector selects nothing, one with an empty selector everything.
+    A Service without a selector selects no pod, one with an empty selector every pod.
     """
     return frozenset(
         service.key
@@ -73,43 +73,48 @@ def services_for_pod(
 def services_for_pod_change(
     services: Iterable[Service], *, old: Pod | None, new: Pod | None
 ) -> frozenset[NamespacedName]:
-    """Return the Services to sync after a pod came (old None), went (new None) or changed."""
+    """Return the Services to sync after an add (old None), delete (new None) or update of a pod."""
     pod = new if new is not None else old
     if pod is None:
         return frozenset()
-    known = tuple(services)
+    candidates = tuple(services)
     meta = pod.metadata
-    current = services_for_pod(known, namespace=meta.namespace, labels=meta.labels)
+    current = services_for_pod(candidates, namespace=meta.namespace, labels=meta.labels)
     if old is None or new is None:
         return current
     change = pod_change(old, new)
-    if change.is_nothing:
+    if change.is_empty:
         return frozenset()
     if not change.labels_changed:
         return current
-    before = services_for_pod(known, namespace=old.metadata.namespace, labels=old.metadata.labels)
+    before = services_for_pod(
+        candidates, namespace=old.metadata.namespace, labels=old.metadata.labels
+    )
     return services_after_labels(before, current, pod_changed=change.pod_changed)
 
 
 def services_after_labels(
     before: frozenset[NamespacedName], after: frozenset[NamespacedName], *, pod_changed: bool
 ) -> frozenset[NamespacedName]:
-    """Return all Services involved if the pod itself changed, else those that gain or lose it."""
+    """Return all Services concerned if the pod changed, else only those that gain or lose it."""
     return before | after if pod_changed else before ^ after
 
 
-def service_of(piece: EndpointSlice) -> NamespacedName | None:
+def service_of(endpoint_slice: EndpointSlice) -> NamespacedName | None:
     """Return the Service that a slice belongs to, or None when its label is missing or empty."""
-    key = piece.service_key
+    key = endpoint_slice.service_key
     return key if key.name else None
 
 
 def services_for_added_slice(
-    piece: EndpointSlice, *, tracker: SliceTracker, managed_by: str = ENDPOINTSLICE_CONTROLLER
+    endpoint_slice: EndpointSlice,
+    *,
+    tracker: SliceTracker,
+    managed_by: str = ENDPOINTSLICE_CONTROLLER,
 ) -> frozenset[NamespacedName]:
-    """Return the Services to sync because somebody else wrote a slice of ours."""
-    if is_managed_by(piece, managed_by) and tracker.should_sync(piece):
-        return _owners(piece)
+    """Return the Services to sync because another writer changed a slice of this controller."""
+    if is_managed_by(endpoint_slice, managed_by) and tracker.should_sync(endpoint_slice):
+        return _services_of(endpoint_slice)
     return frozenset()
 
 
@@ -122,44 +127,49 @@ def services_for_changed_slice(
 ) -> frozenset[NamespacedName]:
     """Return the Services to sync after a slice changed.
 
-    A slice that moves from one Service to another concerns both, whoever manages it.
+    A slice that moves from one Service to another concerns both, also under another manager.
     """
     if old.service_key.name != new.service_key.name:
-        return _owners(old, new)
+        return _services_of(old, new)
     if is_managed_by(old, managed_by) != is_managed_by(new, managed_by):
-        return _owners(new)
+        return _services_of(new)
     return services_for_added_slice(new, tracker=tracker, managed_by=managed_by)
 
 
 def services_for_deleted_slice(
-    piece: EndpointSlice, *, tracker: SliceTracker, managed_by: str = ENDPOINTSLICE_CONTROLLER
+    endpoint_slice: EndpointSlice,
+    *,
+    tracker: SliceTracker,
+    managed_by: str = ENDPOINTSLICE_CONTROLLER,
 ) -> frozenset[NamespacedName]:
-    """Return the Services to sync because a slice of ours vanished unasked; updates the tracker."""
+    """Return the Services to sync after an unexpected deletion of a slice; updates the tracker."""
     if (
-        is_managed_by(piece, managed_by)
-        and tracker.has(piece)
-        and not tracker.handle_deletion(piece)
+        is_managed_by(endpoint_slice, managed_by)
+        and tracker.has(endpoint_slice)
+        and not tracker.handle_deletion(endpoint_slice)
     ):
-        return _owners(piece)
+        return _services_of(endpoint_slice)
     return frozenset()
 
 
-def is_managed_by(piece: EndpointSlice, managed_by: str) -> bool:
-    """Return whether the slice is that controller's to write."""
-    return piece.metadata.labels.get(MANAGED_BY_LABEL, "") == managed_by
+def is_managed_by(endpoint_slice: EndpointSlice, managed_by: str) -> bool:
+    """Return whether the label of the slice names this controller as its manager."""
+    return endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL, "") == managed_by
 
 
-def _owners(*pieces: EndpointSlice) -> frozenset[NamespacedName]:
-    return frozenset(key for piece in pieces if (key := service_of(piece)) is not None)
+def _services_of(*slices: EndpointSlice) -> frozenset[NamespacedName]:
+    return frozenset(
+        key for endpoint_slice in slices if (key := service_of(endpoint_slice)) is not None
+    )
 
 
 def has_same_spec(old: Service, new: Service) -> bool:
-    """Return whether two versions of a Service differ in nothing that a plan looks at."""
-    one, other = old.metadata, new.metadata
+    """Return whether two versions of a Service are equal in everything that a plan depends on."""
+    old_meta, new_meta = old.metadata, new.metadata
     return (
         old.spec == new.spec
-        and one.uid == other.uid
-        and one.labels == other.labels
-        and one.annotations == other.annotations
-        and one.deletion_timestamp == other.deletion_timestamp
+        and old_meta.uid == new_meta.uid
+        and old_meta.labels == new_meta.labels
+        and old_meta.annotations == new_meta.annotations
+        and old_meta.deletion_timestamp == new_meta.deletion_timestamp
     )

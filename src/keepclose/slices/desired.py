@@ -1,8 +1,8 @@
-"""What the pods of a Service ask for in one address type, one pod at a time.
+"""The desired endpoints of one Service in one address type, updated one pod at a time.
 
-Each pod gives at most one endpoint, in the group of its ports and of the zone that it was assigned
-to. Assignments of zones come from outside and survive a change of the pod. NB: an endpoint's
-identity contains its pod, so two pods never ask for the same endpoint.
+Each pod gives at most one endpoint, in the group of its ports and of the zone that it is assigned
+to. The caller assigns zones, and an assignment survives an update of the pod. NB: the identity of
+an endpoint contains its pod, so two pods never desire the same endpoint.
 """
 
 from __future__ import annotations
@@ -12,111 +12,115 @@ from typing import NamedTuple
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort
 from keepclose.model.meta import NamespacedName
-from keepclose.slices.endpoints import Desired, EndpointId
+from keepclose.slices.endpoints import DesiredEndpoint, EndpointId
 from keepclose.slices.observed import Group, GroupTable
 
 
-class Wanted(NamedTuple):
-    """An endpoint that should sit in some slice of its group."""
+class GroupedEndpoint(NamedTuple):
+    """A desired endpoint, the group whose slices may hold it, and its ports."""
 
     group: Group
     endpoint: Endpoint
     ports: tuple[EndpointPort, ...]
 
 
-class Demand:
-    """All pods of one Service and address type, and the endpoints they ask for.
+class DesiredEndpoints:
+    """The pods of one Service and address type, and the endpoints that they desire.
 
-    The methods that change something return the identities that it concerns.
+    Methods that change it return the identities of the endpoints concerned.
     """
 
-    __slots__ = ("_errors", "_groups", "_sources", "_zones", "wanted")
+    __slots__ = ("_by_pod", "_errors", "_groups", "_zones", "by_id")
 
     def __init__(self, groups: GroupTable) -> None:
-        self.wanted: dict[EndpointId, Wanted] = {}
+        self.by_id: dict[EndpointId, GroupedEndpoint] = {}
         self._groups = groups
-        self._sources: dict[NamespacedName, Desired] = {}
+        self._by_pod: dict[NamespacedName, DesiredEndpoint] = {}
         self._zones: dict[NamespacedName, str] = {}
         self._errors: dict[NamespacedName, str] = {}
 
-    def put(self, source: NamespacedName, desired: Desired) -> list[EndpointId]:
-        """Take what a pod asks for now; it keeps its zone."""
-        old = self._sources.get(source)
+    def put(self, pod_key: NamespacedName, desired: DesiredEndpoint) -> list[EndpointId]:
+        """Set the desired endpoint of a pod; the pod keeps its zone."""
+        old = self._by_pod.get(pod_key)
         concerned: list[EndpointId] = []
         if old is not None:
             if old == desired:
                 return concerned
-            self._leave(source, old, concerned)
-        self._sources[source] = desired
-        self._enter(source, desired, concerned)
+            self._remove_from_group(pod_key, old, concerned)
+        self._by_pod[pod_key] = desired
+        self._add_to_group(pod_key, desired, concerned)
         return concerned
 
-    def remove(self, source: NamespacedName) -> list[EndpointId]:
-        """Drop a pod and its zone; an unknown one does no harm."""
+    def remove(self, pod_key: NamespacedName) -> list[EndpointId]:
+        """Drop a pod and its zone; an unknown pod is ignored."""
         concerned: list[EndpointId] = []
-        old = self._sources.pop(source, None)
+        old = self._by_pod.pop(pod_key, None)
         if old is not None:
-            self._leave(source, old, concerned)
-        self._zones.pop(source, None)
+            self._remove_from_group(pod_key, old, concerned)
+        self._zones.pop(pod_key, None)
         return concerned
 
-    def regroup(self, source: NamespacedName, zone: str) -> list[EndpointId]:
-        """Assign a pod to a zone, "" for none; one that is not known yet is assigned too."""
+    def regroup(self, pod_key: NamespacedName, zone: str) -> list[EndpointId]:
+        """Assign a pod to a zone, "" for none; the pod may be added later."""
         concerned: list[EndpointId] = []
-        if self._zones.get(source, "") == zone:
+        if self._zones.get(pod_key, "") == zone:
             return concerned
-        desired = self._sources.get(source)
+        desired = self._by_pod.get(pod_key)
         if desired is not None:
-            self._leave(source, desired, concerned)
+            self._remove_from_group(pod_key, desired, concerned)
         if zone:
-            self._zones[source] = zone
+            self._zones[pod_key] = zone
         else:
-            del self._zones[source]
+            del self._zones[pod_key]
         if desired is not None:
-            self._enter(source, desired, concerned)
+            self._add_to_group(pod_key, desired, concerned)
         return concerned
 
-    def endpoint(self, source: NamespacedName) -> Endpoint | None:
-        """Return the endpoint of a pod, or None when it has none or is unknown."""
-        desired = self._sources.get(source)
+    def endpoint(self, pod_key: NamespacedName) -> Endpoint | None:
+        """Return the desired endpoint of a pod; None if it has none or is unknown."""
+        desired = self._by_pod.get(pod_key)
         return None if desired is None else desired.endpoint
 
-    def endpoint_id(self, source: NamespacedName) -> EndpointId | None:
-        """Return the identity of a pod's endpoint, or None when it has none or is unknown."""
-        desired = self._sources.get(source)
+    def endpoint_id(self, pod_key: NamespacedName) -> EndpointId | None:
+        """Return the identity of a pod's endpoint; None if it has none or is unknown."""
+        desired = self._by_pod.get(pod_key)
         return None if desired is None else desired.endpoint_id
 
     def endpoints(self) -> Iterator[tuple[NamespacedName, Endpoint, str]]:
-        """Yield each pod that has an endpoint, the endpoint, and the zone it is assigned to."""
-        for source, desired in self._sources.items():
+        """Yield each pod with an endpoint, the endpoint, and the zone that it is assigned to."""
+        for pod_key, desired in self._by_pod.items():
             if desired.endpoint is not None:
-                yield source, desired.endpoint, self._zones.get(source, "")
+                yield pod_key, desired.endpoint, self._zones.get(pod_key, "")
 
     def grouped(self) -> frozenset[NamespacedName]:
-        """Return the pods that are assigned to some zone."""
+        """Return the pods that are assigned to a zone."""
         return frozenset(self._zones)
 
     def errors(self) -> tuple[str, ...]:
-        """Return why pods were left out, in the order of their names."""
-        return tuple([self._errors[source] for source in sorted(self._errors)])
+        """Return why pods were skipped, in the order of their names."""
+        return tuple([self._errors[pod_key] for pod_key in sorted(self._errors)])
 
-    def _enter(self, source: NamespacedName, desired: Desired, concerned: list[EndpointId]) -> None:
-        plain = self._groups.get(desired.port_key, "")
-        plain.pods += 1
+    def _add_to_group(
+        self, pod_key: NamespacedName, desired: DesiredEndpoint, concerned: list[EndpointId]
+    ) -> None:
+        undivided = self._groups.get(desired.port_key, "")
+        undivided.pods += 1
         if desired.error:
-            self._errors[source] = desired.error
+            self._errors[pod_key] = desired.error
         if desired.endpoint is None or desired.endpoint_id is None:
             return
-        zone = self._zones.get(source, "")
-        group = self._groups.get(desired.port_key, zone) if zone else plain
-        group.wanted += 1
-        self.wanted[desired.endpoint_id] = Wanted(group, desired.endpoint, desired.ports)
+        zone = self._zones.get(pod_key, "")
+        group = self._groups.get(desired.port_key, zone) if zone else undivided
+        group.desired += 1
+        self.by_id[desired.endpoint_id] = GroupedEndpoint(group, desired.endpoint, desired.ports)
         concerned.append(desired.endpoint_id)
 
-    def _leave(self, source: NamespacedName, desired: Desired, concerned: list[EndpointId]) -> None:
+    def _remove_from_group(
+        self, pod_key: NamespacedName, desired: DesiredEndpoint, concerned: list[EndpointId]
+    ) -> None:
         self._groups.get(desired.port_key, "").pods -= 1
-        self._errors.pop(source, None)
+        self._errors.pop(pod_key, None)
         if desired.endpoint_id is None:
             return
-        self.wanted.pop(desired.endpoint_id).group.wanted -= 1
+        self.by_id.pop(desired.endpoint_id).group.desired -= 1
         concerned.append(desired.endpoint_id)

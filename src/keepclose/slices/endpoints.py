@@ -1,10 +1,10 @@
 """What one pod contributes to the slices of one Service in one address family.
 
-Follows the EndpointSlice controller: a finished pod or one without an address is no endpoint, a
-terminating pod still is; named target ports are looked up in the containers, then in the sidecars;
-all three conditions are said explicitly. Hints are never set here: they are added to whole slices
-later. A pod on an unknown node is left out and reported, unless the Service publishes addresses
-that are not ready.
+Follows the EndpointSlice controller. A finished pod and a pod without an address are no endpoints;
+a terminating pod still is one. Named target ports are looked up in the containers, then in the
+sidecar containers. All three conditions are set explicitly. Hints are never set here: `hinting`
+adds them to whole slices. A pod on an unknown node is skipped and reported, unless the Service
+publishes not-ready addresses.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Container, Node, Pod
 
 PortSetKey: TypeAlias = tuple[tuple[str, str, int, str], ...]
-"""Ports as (name, protocol, number, application protocol), sorted; slices share one key."""
+"""Sorted ports as (name, protocol, number, appProtocol); equal for slices with the same ports."""
 
 EndpointId: TypeAlias = tuple[tuple[str, ...], str, str, str]
-"""Sorted addresses, hostname, and the namespace and name of the pod: what makes an endpoint."""
+"""Identity of an endpoint: sorted addresses, hostname, namespace and name of the pod."""
 
 _FINISHED = ("Succeeded", "Failed")
 _CONDITIONS = {
@@ -38,12 +38,11 @@ _CONDITIONS = {
 }
 
 
-class Desired(msgspec.Struct, frozen=True):
-    """What a pod asks of the slices.
+class DesiredEndpoint(msgspec.Struct, frozen=True):
+    """The ports and the endpoint that a pod should have in the slices.
 
-    `endpoint` and `endpoint_id` are None when the pod has no address of the family or was left
-    out; `error` then says why in the latter case. The ports count even so: slices of these ports
-    stay although they are empty.
+    `endpoint` and `endpoint_id` are None if the pod has no address of the family or is skipped; for
+    a skipped pod `error` says why. The ports count even then: empty slices with these ports stay.
     """
 
     ports: tuple[EndpointPort, ...]
@@ -54,9 +53,9 @@ class Desired(msgspec.Struct, frozen=True):
 
 
 class EndpointBuilder:
-    """Builds the endpoints of one Service in one family; quick for many pods.
+    """Builder of the endpoints of one Service in one address family.
 
-    Keep it as long as the Service does not change: ports that many pods share are worked out once.
+    Keep it until the Service changes: it resolves ports that many pods share only once.
     """
 
     __slots__ = ("_family", "_fixed", "_name", "_namespace", "_ports", "_publish", "_resolved")
@@ -73,30 +72,30 @@ class EndpointBuilder:
         named = any(port.target_port and isinstance(port.target_port, str) for port in self._ports)
         self._fixed = None if named else self._ports_numbered(self._numbers_of((), ()))
 
-    def desired(self, pod: Pod, node: Node | None) -> Desired | None:
-        """Return what the pod asks for, or None when it belongs in no slice at all.
+    def desired(self, pod: Pod, node: Node | None) -> DesiredEndpoint | None:
+        """Return the desired endpoint of the pod; None if the pod belongs in no slice.
 
-        `node` is the node that the pod names, None when there is no such node.
+        `node` is the node that the pod names; None if it does not exist.
         """
         if not belongs_in_endpoints(pod):
             return None
         ports, key = self.ports(pod)
         if node is None and not self._publish:
-            return Desired(ports, key, error=self._missing_node(pod))
+            return DesiredEndpoint(ports, key, error=self._missing_node(pod))
         endpoint = self.endpoint(pod, node)
         if endpoint is None:
-            return Desired(ports, key)
-        return Desired(ports, key, endpoint, endpoint_id(endpoint))
+            return DesiredEndpoint(ports, key)
+        return DesiredEndpoint(ports, key, endpoint, endpoint_id(endpoint))
 
     def ports(self, pod: Pod) -> tuple[tuple[EndpointPort, ...], PortSetKey]:
-        """Return the ports at which the pod answers, in the order of the Service, and their key."""
+        """Return the ports that the pod serves, in the order of the Service, and their key."""
         if self._fixed is not None:
             return self._fixed
         spec = pod.spec
         return self._ports_numbered(self._numbers_of(spec.containers, spec.init_containers))
 
     def endpoint(self, pod: Pod, node: Node | None) -> Endpoint | None:
-        """Return the pod as an endpoint, or None when it has no address of the family."""
+        """Return the endpoint of the pod; None if it has no address of the family."""
         meta = pod.metadata
         spec = pod.spec
         status = pod.status
@@ -141,8 +140,8 @@ class EndpointBuilder:
     def _ports_numbered(
         self, numbers: tuple[int | None, ...]
     ) -> tuple[tuple[EndpointPort, ...], PortSetKey]:
-        known = self._resolved.get(numbers)
-        if known is None:
+        resolved = self._resolved.get(numbers)
+        if resolved is None:
             ports = tuple(
                 EndpointPort(
                     name=port.name,
@@ -153,30 +152,30 @@ class EndpointBuilder:
                 for port, number in zip(self._ports, numbers, strict=True)
                 if number is not None
             )
-            known = self._resolved[numbers] = (ports, port_key(ports))
-        return known
+            resolved = self._resolved[numbers] = (ports, port_key(ports))
+        return resolved
 
 
 def belongs_in_endpoints(pod: Pod) -> bool:
-    """Return whether the pod is a backend at all: not finished, and with some address."""
+    """Return whether the pod can be an endpoint: it has not finished and has an address."""
     status = pod.status
     return status.phase not in _FINISHED and bool(status.pod_ip or status.pod_ips)
 
 
 def find_port(service_port: ServicePort, pod: Pod) -> int | None:
-    """Return the number that the target port means on this pod, or None when it names none."""
+    """Return the port number of a target port on this pod; None if the pod lacks the name."""
     return _port_number(service_port, pod.spec.containers, pod.spec.init_containers)
 
 
 def endpoint_ports(service: Service, pod: Pod) -> tuple[EndpointPort, ...]:
-    """Return the ports at which the pod answers; names that the pod does not have are dropped."""
+    """Return the ports that the pod serves; named ports that the pod lacks are dropped."""
     return EndpointBuilder(service, "").ports(pod)[0]
 
 
 def port_key(ports: tuple[EndpointPort, ...]) -> PortSetKey:
-    """Return the key that is equal for equal sets of ports, whatever their order; () for none.
+    """Return the key of a set of ports, independent of their order; () without ports.
 
-    NB: absent fields count as what the API makes of them: the name "" and the protocol TCP. A port
+    NB: absent fields count as their defaults in the API: the name "" and the protocol TCP. A port
     without a number means all ports, here -1.
     """
     keys = [
@@ -195,14 +194,14 @@ def port_key(ports: tuple[EndpointPort, ...]) -> PortSetKey:
 def build_endpoint(
     pod: Pod, *, node: Node | None, service: Service, family: str
 ) -> Endpoint | None:
-    """Return the pod as an endpoint, or None when it has no address of the family."""
+    """Return the endpoint of the pod; None if it has no address of the family."""
     return EndpointBuilder(service, family).endpoint(pod, node)
 
 
 def desired_endpoint(
     service: Service, pod: Pod, *, node: Node | None, family: str
-) -> Desired | None:
-    """Return what one pod asks for, or None when it belongs in no slice at all.
+) -> DesiredEndpoint | None:
+    """Return the desired endpoint of one pod; None if the pod belongs in no slice.
 
     For many pods keep an `EndpointBuilder`.
     """
@@ -210,7 +209,7 @@ def desired_endpoint(
 
 
 def endpoint_id(endpoint: Endpoint) -> EndpointId:
-    """Return the identity by which an endpoint is found again in existing slices."""
+    """Return the identity by which a pod's endpoint is found in existing slices."""
     addresses = endpoint.addresses
     if len(addresses) > 1:
         addresses = tuple(sorted(addresses))
@@ -220,24 +219,24 @@ def endpoint_id(endpoint: Endpoint) -> EndpointId:
     return (addresses, endpoint.hostname or "", ref.namespace, ref.name)
 
 
-def same_beyond_id(one: Endpoint, other: Endpoint) -> bool:
+def same_beyond_id(left: Endpoint, right: Endpoint) -> bool:
     """Return whether two endpoints of one identity need no write.
 
-    Node, zone, conditions and the pod's reference count, and an absent condition differs from a
-    false one. The reference's resourceVersion and the hints do not count.
+    Node, zone, conditions and target reference are compared, and an absent condition differs from
+    a false one. The resourceVersion of the reference and the hints are ignored.
     """
     if (
-        one.node_name != other.node_name
-        or one.zone != other.zone
-        or one.conditions != other.conditions
+        left.node_name != right.node_name
+        or left.zone != right.zone
+        or left.conditions != right.conditions
     ):
         return False
-    ref, other_ref = one.target_ref, other.target_ref
-    if ref == other_ref:
+    left_ref, right_ref = left.target_ref, right.target_ref
+    if left_ref == right_ref:
         return True
-    if ref is None or other_ref is None:
+    if left_ref is None or right_ref is None:
         return False
-    return replace(ref, resource_version="") == replace(other_ref, resource_version="")
+    return replace(left_ref, resource_version="") == replace(right_ref, resource_version="")
 
 
 def _port_number(
@@ -245,7 +244,7 @@ def _port_number(
 ) -> int | None:
     target = port.target_port
     if not target:
-        # An absent target port, which the API would have filled in, is the Service's own.
+        # An absent target port, which the API server defaults, equals the port of the Service.
         return port.port
     if isinstance(target, int):
         return target

@@ -1,7 +1,14 @@
-"""From the mechanism that governs a Service to hints on its slices.
+"""From the mechanism that governs a Service to the hints and groups of its endpoints.
 
-Hints are put on after packing, so that switching mechanisms rewrites only slices whose hints are
-wrong. A Service has subset labels or hints, never both: whoever does not write hints removes them.
+Hints are set after packing, so a change of the mechanism rewrites only slices whose hints are
+wrong. A Service has subset labels or hints, never both: a mechanism that sets no hints removes
+them. Node hints may overlay the mechanism (KEP-3015, second draft); plans from pods and plans over
+slices of another controller share that decision.
+
+For subsetting (KEP-2004) `SubsetGroups` turns counts per group into concrete endpoints. The slices
+as written are the only memory: the group of an endpoint is the zone label of its slice, so a
+restart changes nothing. Costs follow what changed, not what exists: nodes and owners of ready pods
+are counted, because a Service with thousands of pods has few such pairs.
 """
 
 from __future__ import annotations
@@ -49,41 +56,41 @@ from keepclose.slices.placement import Placement
 from keepclose.slices.settings import Cluster, Settings
 
 DETECTION = "detection"
-Members = dict[str, dict[str, set[NamespacedName]]]
+_Members = dict[str, dict[str, set[NamespacedName]]]
 """Ready endpoints by the zone they are in and the zone of the slice that holds them."""
 
 
-class Hosts:
-    """Where the ready pods of one Service run, and whose they are."""
+class EndpointOwners:
+    """The nodes and controllers of the ready pods of one Service, counted by pair."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, OwnerReference | None]] = Counter()
-        self._filed: dict[NamespacedName, tuple[str, OwnerReference | None]] = {}
+        self._by_pod: dict[NamespacedName, tuple[str, OwnerReference | None]] = {}
 
     def put(self, pod: Pod) -> None:
-        """Count a pod that is ready, in place of what it was counted as before."""
+        """Count a ready pod; an earlier count of the same pod is replaced."""
         self.remove(pod.key)
-        host = (pod.spec.node_name, controller_of(pod.metadata.owner_references))
-        self._filed[pod.key] = host
-        self._counts[host] += 1
+        owner = (pod.spec.node_name, controller_of(pod.metadata.owner_references))
+        self._by_pod[pod.key] = owner
+        self._counts[owner] += 1
 
-    def remove(self, source: NamespacedName) -> None:
-        """Stop counting a pod; one that was not counted does no harm."""
-        host = self._filed.pop(source, None)
-        if host is not None:
-            self._counts[host] -= 1
-            if self._counts[host] == 0:
-                del self._counts[host]
+    def remove(self, pod_key: NamespacedName) -> None:
+        """Stop counting a pod; an unknown pod is ignored."""
+        owner = self._by_pod.pop(pod_key, None)
+        if owner is not None:
+            self._counts[owner] -= 1
+            if self._counts[owner] == 0:
+                del self._counts[owner]
 
     def pairs(self) -> list[EndpointOwner]:
-        """Return each pair of node and owner once, in an order that does not depend on history."""
-        found: list[EndpointOwner] = list(self._counts)
-        found.sort(key=_order)
-        return found
+        """Return each pair of node and owner once, in an order independent of history."""
+        pairs: list[EndpointOwner] = list(self._counts)
+        pairs.sort(key=_owner_order)
+        return pairs
 
 
-def _order(host: EndpointOwner) -> tuple[str, str]:
-    return host[0] or "", "" if host[1] is None else host[1].uid
+def _owner_order(owner: EndpointOwner) -> tuple[str, str]:
+    return owner[0] or "", "" if owner[1] is None else owner[1].uid
 
 
 def decide_overlay(
@@ -95,18 +102,19 @@ def decide_overlay(
     endpoints: Callable[[], Sequence[EndpointOwner]],
     previously_on: Callable[[], bool],
 ) -> NodeLevelDecision | None:
-    """Return the decision about node hints; None where the mechanism leaves no room for one.
+    """Return the decision about node hints; None if the mechanism excludes them.
 
-    `endpoints` gives node and owner of the ready endpoints, each pair once; `previously_on` says
-    whether some endpoint has a node hint now.
+    `endpoints` returns node and owner of the ready endpoints, each pair once. `previously_on`
+    returns whether an endpoint has a node hint now. Both are functions because they are costly, and
+    most Services are decided without them.
     """
     if not may_overlay(strategy, settings):
         return None
-    wish = strategy.distribution is not Verdict.ABSENT
+    has_distribution = strategy.distribution is not Verdict.ABSENT
     return node_overlay(
         annotation=service.metadata.annotations.get(NODE_TOPOLOGY_ANNOTATION),
         mode=settings.node_level_mode,
-        explicit=wish or topology_annotation(service)[1] is not None,
+        explicit=has_distribution or topology_annotation(service)[1] is not None,
         nodes=cluster.nodes.values(),
         endpoints=endpoints(),
         previously_on=previously_on(),
@@ -115,50 +123,50 @@ def decide_overlay(
 
 
 def lay_over(strategy: Strategy, overlay: NodeLevelDecision | None) -> Strategy:
-    """Return what governs: where nothing else did, node-level topology does once it is on."""
+    """Return the governing strategy: node-level topology if it is on and nothing else governs."""
     if overlay is None or not overlay.on or strategy.name is not StrategyName.NONE:
         return strategy
     asked = any(reason.code is ReasonCode.NODE_HINTS_ADDED for reason in overlay.reasons)
     message = "node-level topology was found to suit the Service"
-    found = () if asked else (Reason(ReasonCode.NODE_LEVEL_DETECTED, message),)
+    detected = () if asked else (Reason(ReasonCode.NODE_LEVEL_DETECTED, message),)
     return replace(
         strategy,
         name=StrategyName.NODE_LEVEL,
         source=annotation_path(NODE_TOPOLOGY_ANNOTATION) if asked else DETECTION,
-        reasons=(*strategy.reasons, *found),
+        reasons=(*strategy.reasons, *detected),
     )
 
 
-class Division:
-    """The groups of one Service and address type."""
+class SubsetGroups:
+    """The groups of one Service and address type under subsetting (KEP-2004)."""
 
     def __init__(self, placement: Placement, locate: Callable[[Endpoint], str]) -> None:
-        """Take the endpoints and how the group is found that an endpoint is at home in."""
+        """Take the placement, and the function that returns the home group of an endpoint."""
         self._placement = placement
         self._locate = locate
-        self._ready: Members = {}
-        self._filed: dict[NamespacedName, tuple[str, str]] = {}
+        self._ready: _Members = {}
+        self._by_pod: dict[NamespacedName, tuple[str, str]] = {}
         self._idle: set[NamespacedName] = set()
         self._moved: set[NamespacedName] = set()
-        self.refile(source for source, _, _ in placement.wanted())
+        self.update(pod_key for pod_key, _, _ in placement.endpoints())
 
-    def refile(self, sources: Iterable[NamespacedName]) -> None:
-        """Take note of endpoints that came, went, changed, or were seen in another slice."""
-        for source in sources:
-            old = self._filed.pop(source, None)
+    def update(self, pod_keys: Iterable[NamespacedName]) -> None:
+        """Update pods whose endpoint was added, removed, changed, or observed in another slice."""
+        for pod_key in pod_keys:
+            old = self._by_pod.pop(pod_key, None)
             if old is not None:
-                self._ready[old[0]][old[1]].discard(source)
-            self._idle.discard(source)
-            endpoint = self._placement.endpoint(source)
+                self._ready[old[0]][old[1]].discard(pod_key)
+            self._idle.discard(pod_key)
+            endpoint = self._placement.endpoint(pod_key)
             if endpoint is None:
                 continue
             if endpoint.is_ready:
-                place = (self._locate(endpoint), self._placement.written_zone(source))
-                self._filed[source] = place
-                self._ready.setdefault(place[0], {}).setdefault(place[1], set()).add(source)
-                self._placement.regroup(source, place[1])
+                place = (self._locate(endpoint), self._placement.written_zone(pod_key))
+                self._by_pod[pod_key] = place
+                self._ready.setdefault(place[0], {}).setdefault(place[1], set()).add(pod_key)
+                self._placement.regroup(pod_key, place[1])
             else:
-                self._idle.add(source)
+                self._idle.add(pod_key)
 
     def divide(
         self,
@@ -168,7 +176,7 @@ class Division:
         options: SubsetOptions,
         level: Level = Level.ZONE,
     ) -> SubsetDecision:
-        """Put every endpoint into its group and return the decision that led there."""
+        """Assign every endpoint to a group; return the decision with its reasons."""
         located = {zone: sum(map(len, groups.values())) for zone, groups in self._ready.items()}
         placed: dict[str, dict[str, int]] = {}
         for zone, groups in self._ready.items():
@@ -185,39 +193,39 @@ class Division:
             level=level,
         )
         if decision.mode is SubsetMode.RANDOM:
-            self.undo()
+            self.ungroup_all()
             return decision
-        for source in self._moved:
-            # What the last plan moved counts only once it was seen written.
-            self._placement.regroup(source, self._filed.get(source, ("", ""))[1])
+        for pod_key in self._moved:
+            # A move of the last plan counts only after it was observed in a slice.
+            self._placement.regroup(pod_key, self._by_pod.get(pod_key, ("", ""))[1])
         changes = assign(decision.target, self._ready)
-        for source, group in changes.items():
-            self._placement.regroup(source, group)
+        for pod_key, group in changes.items():
+            self._placement.regroup(pod_key, group)
         self._moved = set(changes)
-        self._place_idle(sorted({g for row in decision.target.values() for g in row}))
+        self._place_idle(sorted({group for row in decision.target.values() for group in row}))
         return decision
 
-    def undo(self) -> None:
-        """Put all endpoints into the one group that everybody uses."""
+    def ungroup_all(self) -> None:
+        """Put all endpoints back into the undivided group, whose slices all nodes use."""
         grouped = self._placement.grouped()
-        for source in grouped:
-            self._placement.regroup(source, "")
+        for pod_key in grouped:
+            self._placement.regroup(pod_key, "")
         self._moved.update(grouped)
 
     def _place_idle(self, groups: list[str]) -> None:
-        # Endpoints that are not ready carry no traffic: they wait where they are, or at home.
-        for source in self._idle:
-            endpoint = self._placement.endpoint(source)
+        # Endpoints that are not ready carry no traffic: they stay, or go to their home group.
+        for pod_key in self._idle:
+            endpoint = self._placement.endpoint(pod_key)
             home = "" if endpoint is None else self._locate(endpoint)
-            written = self._placement.written_zone(source)
+            written = self._placement.written_zone(pod_key)
             choices = [zone for zone in (written, home, *groups) if zone in groups]
-            self._placement.regroup(source, choices[0])
+            self._placement.regroup(pod_key, choices[0])
 
 
 class Hinting(msgspec.Struct, frozen=True):
-    """Hinted slices, what to tell the user, and why; `totals` is what Auto allocated to zones.
+    """Hinted slices with events and reasons; `totals` is what the mode Auto allocated by zone.
 
-    `failure` and `question` are those of a custom heuristic that failed or answers later.
+    `failure` is set if a custom heuristic failed, `question` if its answer is still pending.
     """
 
     slices: SliceSet
@@ -240,19 +248,19 @@ def hint_slices(
     facts: FactsOf,
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
 ) -> Hinting:
-    """Return the slices with the hints that the mechanism wants.
+    """Return the slices with the hints that the mechanism requires.
 
-    `node_hints` lays node-level topology over it, where the mechanism allows that. `populated`
-    says whether the Service had hints of the mode Auto before. `answers` are those that a custom
-    heuristic gave elsewhere.
+    `node_hints` overlays node-level topology where the mechanism allows it. `populated` says
+    whether the Service had hints of the mode Auto before. `answers` are earlier answers of a custom
+    heuristic.
     """
     match strategy.name:
         case StrategyName.SAME_ZONE:
-            return _own(slices, zones=True, nodes=node_hints, facts=facts)
+            return _hint_own(slices, zones=True, nodes=node_hints, facts=facts)
         case StrategyName.SAME_NODE:
-            return _own(slices, zones=True, nodes=True, facts=facts)
+            return _hint_own(slices, zones=True, nodes=True, facts=facts)
         case StrategyName.NODE_LEVEL:
-            return _own(slices, zones=False, nodes=True, facts=facts)
+            return _hint_own(slices, zones=False, nodes=True, facts=facts)
         case StrategyName.AUTO:
             result = allocate_proportionally(
                 slices,
@@ -288,7 +296,7 @@ def hint_slices(
 
 
 def may_overlay(strategy: Strategy, settings: Settings) -> bool:
-    """Return whether node-level topology can be laid over the mechanism at all."""
+    """Return whether node hints may overlay the mechanism."""
     return settings.gates.on(Gate.NODE_LEVEL_TOPOLOGY) and strategy.name not in (
         StrategyName.TOPOLOGY_KEYS,
         StrategyName.SUBSETTING,
@@ -296,7 +304,7 @@ def may_overlay(strategy: Strategy, settings: Settings) -> bool:
     )
 
 
-def _own(slices: SliceSet, *, zones: bool, nodes: bool, facts: FactsOf) -> Hinting:
+def _hint_own(slices: SliceSet, *, zones: bool, nodes: bool, facts: FactsOf) -> Hinting:
     return Hinting(
         hint_own(slices, zones=zones, nodes=nodes, facts=facts),
         reasons=own_hint_reasons(slices, zones=zones, nodes=nodes, facts=facts),

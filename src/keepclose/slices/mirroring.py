@@ -1,8 +1,11 @@
 """Slices that mirror a hand-written Endpoints object of a Service without a selector.
 
-Follows the EndpointSlice mirroring controller: one slice per address family and set of ports, what
-exceeds the limit is left out and told. A mirrored endpoint says only whether it is ready; it has no
-zone and no hints, so that one mirrored slice makes proxies ignore all hints of its Service.
+Follows the EndpointSlice mirroring controller: one slice per address family and set of ports;
+addresses beyond the limit are skipped and reported in an Event. Subsets are first repacked into the
+canonical layout of the API, so the same addresses and ports always give the same slices, whatever
+their grouping. A mirrored slice is owned by the Endpoints object, not by the Service. A mirrored
+endpoint only says whether it is ready: it has no zone and no hints, so one mirrored slice makes
+proxies ignore all hints of its Service.
 """
 
 from __future__ import annotations
@@ -38,17 +41,18 @@ from keepclose.slices.endpoints import EndpointId, PortSetKey, endpoint_id, port
 from keepclose.slices.packing import SlicePlan, take_over
 from keepclose.slices.slice_metadata import name_prefix
 
+MAX_PER_SUBSET = 1000
 _NOT_COPIED = (TRIGGER_TIME_ANNOTATION, LAST_APPLIED_ANNOTATION)
 _READY = EndpointConditions(ready=True)
 _NOT_READY = EndpointConditions(ready=False)
-MAX_PER_SUBSET = 1000
 _Key: TypeAlias = tuple[str, PortSetKey]
 
 
 def repack(subsets: Iterable[EndpointSubset]) -> tuple[EndpointSubset, ...]:
-    """Return the subsets in the one agreed layout: ports with the same addresses stand together.
+    """Return the subsets in canonical layout: ports with the same addresses share a subset.
 
-    All of it is sorted. An address that is both ready and not ready at a port is not ready.
+    Subsets, ports and addresses are sorted. An address that is both ready and not ready at a port
+    counts as not ready.
     """
     readiness: dict[EndpointsPort | None, dict[tuple[str, str], bool]] = {}
     addresses: dict[tuple[str, str], EndpointAddress] = {}
@@ -63,9 +67,9 @@ def repack(subsets: Iterable[EndpointSubset]) -> tuple[EndpointSubset, ...]:
                     states[key] = ready and states.get(key, True)
     ports_by_states: dict[tuple[tuple[tuple[str, str], bool], ...], list[EndpointsPort]] = {}
     for port, states in readiness.items():
-        together = ports_by_states.setdefault(tuple(sorted(states.items())), [])
+        ports_together = ports_by_states.setdefault(tuple(sorted(states.items())), [])
         if port is not None:
-            together.append(port)
+            ports_together.append(port)
     packed = [
         EndpointSubset(
             addresses=tuple(addresses[key] for key, ready in states if ready),
@@ -78,7 +82,7 @@ def repack(subsets: Iterable[EndpointSubset]) -> tuple[EndpointSubset, ...]:
 
 
 def mirrored_endpoint(address: EndpointAddress, *, ready: bool) -> Endpoint:
-    """Return an address as an endpoint, in canonical form if it is an address at all."""
+    """Return the endpoint of an address, in canonical form if it is a valid IP address."""
     return Endpoint(
         addresses=(canonical(address.ip) or address.ip,),
         conditions=_READY if ready else _NOT_READY,
@@ -95,7 +99,7 @@ def mirrored_slice(
     ports: tuple[EndpointPort, ...],
     mirrored: Iterable[Endpoint] = (),
 ) -> EndpointSlice:
-    """Return a slice to create that mirrors the object, which owns it."""
+    """Return a slice to create that mirrors the Endpoints object and is owned by it."""
     meta = endpoints.metadata
     return EndpointSlice(
         metadata=ObjectMeta(
@@ -131,7 +135,8 @@ class MirrorEvent(msgspec.Struct, frozen=True):
 class Mirrored(msgspec.Struct, frozen=True):
     """The writes that mirror an Endpoints object, all address types together.
 
-    `skipped` counts the addresses left out, for either reason; `updated` the endpoints rewritten.
+    `skipped` counts addresses that were invalid or beyond the limit, `updated` endpoints that
+    changed in place.
     """
 
     plan: SlicePlan = SlicePlan()
@@ -139,11 +144,11 @@ class Mirrored(msgspec.Struct, frozen=True):
     skipped: int = 0
     updated: int = 0
     is_mirroring: bool = True
-    """Whether there is something to mirror at all."""
+    """Whether there is an Endpoints object to mirror."""
 
 
 class _Bundle(msgspec.Struct):
-    """What one slice should hold."""
+    """The ports and endpoints that one mirrored slice should hold."""
 
     ports: tuple[EndpointPort, ...]
     endpoints: dict[EndpointId, Endpoint] = {}
@@ -162,7 +167,7 @@ class _Difference(NamedTuple):
 
 
 def should_mirror(endpoints: Endpoints) -> bool:
-    """Return whether the object describes backends, and its author did not opt out."""
+    """Return whether the object is mirrored: no leader election record and no opt-out label."""
     meta = endpoints.metadata
     return (
         meta.labels.get(SKIP_MIRROR_LABEL) != "true" and LEADER_ANNOTATION not in meta.annotations
@@ -176,11 +181,11 @@ def mirror(
     existing: Iterable[EndpointSlice],
     max_per_subset: int = MAX_PER_SUBSET,
 ) -> Mirrored:
-    """Return the writes after which the existing mirrored slices say what the object says.
+    """Return the writes that make the existing mirrored slices match the Endpoints object.
 
-    Without the object or the Service, or once the Service has a selector, all of them go.
+    All of them are deleted if the object or the Service is gone, or the Service has a selector.
     """
-    slices = sorted(existing, key=lambda piece: piece.metadata.name)
+    slices = sorted(existing, key=lambda endpoint_slice: endpoint_slice.metadata.name)
     if (
         endpoints is None
         or service is None
@@ -210,13 +215,13 @@ def _collect(endpoints: Endpoints, limit: int) -> _Collected:
         for address, ready in states:
             if taken >= limit:
                 break
-            family_found = family_of(address.ip)
-            if family_found is None:
+            address_family = family_of(address.ip)
+            if address_family is None:
                 invalid += 1
                 continue
             taken += 1
             endpoint = mirrored_endpoint(address, ready=ready)
-            bundles[family_found, key].endpoints[endpoint_id(endpoint)] = endpoint
+            bundles[address_family, key].endpoints[endpoint_id(endpoint)] = endpoint
         skipped += len(states) - taken
     return _Collected(bundles, skipped, invalid)
 
@@ -231,7 +236,7 @@ def _events(collected: _Collected, limit: int) -> tuple[MirrorEvent, ...]:
                 "to EndpointSlices",
             )
         )
-    # NB: the number told includes the invalid addresses, as in Kubernetes.
+    # NB: the reported number includes the invalid addresses, as in Kubernetes.
     if collected.skipped > collected.invalid:
         events.append(
             MirrorEvent(
@@ -247,39 +252,46 @@ def _plan(
     endpoints: Endpoints, bundles: Mapping[_Key, _Bundle], slices: list[EndpointSlice]
 ) -> tuple[SlicePlan, int]:
     present: dict[_Key, list[EndpointSlice]] = {}
-    for piece in slices:
-        present.setdefault((piece.address_type, port_key(piece.ports)), []).append(piece)
+    for endpoint_slice in slices:
+        present.setdefault(
+            (endpoint_slice.address_type, port_key(endpoint_slice.ports)), []
+        ).append(endpoint_slice)
     create: list[EndpointSlice] = []
     update: list[EndpointSlice] = []
     unchanged: list[EndpointSlice] = []
-    delete = [piece for key, group in present.items() if key not in bundles for piece in group]
+    delete = [
+        endpoint_slice
+        for key, group in present.items()
+        if key not in bundles
+        for endpoint_slice in group
+    ]
     added = removed = updated = 0
     for (family, key), bundle in bundles.items():
         group = present.get((family, key), [])
-        wanted = bundle.endpoints
-        if not wanted:
+        desired = bundle.endpoints
+        if not desired:
             delete.extend(group)
-            removed += sum(len(piece.endpoints) for piece in group)
+            removed += sum(len(endpoint_slice.endpoints) for endpoint_slice in group)
             continue
-        fresh = mirrored_slice(
-            endpoints, address_type=family, ports=bundle.ports, mirrored=wanted.values()
+        successor = mirrored_slice(
+            endpoints, address_type=family, ports=bundle.ports, mirrored=desired.values()
         )
         if not group:
-            added += len(wanted)
-            create.append(fresh)
+            added += len(desired)
+            create.append(successor)
             continue
         first, *rest = group
         delete.extend(rest)
-        difference = _compare(first, wanted)
+        difference = _compare(first, desired)
         added += difference.added
         removed += difference.removed
         updated += difference.updated
         same_metadata = (
-            first.metadata.labels == fresh.metadata.labels
-            and first.metadata.annotations == fresh.metadata.annotations
+            first.metadata.labels == successor.metadata.labels
+            and first.metadata.annotations == successor.metadata.annotations
         )
         if any(difference) or not same_metadata or _has_stale_owner(first, endpoints):
-            update.append(take_over(fresh, first))
+            update.append(take_over(successor, first))
         else:
             unchanged.append(first)
     create, recycled, delete = _recycle(create, delete)
@@ -296,10 +308,10 @@ def _plan(
     return plan, updated
 
 
-def _compare(piece: EndpointSlice, wanted: Mapping[EndpointId, Endpoint]) -> _Difference:
+def _compare(endpoint_slice: EndpointSlice, desired: Mapping[EndpointId, Endpoint]) -> _Difference:
     removed = updated = 0
-    missing = dict(wanted)
-    for present in piece.endpoints:
+    missing = dict(desired)
+    for present in endpoint_slice.endpoints:
         endpoint = missing.pop(endpoint_id(present), None)
         if endpoint is None:
             removed += 1
@@ -311,7 +323,7 @@ def _compare(piece: EndpointSlice, wanted: Mapping[EndpointId, Endpoint]) -> _Di
 def _has_stale_owner(endpoint_slice: EndpointSlice, endpoints: Endpoints) -> bool:
     """Return whether the slice still belongs to a deleted Endpoints object of the same name.
 
-    The garbage collector deletes such a slice, however right its endpoints are.
+    The garbage collector deletes such a slice, even if its endpoints are right.
     """
     meta = endpoints.metadata
     return any(
@@ -323,15 +335,22 @@ def _has_stale_owner(endpoint_slice: EndpointSlice, endpoints: Endpoints) -> boo
 def _recycle(
     create: list[EndpointSlice], delete: list[EndpointSlice]
 ) -> tuple[list[EndpointSlice], list[EndpointSlice], list[EndpointSlice]]:
-    """Let slices to delete lend their names to slices to create, the first to the first."""
+    """Turn deletions into updates: a slice to create takes over the first slice to delete."""
     recycled: list[EndpointSlice] = []
     created: list[EndpointSlice] = []
-    doomed = list(delete)
-    for fresh in create:
-        lender = next((one for one in doomed if one.address_type == fresh.address_type), None)
-        if lender is None:
-            created.append(fresh)
+    remaining = list(delete)
+    for successor in create:
+        existing = next(
+            (
+                candidate
+                for candidate in remaining
+                if candidate.address_type == successor.address_type
+            ),
+            None,
+        )
+        if existing is None:
+            created.append(successor)
         else:
-            doomed.remove(lender)
-            recycled.append(take_over(fresh, lender))
-    return created, recycled, doomed
+            remaining.remove(existing)
+            recycled.append(take_over(successor, existing))
+    return created, recycled, remaining

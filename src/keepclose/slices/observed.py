@@ -1,8 +1,8 @@
-"""The slices as they were last observed, and where in them each endpoint sits.
+"""The slices as last observed from the API, and which slice holds which endpoint.
 
-A group is a set of ports together with the zone or region that its slices are meant for ("" for
-all, the usual case); an endpoint can only stay in a slice of its own group. Holdings record facts
-and answer who holds what; they decide nothing.
+A group is a set of ports together with the zone or region that its slices are labelled for ("" for
+all zones, the usual case). An endpoint can only stay in a slice of its own group. This module
+records facts and answers lookups; it never decides which endpoint moves.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from keepclose.slices.endpoints import EndpointId, PortSetKey, endpoint_id, port
 
 
 class Group:
-    """Slices and endpoints that go together; there is one object per group, compared by `is`."""
+    """Slices and endpoints with the same ports and zone; one object each, compared by `is`."""
 
-    __slots__ = ("pods", "port_key", "wanted", "zone")
+    __slots__ = ("desired", "pods", "port_key", "zone")
 
     def __init__(self, key: PortSetKey, zone: str) -> None:
         self.port_key = key
         self.zone = zone
-        self.wanted = 0
-        # NB: pods without an address of the family count too; their ports keep slices alive.
+        self.desired = 0
+        # NB: pods without an address of the family count too: their ports keep empty slices.
         self.pods = 0
 
     @property
-    def is_asked_for(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether slices of the group have a reason to exist."""
-        return self.wanted > 0 or self.pods > 0
+        return self.desired > 0 or self.pods > 0
 
 
 class GroupTable:
-    """All groups of one placement, made when first named."""
+    """All groups of one placement; each is created at its first lookup."""
 
     __slots__ = ("_groups",)
 
@@ -50,147 +50,148 @@ class GroupTable:
 
 
 class SliceVerdict(NamedTuple):
-    """What of a slice stays, in its order, and whether that differs from what it holds."""
+    """The endpoints that stay in a slice, in its order, and whether the slice needs a write."""
 
     kept: tuple[Endpoint, ...]
     removed: int
     changed: bool
 
 
-class Held:
-    """A slice as it was last observed, and what was worked out about it since.
+class ObservedSlice:
+    """A slice as last observed, with results that `Placement` caches for it.
 
-    `verdict` and `labels` are None until somebody works them out anew. `kept` and `differing` are
-    what a verdict was made from; it holds but for the endpoints in `doubts`.
+    `verdict` and `labels` are None until the next plan computes them. `kept` and `differing` are
+    the basis of the verdict, which is valid except for the endpoints in `dirty`.
     """
 
     __slots__ = (
         "differing",
-        "doubts",
+        "dirty",
+        "endpoint_slice",
         "entries",
         "group",
         "kept",
         "labels",
         "owned",
-        "piece",
         "verdict",
     )
 
-    def __init__(self, piece: EndpointSlice, group: Group, *, owned: bool) -> None:
-        self.piece = piece
+    def __init__(self, endpoint_slice: EndpointSlice, group: Group, *, owned: bool) -> None:
+        self.endpoint_slice = endpoint_slice
         self.group = group
         self.owned = owned
-        # Of an endpoint that stands twice in the slice the first counts.
+        # If the slice holds an endpoint twice, the first one counts.
         self.entries: dict[EndpointId, Endpoint] = {}
-        for endpoint in piece.endpoints:
+        for endpoint in endpoint_slice.endpoints:
             self.entries.setdefault(endpoint_id(endpoint), endpoint)
         self.kept: dict[EndpointId, Endpoint] = {}
         self.differing: set[EndpointId] = set()
-        self.doubts: set[EndpointId] = set()
+        self.dirty: set[EndpointId] = set()
         self.verdict: SliceVerdict | None = None
         self.labels: tuple[dict[str, str], bool] | None = None
 
-    def become(self, piece: EndpointSlice) -> list[EndpointId] | None:
-        """Take another version of the slice; return the endpoints that look different.
+    def update(self, endpoint_slice: EndpointSlice) -> list[EndpointId] | None:
+        """Update to another version of the slice; return the endpoints that changed in place.
 
-        None, and nothing done, when more than their looks has changed.
+        Returns None, and changes nothing, if ports, labels, owners or the set of endpoints changed.
         """
-        old = self.piece
-        meta, new_meta = old.metadata, piece.metadata
-        count = len(piece.endpoints)
+        old = self.endpoint_slice
+        meta, new_meta = old.metadata, endpoint_slice.metadata
+        count = len(endpoint_slice.endpoints)
         if (
             len(old.endpoints) != count
             or len(self.entries) != count
-            or old.ports != piece.ports
+            or old.ports != endpoint_slice.ports
             or meta.labels != new_meta.labels
             or meta.owner_references != new_meta.owner_references
         ):
             return None
         changed: dict[EndpointId, Endpoint] = {}
         for identity, before, after in zip(
-            self.entries, old.endpoints, piece.endpoints, strict=True
+            self.entries, old.endpoints, endpoint_slice.endpoints, strict=True
         ):
             if before is not after and before != after:
                 if endpoint_id(after) != identity:
                     return None
                 changed[identity] = after
-        self.piece = piece
+        self.endpoint_slice = endpoint_slice
         self.entries.update(changed)
         return list(changed)
 
 
-class Holdings:
-    """All observed slices of one Service and address type."""
+class ObservedSlices:
+    """The observed slices of one Service and address type, indexed by name and by endpoint."""
 
-    __slots__ = ("_groups", "_seats", "by_name")
+    __slots__ = ("_groups", "_slice_names", "by_name")
 
     def __init__(self, groups: GroupTable) -> None:
-        self.by_name: dict[str, Held] = {}
+        self.by_name: dict[str, ObservedSlice] = {}
         self._groups = groups
-        self._seats: dict[EndpointId, tuple[str, ...]] = {}
+        self._slice_names: dict[EndpointId, tuple[str, ...]] = {}
 
-    def add(self, piece: EndpointSlice, *, owned: bool) -> list[EndpointId]:
-        """Take a slice whose name is free; return the endpoints that now sit in several slices."""
-        meta = piece.metadata
+    def add(self, endpoint_slice: EndpointSlice, *, owned: bool) -> list[EndpointId]:
+        """Add a slice under an unused name; return the endpoints that several slices now hold."""
+        meta = endpoint_slice.metadata
         name = meta.name
-        group = self._groups.get(port_key(piece.ports), group_of_labels(meta.labels))
-        held = self.by_name[name] = Held(piece, group, owned=owned)
-        seats = self._seats
+        group = self._groups.get(port_key(endpoint_slice.ports), group_of_labels(meta.labels))
+        held = self.by_name[name] = ObservedSlice(endpoint_slice, group, owned=owned)
+        slice_names = self._slice_names
         shared: list[EndpointId] = []
         for identity in held.entries:
-            others = seats.get(identity)
-            if others is None:
-                seats[identity] = (name,)
+            holders = slice_names.get(identity)
+            if holders is None:
+                slice_names[identity] = (name,)
             else:
-                seats[identity] = (*others, name)
+                slice_names[identity] = (*holders, name)
                 shared.append(identity)
         return shared
 
     def remove(self, name: str) -> tuple[EndpointId, ...]:
-        """Drop a slice; return the endpoints that it held, none for an unknown name."""
+        """Drop a slice; return the endpoints that it held, or () for an unknown name."""
         held = self.by_name.pop(name, None)
         if held is None:
             return ()
-        seats = self._seats
+        slice_names = self._slice_names
         for identity in held.entries:
-            others = seats.pop(identity)
-            if len(others) > 1:
-                seats[identity] = tuple([seat for seat in others if seat != name])
+            holders = slice_names.pop(identity)
+            if len(holders) > 1:
+                slice_names[identity] = tuple([holder for holder in holders if holder != name])
         return tuple(held.entries)
 
-    def seats(self, identity: EndpointId) -> tuple[str, ...]:
+    def slices_of(self, identity: EndpointId) -> tuple[str, ...]:
         """Return the names of all slices that hold the endpoint."""
-        return self._seats.get(identity, ())
+        return self._slice_names.get(identity, ())
 
-    def keeper(self, identity: EndpointId, group: Group) -> str | None:
-        """Return the one slice of the group in which the endpoint may stay, or None."""
-        keeper = None
-        for name in self._seats.get(identity, ()):
+    def staying_slice(self, identity: EndpointId, group: Group) -> str | None:
+        """Return the slice of the group in which the endpoint may stay, or None."""
+        chosen = None
+        for name in self._slice_names.get(identity, ()):
             held = self.by_name[name]
-            if held.group is group and held.owned and (keeper is None or name < keeper):
-                keeper = name
-        return keeper
+            if held.group is group and held.owned and (chosen is None or name < chosen):
+                chosen = name
+        return chosen
 
-    def present(self, identity: EndpointId) -> Endpoint | None:
+    def written_endpoint(self, identity: EndpointId) -> Endpoint | None:
         """Return the endpoint as it was last written to a slice of the Service, or None."""
-        names = [name for name in self._seats.get(identity, ()) if self.by_name[name].owned]
+        names = [name for name in self._slice_names.get(identity, ()) if self.by_name[name].owned]
         return self.by_name[min(names)].entries[identity] if names else None
 
     def is_reallocated(
         self, identity: EndpointId, zone: str, locate: Callable[[Endpoint], str]
     ) -> bool:
-        """Return whether the endpoint was another zone's and now becomes that of the given zone.
+        """Return whether the endpoint served another zone and is now assigned to the given zone.
 
-        A slice meant for all zones leaves an endpoint to the zone that it is in, so that dividing a
-        Service moves only what goes to a foreign zone; a slice for all takes no endpoint away from
-        any zone. `locate` finds the zone, or the region where a Service is divided by regions.
+        An endpoint in a slice for all zones counts as one of the zone that it runs in, so dividing
+        a Service reallocates only the endpoints that serve another zone. Going back to a slice for
+        all zones reallocates none. `locate` returns the zone of an endpoint, or its region where
+        the Service is divided by regions.
         """
-        owned = [held for name in self.seats(identity) if (held := self.by_name[name]).owned]
+        owned = [held for name in self.slices_of(identity) if (held := self.by_name[name]).owned]
         if not zone or not owned:
             return False
         return all((held.group.zone or locate(held.entries[identity])) != zone for held in owned)
 
     def zone_of(self, identity: EndpointId) -> str:
-        """Return the zone that the slice holding the endpoint is meant for; "" if none holds it."""
-        owned = [name for name in self._seats.get(identity, ()) if self.by_name[name].owned]
+        """Return the zone that the slice of the endpoint is labelled for; "" for all or none."""
+        owned = [name for name in self._slice_names.get(identity, ()) if self.by_name[name].owned]
         return self.by_name[min(owned)].group.zone if owned else ""

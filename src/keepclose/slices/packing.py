@@ -1,9 +1,13 @@
-"""How many endpoints go into which slice, decided on sizes alone.
+"""How many endpoints go into which slice, and the final steps of a plan.
 
-Follows the EndpointSlice controller: slices that are written anyway are filled first, fullest
-first. Then one unchanged slice is touched only if it takes all the rest, and the one that it fills
-best; else slices are created. So a single new slice is preferred to several small updates, and
-nothing is ever moved to save space. Ties go to the slice whose name comes first.
+Follows the EndpointSlice controller. Slices that are written anyway are filled first, the fullest
+first. Then one unchanged slice is written only if it takes all the rest, and the one that is filled
+best; otherwise slices are created. A single new slice is preferred to several small updates, and no
+endpoint is ever moved to save space. Ties go to the slice whose name sorts first.
+
+A Service always has a slice per address type, so that consumers can tell "no pods" from "not yet
+seen"; this placeholder is added before hints. A slice to delete is recycled for a slice to create,
+because one update costs every watcher less than a delete and a create.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ from keepclose.slices.slice_metadata import is_owned_by, is_placeholder_equal, p
 class SlicePlan(msgspec.Struct, frozen=True):
     """The writes for one Service and address type, and the slices that stay as they are.
 
-    Slices to create have no name yet. `added` and `removed` count endpoints; those in slices whose
-    ports nobody wants any more do not count as removed. The other counts say what becomes of
+    Slices to create have no name yet. `added` and `removed` count endpoints; endpoints of slices
+    whose ports no pod has any more do not count as removed. `reallocated` and `rehinted` count
     endpoints that are in slices already.
     """
 
@@ -35,9 +39,9 @@ class SlicePlan(msgspec.Struct, frozen=True):
     added: int = 0
     removed: int = 0
     reallocated: int = 0
-    """Endpoints that leave their zone, or the zone that they were lent to, for another."""
+    """Endpoints that now serve another zone than the slices say."""
     rehinted: int = 0
-    """Endpoints that get other hints than were written."""
+    """Endpoints whose hints differ from the written ones."""
     withheld: int = 0
     """Slices that are not created because their Service is being deleted."""
 
@@ -48,7 +52,7 @@ class SlicePlan(msgspec.Struct, frozen=True):
 
 
 class SliceShare(NamedTuple):
-    """So many of the endpoints that are left go to this slice; "" stands for a new one."""
+    """A number of endpoints to add to a slice; the name "" stands for a new slice."""
 
     slice_name: str
     number: int
@@ -57,10 +61,9 @@ class SliceShare(NamedTuple):
 def pack(
     count: int, *, updating: Mapping[str, int], unchanged: Mapping[str, int], max_endpoints: int
 ) -> tuple[SliceShare, ...]:
-    """Return where `count` endpoints without a slice go; the shares add up to `count`.
+    """Return which slices take `count` endpoints without a slice; the shares add up to `count`.
 
-    `updating` and `unchanged` give the sizes of the slices, by name. A limit below one counts as
-    one.
+    `updating` and `unchanged` are the sizes of the slices by name. A limit below one counts as one.
     """
     limit = max(max_endpoints, 1)
     shares: list[SliceShare] = []
@@ -91,9 +94,9 @@ def add_placeholder(
     address_type: str,
     managed_by: str = ENDPOINTSLICE_CONTROLLER,
 ) -> SlicePlan:
-    """Return the plan with a placeholder to create if it would leave no slice at all.
+    """Return the plan, with a placeholder to create if the plan would leave no slice.
 
-    Where the only slice to delete is that placeholder already, it simply stays.
+    If the only slice to delete is already that placeholder, it stays.
     """
     if plan.create or plan.update or plan.unchanged:
         return plan
@@ -104,10 +107,10 @@ def add_placeholder(
 
 
 def finish_plan(plan: SlicePlan, service: Service, *, trigger_time: str = "") -> SlicePlan:
-    """Return the plan as it is to be written.
+    """Return the plan to write: slices recycled, and the trigger time annotated.
 
-    `trigger_time` is RFC 3339, "" when there is none. A Service that is being deleted gets no new
-    slices: the garbage collector would race with them.
+    `trigger_time` is in RFC 3339, "" for none. A Service that is being deleted gets no new slices:
+    they would race with the garbage collector.
     """
     create, update, delete = _recycle(plan, service)
     withheld = 0
@@ -115,15 +118,19 @@ def finish_plan(plan: SlicePlan, service: Service, *, trigger_time: str = "") ->
         create, withheld = (), len(create)
     return replace(
         plan,
-        create=tuple([with_trigger_time(piece, trigger_time) for piece in create]),
-        update=tuple([with_trigger_time(piece, trigger_time) for piece in update]),
+        create=tuple(
+            [with_trigger_time(endpoint_slice, trigger_time) for endpoint_slice in create]
+        ),
+        update=tuple(
+            [with_trigger_time(endpoint_slice, trigger_time) for endpoint_slice in update]
+        ),
         delete=delete,
         withheld=withheld,
     )
 
 
 def take_over(successor: EndpointSlice, existing: EndpointSlice) -> EndpointSlice:
-    """Return the new slice as an update of an existing one: its identity, nothing else of it."""
+    """Return the new slice as an update of an existing one, of which only the identity stays."""
     metadata = replace(
         existing.metadata,
         labels=successor.metadata.labels,
@@ -133,17 +140,17 @@ def take_over(successor: EndpointSlice, existing: EndpointSlice) -> EndpointSlic
     return replace(successor, metadata=metadata)
 
 
-def with_trigger_time(piece: EndpointSlice, trigger_time: str) -> EndpointSlice:
-    """Return the slice with the annotation of when its change was triggered; "" removes it."""
-    annotations = piece.metadata.annotations
+def with_trigger_time(endpoint_slice: EndpointSlice, trigger_time: str) -> EndpointSlice:
+    """Return the slice with the trigger-time annotation; "" removes the annotation."""
+    annotations = endpoint_slice.metadata.annotations
     if annotations.get(TRIGGER_TIME_ANNOTATION, "") == trigger_time and (
         trigger_time or TRIGGER_TIME_ANNOTATION not in annotations
     ):
-        return piece
+        return endpoint_slice
     changed = {key: value for key, value in annotations.items() if key != TRIGGER_TIME_ANNOTATION}
     if trigger_time:
         changed[TRIGGER_TIME_ANNOTATION] = trigger_time
-    return replace(piece, metadata=replace(piece.metadata, annotations=changed))
+    return replace(endpoint_slice, metadata=replace(endpoint_slice.metadata, annotations=changed))
 
 
 def _recycle(
@@ -152,15 +159,15 @@ def _recycle(
     create = list(plan.create)
     update = list(plan.update)
     delete: list[EndpointSlice] = []
-    for doomed in plan.delete:
-        # NB: the address type of a slice cannot change, and a slice of an older Service of the
-        # same name is the garbage collector's.
+    for deletable in plan.delete:
+        # NB: the address type of a slice is immutable, and the garbage collector deletes a slice
+        # of an older Service of the same name.
         if (
             create
-            and create[-1].address_type == doomed.address_type
-            and is_owned_by(doomed, service)
+            and create[-1].address_type == deletable.address_type
+            and is_owned_by(deletable, service)
         ):
-            update.append(take_over(create.pop(), doomed))
+            update.append(take_over(create.pop(), deletable))
         else:
-            delete.append(doomed)
+            delete.append(deletable)
     return tuple(create), tuple(update), tuple(delete)

@@ -1,9 +1,9 @@
-"""The plan for one Service, kept up to date: what changed is worked on, what exists is not.
+"""The plan of slice writes for one Service, kept up to date with its pods, slices and nodes.
 
-A state is told of pods, nodes, slices and the Service itself, and answers at any time with the
-writes that bring the slices to where they should be. It remembers nothing that could not be read
-from the API again: a fresh state that is told everything gives the same plan, and that is how a
-plan from nothing is made.
+A `ServicePlanner` receives pods, nodes, slices and versions of the Service, and returns at any time
+the writes that bring the slices to the desired state. The cost of a plan follows what changed, not
+what exists. The planner must hold nothing that could not be read from the API again: a new planner
+with the same objects gives the same plan, and `plan_service` works that way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from keepclose.routing.reasons import Reason, TopologyEvent
 from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 from keepclose.routing.subsets import Level, group_name, read_limits
 from keepclose.slices.endpoints import EndpointBuilder
-from keepclose.slices.hinting import Division, Hinting, Hosts, decide_overlay, hint_slices, lay_over
+from keepclose.slices.hinting import (
+    EndpointOwners,
+    Hinting,
+    SubsetGroups,
+    decide_overlay,
+    hint_slices,
+    lay_over,
+)
 from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement, locate_by_zone
 from keepclose.slices.settings import Cluster, Settings
@@ -37,15 +44,15 @@ _SPARE_FACTS = 4
 
 
 class ServicePlan(msgspec.Struct, frozen=True):
-    """All writes for one Service, and everything there is to say about them.
+    """All writes for one Service, with their reasons, events and conditions.
 
-    `errors` tell of pods that were left out; the other endpoints are planned all the same.
+    `errors` name pods that were skipped; the other endpoints are planned nevertheless.
     """
 
     strategy: Strategy
     plans: dict[str, SlicePlan]
     stray: tuple[EndpointSlice, ...] = ()
-    """Slices of address types that the Service does not have any more, to delete."""
+    """Slices to delete because the Service no longer has their address type."""
     events: tuple[TopologyEvent, ...] = ()
     reasons: tuple[Reason, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -53,9 +60,9 @@ class ServicePlan(msgspec.Struct, frozen=True):
     """What the mode Auto allocated to each zone, by address type."""
     errors: tuple[str, ...] = ()
     failure: HeuristicFailure | None = None
-    """How the custom heuristic failed that governs the Service."""
+    """The failure of the custom heuristic that governs the Service."""
     questions: tuple[ZoneDemand, ...] = ()
-    """What a custom heuristic has to be asked elsewhere before this plan may be carried out."""
+    """Questions that a custom heuristic must answer before this plan may be applied."""
 
     @property
     def is_empty(self) -> bool:
@@ -64,116 +71,117 @@ class ServicePlan(msgspec.Struct, frozen=True):
 
     @property
     def slices(self) -> tuple[EndpointSlice, ...]:
-        """The slices that will exist once everything is written."""
+        """The slices that exist after all writes."""
         return tuple(
-            one
+            endpoint_slice
             for plan in self.plans.values()
-            for one in (*plan.update, *plan.unchanged, *plan.create)
+            for endpoint_slice in (*plan.update, *plan.unchanged, *plan.create)
         )
 
 
 class _Family:
-    """The slices of one address type."""
+    """The placement and groups of one address type, with facts cached per slice."""
 
     def __init__(self, service: Service, address_type: str, settings: Settings) -> None:
         self.address_type = address_type
         self.builder = EndpointBuilder(service, address_type)
         self.placement = Placement(service, address_type, managed_by=settings.managed_by)
-        self.division: Division | None = None
+        self.subset_groups: SubsetGroups | None = None
         self._facts: dict[int, tuple[EndpointSlice, SliceFacts]] = {}
 
-    def facts(self, one: EndpointSlice) -> SliceFacts:
-        """Return the facts of a slice, worked out once per object."""
-        known = self._facts.get(id(one))
-        if known is None:
-            known = self._facts[id(one)] = (one, slice_facts(one))
-        return known[1]
+    def facts(self, endpoint_slice: EndpointSlice) -> SliceFacts:
+        """Return the facts of a slice, computed once per object."""
+        cached = self._facts.get(id(endpoint_slice))
+        if cached is None:
+            cached = self._facts[id(endpoint_slice)] = (endpoint_slice, slice_facts(endpoint_slice))
+        return cached[1]
 
-    def keep_facts(self, slices: Sequence[EndpointSlice]) -> None:
-        """Forget the facts of slices that are gone, once there are some of them."""
+    def prune_facts(self, slices: Sequence[EndpointSlice]) -> None:
+        """Drop the facts of slices that are gone, once there are several."""
         if len(self._facts) > len(slices) + len(slices) // 4 + _SPARE_FACTS:
-            known = self._facts
-            self._facts = {id(one): known[id(one)] for one in slices if id(one) in known}
+            cached = self._facts
+            keys = [id(endpoint_slice) for endpoint_slice in slices]
+            self._facts = {key: cached[key] for key in keys if key in cached}
 
 
 class ServicePlanner:
-    """One Service with its pods and slices, and the plan that follows from them."""
+    """Planner of one Service: its pods and slices, and the plan that follows from them."""
 
     def __init__(self, service: Service, *, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
         self._pods: dict[NamespacedName, Pod] = {}
         self._by_node: dict[str, set[NamespacedName]] = {}
-        self._hosts = Hosts()
+        self._endpoint_owners = EndpointOwners()
         self._observed: dict[str, EndpointSlice] = {}
         self._service = service
-        self._families = self._make_families()
+        self._families = self._new_families()
 
     def set_service(self, service: Service) -> None:
-        """Take a new version of the Service; everything is worked out anew."""
+        """Set a new version of the Service; everything is computed again."""
         self._service = service
-        self._families = self._make_families()
+        self._families = self._new_families()
         for pod in list(self._pods.values()):
             self.set_pod(pod)
-        for one in self._observed.values():
-            self._show(one)
+        for endpoint_slice in self._observed.values():
+            self._pass_slice_on(endpoint_slice)
 
     def set_cluster(self, cluster: Cluster) -> None:
-        """Take the nodes as they are now; only pods on nodes that differ are looked at again."""
+        """Set the current nodes; only pods on nodes whose zone or region changed are updated."""
         old = self._cluster.nodes
         self._cluster = cluster
-        for name, sources in list(self._by_node.items()):
+        for name, pod_keys in list(self._by_node.items()):
             before, after = old.get(name), cluster.nodes.get(name)
-            if _place(before) != _place(after):
-                for source in list(sources):
-                    self.set_pod(self._pods[source])
+            if _zone_and_region(before) != _zone_and_region(after):
+                for pod_key in list(pod_keys):
+                    self.set_pod(self._pods[pod_key])
 
     def set_pod(self, pod: Pod) -> None:
-        """Take a pod that the Service selects, new or changed."""
-        source = pod.key
-        self._forget_node(source)
-        self._pods[source] = pod
-        self._by_node.setdefault(pod.spec.node_name, set()).add(source)
+        """Add or update a pod that the Service selects."""
+        pod_key = pod.key
+        self._forget_node(pod_key)
+        self._pods[pod_key] = pod
+        self._by_node.setdefault(pod.spec.node_name, set()).add(pod_key)
         node = self._cluster.nodes.get(pod.spec.node_name)
         for family in self._families:
             desired = family.builder.desired(pod, node)
             if desired is None:
-                family.placement.unwant(source)
+                family.placement.remove_pod(pod_key)
             else:
-                family.placement.want(source, desired)
-            if family.division is not None:
-                family.division.refile((source,))
-        endpoints = [family.placement.endpoint(source) for family in self._families]
-        if any(one is not None and one.is_ready for one in endpoints):
-            self._hosts.put(pod)
+                family.placement.add_pod(pod_key, desired)
+            if family.subset_groups is not None:
+                family.subset_groups.update((pod_key,))
+        endpoints = [family.placement.endpoint(pod_key) for family in self._families]
+        if any(endpoint is not None and endpoint.is_ready for endpoint in endpoints):
+            self._endpoint_owners.put(pod)
         else:
-            self._hosts.remove(source)
+            self._endpoint_owners.remove(pod_key)
 
-    def drop_pod(self, source: NamespacedName) -> None:
-        """Drop a pod that is gone or not selected any more; an unknown one does no harm."""
-        self._forget_node(source)
-        self._pods.pop(source, None)
+    def drop_pod(self, pod_key: NamespacedName) -> None:
+        """Drop a pod that was deleted or is no longer selected; an unknown pod is ignored."""
+        self._forget_node(pod_key)
+        self._pods.pop(pod_key, None)
         for family in self._families:
-            family.placement.unwant(source)
-            if family.division is not None:
-                family.division.refile((source,))
-        self._hosts.remove(source)
+            family.placement.remove_pod(pod_key)
+            if family.subset_groups is not None:
+                family.subset_groups.update((pod_key,))
+        self._endpoint_owners.remove(pod_key)
 
-    def observe(self, one: EndpointSlice) -> None:
-        """Take a slice of ours as the API has it now, new or changed."""
-        name = one.metadata.name
-        gone = self._observed.pop(name, None)
-        if one.metadata.deletion_timestamp is None:
-            self._observed[name] = one
-        self._show(one, gone)
+    def observe(self, endpoint_slice: EndpointSlice) -> None:
+        """Record a new or changed slice that this controller manages."""
+        name = endpoint_slice.metadata.name
+        previous = self._observed.pop(name, None)
+        if endpoint_slice.metadata.deletion_timestamp is None:
+            self._observed[name] = endpoint_slice
+        self._pass_slice_on(endpoint_slice, previous)
 
     def forget(self, name: str) -> None:
-        """Drop a slice that is gone; an unknown one does no harm."""
+        """Drop a deleted slice; an unknown name is ignored."""
         gone = self._observed.pop(name, None)
         for family in self._families:
             family.placement.forget(name)
-            if gone is not None and family.division is not None:
-                family.division.refile(_pods_in(gone))
+            if gone is not None and family.subset_groups is not None:
+                family.subset_groups.update(_pods_in(gone))
 
     def plan(
         self,
@@ -184,9 +192,9 @@ class ServicePlanner:
     ) -> ServicePlan:
         """Return the writes that are due now.
 
-        `populated` says whether the Service had hints of the mode Auto before, for the event that
-        tells of their first appearance; None judges by the slices as observed. `answers` are those
-        to the questions of an earlier plan.
+        `populated` says whether the Service had hints of the mode Auto before; their first
+        appearance is an event. None judges by the observed slices. `answers` answer the questions
+        of an earlier plan.
         """
         settings = self._settings
         strategy = choose_strategy(
@@ -216,7 +224,7 @@ class ServicePlanner:
                 managed_by=settings.managed_by,
             )
             hinting = self._hint(family, plan, strategy, overlay, populated, answers)
-            family.keep_facts(family.placement.slices)
+            family.prune_facts(family.placement.slices)
             hinted = SliceSet(unchanged=hinted.all + hinting.slices.all)
             reasons.update(dict.fromkeys(hinting.reasons))
             events.extend(hinting.events)
@@ -259,41 +267,47 @@ class ServicePlanner:
             questions=tuple(questions),
         )
 
-    def _make_families(self) -> tuple[_Family, ...]:
+    def _new_families(self) -> tuple[_Family, ...]:
         return tuple(
             _Family(self._service, address_type, self._settings)
             for address_type in address_types(self._service)
         )
 
-    def _show(self, one: EndpointSlice, gone: EndpointSlice | None = None) -> None:
+    def _pass_slice_on(
+        self, endpoint_slice: EndpointSlice, previous: EndpointSlice | None = None
+    ) -> None:
         for family in self._families:
-            if family.address_type == one.address_type:
-                family.placement.observe(one)
-                if family.division is not None:
-                    family.division.refile(_pods_in(one))
-                    if gone is not None:
-                        family.division.refile(_pods_in(gone))
+            if family.address_type == endpoint_slice.address_type:
+                family.placement.observe(endpoint_slice)
+                if family.subset_groups is not None:
+                    family.subset_groups.update(_pods_in(endpoint_slice))
+                    if previous is not None:
+                        family.subset_groups.update(_pods_in(previous))
 
     def _divide(self, family: _Family, strategy: Strategy) -> tuple[Reason, ...]:
-        # NB: another version of the Service comes with families of its own, so a division never
-        # outlives the wish for one.
+        # NB: a new version of the Service creates new families, so groups never outlive the
+        # annotation that asks for subsetting.
         if strategy.name is not StrategyName.SUBSETTING:
             return ()
-        if family.division is None:
-            family.division = Division(family.placement, self._locator(strategy.level))
+        if family.subset_groups is None:
+            family.subset_groups = SubsetGroups(family.placement, self._locator(strategy.level))
         shares = self._cluster.shares
         by_group = shares.by_zone
         if strategy.level is Level.REGION:
             shares = self._cluster.regions
-            by_group = {group_name(Level.REGION, one): r for one, r in shares.by_zone.items()}
-        options, flaws = read_limits(self._service.metadata.annotations, self._settings.subsets)
-        decision = family.division.divide(
+            by_group = {
+                group_name(Level.REGION, region): share for region, share in shares.by_zone.items()
+            }
+        options, invalid_limits = read_limits(
+            self._service.metadata.annotations, self._settings.subsets
+        )
+        decision = family.subset_groups.divide(
             approach=strategy.approach, shares=by_group, options=options, level=strategy.level
         )
-        return (*shares.reasons, *flaws, *decision.reasons)
+        return (*shares.reasons, *invalid_limits, *decision.reasons)
 
     def _locator(self, level: Level) -> Callable[[Endpoint], str]:
-        """Return how the group is found that an endpoint is at home in."""
+        """Return the function that maps an endpoint to its home group."""
         if level is Level.ZONE:
             return locate_by_zone
 
@@ -313,9 +327,10 @@ class ServicePlanner:
         answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]],
     ) -> Hinting:
         if populated is None:
-            # Nobody else asks.
+            # Only the mode Auto uses it.
             populated = strategy.name is StrategyName.AUTO and any(
-                family.facts(one).zone_hinted > 0 for one in family.placement.slices
+                family.facts(endpoint_slice).zone_hinted > 0
+                for endpoint_slice in family.placement.slices
             )
         return hint_slices(
             strategy,
@@ -335,18 +350,18 @@ class ServicePlanner:
             strategy,
             cluster=self._cluster,
             settings=self._settings,
-            endpoints=self._hosts.pairs,
+            endpoints=self._endpoint_owners.pairs,
             previously_on=lambda: any(
-                family.facts(one).node_hinted > 0
+                family.facts(endpoint_slice).node_hinted > 0
                 for family in self._families
-                for one in family.placement.slices
+                for endpoint_slice in family.placement.slices
             ),
         )
 
-    def _forget_node(self, source: NamespacedName) -> None:
-        pod = self._pods.get(source)
+    def _forget_node(self, pod_key: NamespacedName) -> None:
+        pod = self._pods.get(pod_key)
         if pod is not None:
-            self._by_node[pod.spec.node_name].discard(source)
+            self._by_node[pod.spec.node_name].discard(pod_key)
 
 
 def plan_service(
@@ -359,22 +374,26 @@ def plan_service(
     trigger_time: str = "",
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
 ) -> ServicePlan:
-    """Return the plan for a Service from nothing but its selected pods and its present slices."""
-    state = ServicePlanner(service, cluster=cluster, settings=settings)
-    for one in sorted(slices, key=lambda one: one.metadata.name):
-        state.observe(one)
+    """Return the plan for a Service, computed only from its selected pods and present slices."""
+    planner = ServicePlanner(service, cluster=cluster, settings=settings)
+    for endpoint_slice in sorted(slices, key=_slice_name):
+        planner.observe(endpoint_slice)
     for pod in pods:
-        state.set_pod(pod)
-    return state.plan(trigger_time=trigger_time, answers=answers)
+        planner.set_pod(pod)
+    return planner.plan(trigger_time=trigger_time, answers=answers)
 
 
-def _place(node: Node | None) -> tuple[str, str] | None:
+def _slice_name(endpoint_slice: EndpointSlice) -> str:
+    return endpoint_slice.metadata.name
+
+
+def _zone_and_region(node: Node | None) -> tuple[str, str] | None:
     return None if node is None else (node.zone, node.region)
 
 
-def _pods_in(one: EndpointSlice) -> list[NamespacedName]:
+def _pods_in(endpoint_slice: EndpointSlice) -> list[NamespacedName]:
     return [
         NamespacedName(endpoint.target_ref.namespace, endpoint.target_ref.name)
-        for endpoint in one.endpoints
+        for endpoint in endpoint_slice.endpoints
         if endpoint.target_ref is not None
     ]

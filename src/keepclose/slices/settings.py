@@ -1,6 +1,6 @@
-"""What a plan depends on besides the Service and its pods: the nodes, and how we were set up.
+"""What a plan depends on besides the Service and its pods: the nodes and the settings.
 
-Both are values shared by all Services of a cluster, so that what the nodes tell is worked out once.
+All Services of a cluster share both values, so the traffic shares of the nodes are computed once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keepclose.routing.traffic_shares import (
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """The nodes by name, and the shares of the traffic that they stand for."""
+    """The nodes by name, and the traffic shares of their zones and regions."""
 
     nodes: dict[str, Node]
     ratios: CpuRatios
@@ -35,10 +35,10 @@ class Cluster(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, nodes: Iterable[Node]) -> Cluster:
-        """Return the cluster that these nodes make; none at all is a cluster too."""
+        """Return the cluster of these nodes; there may be none."""
         listed = tuple(nodes)
         return cls(
-            {one.name: one for one in listed},
+            {node.name: node for node in listed},
             cpu_ratios(listed),
             traffic_shares(listed),
             region_shares(listed),
@@ -46,7 +46,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """How the controller was set up. The defaults are those of Kubernetes."""
+    """Settings of the controller; the defaults are those of Kubernetes."""
 
     gates: FeatureGates = FeatureGates()
     max_endpoints: int = 100

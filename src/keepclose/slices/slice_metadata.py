@@ -1,9 +1,12 @@
-"""Metadata of slices: labels, owner, name prefix, and the placeholder of a Service without pods.
+"""Metadata of slices: address types, labels, owner, name prefix, and the placeholder slice.
 
-Follows the EndpointSlice controller. A slice carries the labels of its Service and three of the
-controller's own, which a Service can never set. Two more keys are kept from Services here: the zone
-or region for which a group of slices is meant (KEP-2004) is decided per slice, so a slice keeps its
-own.
+Follows the EndpointSlice controller. The address types of a Service are the families that the API
+recorded, else the family of the cluster IP, else both. Each type is reconciled on its own, so a
+dual-stack Service always has at least two slices.
+
+A slice carries the labels of its Service and three of the controller's own, which a Service can
+never set. Two more keys are reserved: the zone or region that a slice is labelled for (KEP-2004) is
+decided per slice, so a slice keeps its own.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
 )
 
-_FOR_PLACES = (FOR_ZONE_LABEL, FOR_REGION_LABEL)
-_RESERVED = frozenset({SERVICE_NAME_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL, *_FOR_PLACES})
+_SUBSET_LABELS = (FOR_ZONE_LABEL, FOR_REGION_LABEL)
+_RESERVED_LABELS = frozenset(
+    {SERVICE_NAME_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL, *_SUBSET_LABELS}
+)
 _NO_LABELS: Mapping[str, str] = {}
 
 
@@ -45,9 +50,11 @@ def address_types(service: Service) -> tuple[str, ...]:
 def slices_of_other_types(
     slices: Iterable[EndpointSlice], types: tuple[str, ...]
 ) -> tuple[EndpointSlice, ...]:
-    """Return the slices to delete because the Service no longer has their type, by name."""
-    stray = [piece for piece in slices if piece.address_type not in types]
-    return tuple(sorted(stray, key=lambda piece: piece.metadata.name))
+    """Return the slices whose address type the Service no longer has, sorted by name."""
+    stray = [
+        endpoint_slice for endpoint_slice in slices if endpoint_slice.address_type not in types
+    ]
+    return tuple(sorted(stray, key=lambda endpoint_slice: endpoint_slice.metadata.name))
 
 
 def slice_labels(
@@ -56,19 +63,21 @@ def slice_labels(
     *,
     managed_by: str = ENDPOINTSLICE_CONTROLLER,
 ) -> tuple[dict[str, str], bool]:
-    """Return the labels that a slice should have, and whether they alone call for a write.
+    """Return the labels that a slice should have, and whether they alone require a write.
 
-    Only labels that are not reserved call for one: those that the Service has and the slice lacks,
-    or that others put on the slice. NB: a Service that becomes headless does not.
+    Only a difference in labels that are not reserved requires one. NB: a Service that becomes
+    headless does not.
     """
-    labels = {key: value for key, value in service.metadata.labels.items() if key not in _RESERVED}
-    present = {key: value for key, value in existing_labels.items() if key not in _RESERVED}
+    labels = {
+        key: value for key, value in service.metadata.labels.items() if key not in _RESERVED_LABELS
+    }
+    present = {key: value for key, value in existing_labels.items() if key not in _RESERVED_LABELS}
     changed = labels != present
     labels[SERVICE_NAME_LABEL] = service.metadata.name
     labels[MANAGED_BY_LABEL] = managed_by
     if service.spec.cluster_ip in ("", "None"):
         labels[HEADLESS_LABEL] = ""
-    for key in _FOR_PLACES:
+    for key in _SUBSET_LABELS:
         if place := existing_labels.get(key):
             labels[key] = place
     return labels, changed
@@ -83,7 +92,7 @@ def new_slice(
     labels_extra: Mapping[str, str] = _NO_LABELS,
     managed_by: str = ENDPOINTSLICE_CONTROLLER,
 ) -> EndpointSlice:
-    """Return a slice to create: owned by the Service, its name left to the API server."""
+    """Return a slice to create, owned by the Service; the API server generates its name."""
     labels, _ = slice_labels(service, _NO_LABELS, managed_by=managed_by)
     labels.update(labels_extra)
     meta = service.metadata
@@ -101,7 +110,7 @@ def new_slice(
 
 
 def name_prefix(name: str) -> str:
-    """Return the prefix of slice names: with a dash, unless that makes no valid name."""
+    """Return the prefix of slice names: with a dash, unless the name would be invalid."""
     prefix = f"{name}-"
     return name if dns1123_subdomain(without_prefix_dash(prefix)) else prefix
 
@@ -109,31 +118,31 @@ def name_prefix(name: str) -> str:
 def placeholder(
     service: Service, *, address_type: str, managed_by: str = ENDPOINTSLICE_CONTROLLER
 ) -> EndpointSlice:
-    """Return the slice without ports and endpoints that says: this Service has no pods."""
+    """Return the slice without ports and endpoints that marks a Service without pods."""
     return new_slice(service, address_type=address_type, managed_by=managed_by)
 
 
-def is_placeholder_equal(one: EndpointSlice, other: EndpointSlice) -> bool:
+def is_placeholder_equal(left: EndpointSlice, right: EndpointSlice) -> bool:
     """Return whether two slices are the same placeholder.
 
-    Names, annotations and owners do not count. NB: as in Kubernetes, a label that is absent counts
-    as one that is empty.
+    Names, annotations and owners are ignored. NB: as in Kubernetes, an absent label equals an empty
+    one.
     """
     return (
-        one.metadata.namespace == other.metadata.namespace
-        and one.address_type == other.address_type
-        and one.endpoints == other.endpoints
-        and one.ports == other.ports
-        and _without_empty(one.metadata.labels) == _without_empty(other.metadata.labels)
+        left.metadata.namespace == right.metadata.namespace
+        and left.address_type == right.address_type
+        and left.endpoints == right.endpoints
+        and left.ports == right.ports
+        and _without_empty(left.metadata.labels) == _without_empty(right.metadata.labels)
     )
 
 
-def is_owned_by(piece: EndpointSlice, service: Service) -> bool:
-    """Return whether the slice belongs to this very Service, not to an older one of its name."""
+def is_owned_by(endpoint_slice: EndpointSlice, service: Service) -> bool:
+    """Return whether this Service owns the slice, and not an older Service of the same name."""
     uid = service.metadata.uid
     return any(
         owner.uid == uid and owner.kind == "Service" and owner.api_version == "v1"
-        for owner in piece.metadata.owner_references
+        for owner in endpoint_slice.metadata.owner_references
     )
 
 

@@ -1,8 +1,8 @@
 """What a controller remembers between syncs: its own writes, and when changes were triggered.
 
-Follows the EndpointSlice controller. The slice tracker tells whether a cache has caught up with the
-writes, so that nothing is planned from old slices. The trigger-time tracker finds the earliest
-change that a sync answers to, from which consumers measure how long programming took. Neither
+Follows the EndpointSlice controller. `SliceTracker` reports whether the cache has caught up with
+the writes, so that no plan is made from stale slices. `TriggerTimeTracker` finds the earliest
+change that a sync responds to; consumers measure the network programming latency from it. Neither
 reads a clock.
 """
 
@@ -24,48 +24,55 @@ _NEVER = -(1 << 80)
 
 
 class SliceTracker:
-    """The newest generation known of each slice, by Service."""
+    """The newest known generation of each slice, by Service."""
 
     def __init__(self) -> None:
         self._generations: dict[NamespacedName, dict[str, int]] = {}
 
-    def has(self, piece: EndpointSlice) -> bool:
-        """Return whether the slice is tracked, be it only as one to disappear."""
-        return piece.metadata.uid in self._generations.get(piece.service_key, {})
+    def has(self, endpoint_slice: EndpointSlice) -> bool:
+        """Return whether the slice is tracked, also if only its deletion is expected."""
+        return endpoint_slice.metadata.uid in self._generations.get(endpoint_slice.service_key, {})
 
-    def should_sync(self, piece: EndpointSlice) -> bool:
-        """Return whether the slice is news: never seen, or newer than what was seen."""
-        known = self._generations.get(piece.service_key, {}).get(piece.metadata.uid)
-        return known is None or piece.metadata.generation > known
+    def should_sync(self, endpoint_slice: EndpointSlice) -> bool:
+        """Return whether the slice is unknown, or newer than the tracked generation."""
+        generation = self._generations.get(endpoint_slice.service_key, {}).get(
+            endpoint_slice.metadata.uid
+        )
+        return generation is None or endpoint_slice.metadata.generation > generation
 
     def is_stale(self, service: NamespacedName, slices: Iterable[EndpointSlice]) -> bool:
-        """Return whether these slices, taken from a cache, lag behind what was written."""
-        known = self._generations.get(service)
-        if known is None:
+        """Return whether these slices from the cache are older than what was written."""
+        generations = self._generations.get(service)
+        if generations is None:
             return False
-        found = 0
-        for piece in slices:
-            generation = known.get(piece.metadata.uid)
+        matched = 0
+        for endpoint_slice in slices:
+            generation = generations.get(endpoint_slice.metadata.uid)
             if generation is not None:
-                if generation == _DELETION_EXPECTED or generation > piece.metadata.generation:
+                if (
+                    generation == _DELETION_EXPECTED
+                    or generation > endpoint_slice.metadata.generation
+                ):
                     return True
-                found += 1
-        # NB: those that were found are all expected to be there, and no slice comes twice.
-        return found < len(known) - list(known.values()).count(_DELETION_EXPECTED)
+                matched += 1
+        # NB: every matched slice is expected to exist, and no slice comes twice.
+        return matched < len(generations) - list(generations.values()).count(_DELETION_EXPECTED)
 
-    def update(self, piece: EndpointSlice) -> None:
-        """Remember the generation of a slice that was written."""
-        known = self._generations.setdefault(piece.service_key, {})
-        known[piece.metadata.uid] = piece.metadata.generation
+    def update(self, endpoint_slice: EndpointSlice) -> None:
+        """Record the generation of a written slice."""
+        generations = self._generations.setdefault(endpoint_slice.service_key, {})
+        generations[endpoint_slice.metadata.uid] = endpoint_slice.metadata.generation
 
-    def expect_deletion(self, piece: EndpointSlice) -> None:
-        """Remember that the slice was deleted and has to disappear."""
-        self._generations.setdefault(piece.service_key, {})[piece.metadata.uid] = _DELETION_EXPECTED
+    def expect_deletion(self, endpoint_slice: EndpointSlice) -> None:
+        """Record that the slice was deleted; the cache must drop it."""
+        self._generations.setdefault(endpoint_slice.service_key, {})[
+            endpoint_slice.metadata.uid
+        ] = _DELETION_EXPECTED
 
-    def handle_deletion(self, piece: EndpointSlice) -> bool:
-        """Forget a slice that is gone; return False when nobody expected that."""
-        known = self._generations.get(piece.service_key, {})
-        generation = known.pop(piece.metadata.uid, None)
+    def handle_deletion(self, endpoint_slice: EndpointSlice) -> bool:
+        """Forget a deleted slice; return False if its deletion was not expected."""
+        generations = self._generations.get(endpoint_slice.service_key, {})
+        generation = generations.pop(endpoint_slice.metadata.uid, None)
         return generation is None or generation == _DELETION_EXPECTED
 
     def delete_service(self, service: NamespacedName) -> None:
@@ -74,16 +81,16 @@ class SliceTracker:
 
 
 class TriggerTimeTracker:
-    """The times already answered to, by Service: its creation and its pods' last transitions."""
+    """The trigger times already seen, by Service: its creation and its pods' last transitions."""
 
     def __init__(self) -> None:
         self._states: dict[NamespacedName, _TriggerState] = {}
 
     def compute(self, service: Service, pods: Iterable[Pod]) -> str:
-        """Return the time of the earliest change since the last call; "" when nothing changed.
+        """Return the time of the earliest change since the last call; "" without a change.
 
-        For a Service never seen before that is its creation. NB: a pod that was absent in the last
-        call counts as new.
+        For a new Service that is its creation. NB: a pod that was absent in the last call counts
+        as new.
         """
         state = self._states.get(service.key, _TriggerState())
         moments = {
@@ -95,22 +102,22 @@ class TriggerTimeTracker:
     def compute_changed(
         self, service: Service, *, changed: Iterable[Pod], gone: Iterable[str]
     ) -> str:
-        """Return the same as `compute`, told only which pods changed and the names of those gone.
+        """Return the same as `compute`, from the changed pods and the names of deleted pods alone.
 
-        A pod that is in both counts as gone and come again.
+        A pod in both counts as deleted and created again.
         """
         moments: dict[str, int] = {}
-        vanished = set(gone)
+        deleted = set(gone)
         for pod in changed:
             moment = _transition(pod)
             if moment is None:
-                vanished.add(pod.metadata.name)
+                deleted.add(pod.metadata.name)
             else:
                 moments[pod.metadata.name] = moment
-        return self._advance(service, moments, vanished)
+        return self._advance(service, moments, deleted)
 
     def delete_service(self, service: NamespacedName) -> None:
-        """Forget a Service that is gone; one of the same name counts as new."""
+        """Forget a deleted Service; another one of the same name counts as new."""
         self._states.pop(service, None)
 
     def _advance(self, service: Service, moments: dict[str, int], gone: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
-"""What the API server does to an EndpointSlice before it checks and stores it, and its warnings.
+"""What the API server does to an EndpointSlice before it validates and stores it, and its warnings.
 
 Sets the generation, drops fields whose feature gate is off unless the stored slice already uses
 them, and clears the deprecated topology (KEP-2433, KEP-3015; node hints also serve node-level
-topology). It never refuses a slice: that is validation. Slices may be updated without a
+topology). It never rejects a slice: validation does. Slices may be updated without a
 resourceVersion, but an update never creates one.
 """
 
@@ -32,7 +32,7 @@ V1BETA1: Final = "discovery.k8s.io/v1beta1"
 def prepare_slice_for_create(
     endpoint_slice: EndpointSlice, *, gates: FeatureGates
 ) -> EndpointSlice:
-    """Return the slice as it is to be validated and stored for the first time."""
+    """Return the slice to validate and store on create."""
     kept = drop_disabled_slice_fields(endpoint_slice, None, gates=gates)
     cleared = drop_deprecated_topology(kept, None)
     return _with_generation(cleared, 1)
@@ -41,10 +41,10 @@ def prepare_slice_for_create(
 def prepare_slice_for_update(
     new: EndpointSlice, old: EndpointSlice, *, gates: FeatureGates
 ) -> EndpointSlice:
-    """Return the new slice as it is to be validated and stored in place of the old one.
+    """Return the slice to validate and store on update.
 
-    The generation grows by one when labels or anything outside the metadata changed. NB: that is
-    judged by what the client sent, before fields are dropped.
+    The generation grows by one if labels or anything outside the metadata changed. NB: the object
+    as sent by the client decides, before fields are dropped.
     """
     generation = old.metadata.generation + (1 if _differs(new, old) else 0)
     kept = drop_disabled_slice_fields(new, old, gates=gates)
@@ -57,8 +57,8 @@ def drop_disabled_slice_fields(
 ) -> EndpointSlice:
     """Return the slice without hints whose gates are off.
 
-    What the old slice already uses is kept, so that switching a gate off breaks no stored slice.
-    Dropping all hints takes precedence over dropping node hints, which leaves the object itself.
+    Hints that the old slice already uses are kept, so that turning a gate off breaks no stored
+    slice. Dropping all hints takes precedence over dropping node hints, which keeps the object.
     """
     drop_all = not gates.on(Gate.TOPOLOGY_AWARE_HINTS)
     drop_nodes = not (
@@ -72,16 +72,15 @@ def drop_disabled_slice_fields(
                 break
     if not drop_all and not drop_nodes:
         return new
-    return replace(
-        new, endpoints=tuple(_without_hints(one, drop_all=drop_all) for one in new.endpoints)
-    )
+    endpoints = tuple(_without_hints(endpoint, drop_all=drop_all) for endpoint in new.endpoints)
+    return replace(new, endpoints=endpoints)
 
 
 def drop_deprecated_topology(new: EndpointSlice, old: EndpointSlice | None) -> EndpointSlice:
-    """Return the slice without deprecated topology, as writes by way of v1 leave it.
+    """Return the slice without deprecated topology, as after a write through v1.
 
-    Nothing changes while the endpoints are the same as the old ones, nor for v1beta1. A missing
-    node name is taken from the topology when the old slice's topology named that node too.
+    Nothing changes if the endpoints equal the old ones, nor for v1beta1. A missing node name is
+    taken from the topology if the topology of the old slice has that node too.
     """
     if new.api_version == V1BETA1:
         return new
@@ -89,14 +88,14 @@ def drop_deprecated_topology(new: EndpointSlice, old: EndpointSlice | None) -> E
         return new
     if all(endpoint.deprecated_topology is None for endpoint in new.endpoints):
         return new
-    known = deprecated_node_names(old)
+    old_nodes = deprecated_node_names(old)
     return replace(
-        new, endpoints=tuple(_without_topology(endpoint, known) for endpoint in new.endpoints)
+        new, endpoints=tuple(_without_topology(endpoint, old_nodes) for endpoint in new.endpoints)
     )
 
 
 def deprecated_node_names(endpoint_slice: EndpointSlice | None) -> frozenset[str]:
-    """Return the node names that stand in the slice's deprecated topology."""
+    """Return the node names in the deprecated topology of the slice."""
     if endpoint_slice is None:
         return frozenset()
     names = (
@@ -107,21 +106,21 @@ def deprecated_node_names(endpoint_slice: EndpointSlice | None) -> frozenset[str
 
 
 def warnings_on_create(endpoint_slice: EndpointSlice) -> list[str]:
-    """Return what to tell the client who created the slice."""
+    """Return the warnings for the client that created the slice."""
     warnings: list[str] = []
     if endpoint_slice.address_type == FQDN:
-        # NB: slices have no spec, but this is the path that clients are shown.
+        # NB: slices have no spec, but kube-apiserver shows this path.
         warnings.append("spec.addressType: FQDN endpoints are deprecated")
     return warnings + _bad_ip_warnings(endpoint_slice)
 
 
 def warnings_on_update(endpoint_slice: EndpointSlice) -> list[str]:
-    """Return what to tell the client who changed the slice."""
+    """Return the warnings for the client that updated the slice."""
     return _bad_ip_warnings(endpoint_slice)
 
 
 def _bad_ip_warnings(endpoint_slice: EndpointSlice) -> list[str]:
-    # The two built-in controllers correct their addresses themselves.
+    # The two built-in controllers write canonical addresses themselves.
     manager = endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL)
     if manager in (ENDPOINTSLICE_CONTROLLER, MIRRORING_CONTROLLER):
         return []
@@ -157,11 +156,11 @@ def _without_hints(endpoint: Endpoint, *, drop_all: bool) -> Endpoint:
     return replace(endpoint, hints=replace(endpoint.hints, for_nodes=()))
 
 
-def _without_topology(endpoint: Endpoint, known_nodes: frozenset[str]) -> Endpoint:
+def _without_topology(endpoint: Endpoint, old_nodes: frozenset[str]) -> Endpoint:
     if endpoint.deprecated_topology is None:
         return endpoint
     node_name = endpoint.node_name
-    named = endpoint.deprecated_topology.get(HOSTNAME_LABEL, "")
-    if node_name is None and named in known_nodes and not dns1123_subdomain(named):
-        node_name = named
+    topology_node = endpoint.deprecated_topology.get(HOSTNAME_LABEL, "")
+    if node_name is None and topology_node in old_nodes and not dns1123_subdomain(topology_node):
+        node_name = topology_node
     return replace(endpoint, node_name=node_name, deprecated_topology=None)

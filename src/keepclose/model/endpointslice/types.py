@@ -1,4 +1,4 @@
-"""EndpointSlice (discovery.k8s.io/v1) and the older Endpoints, as the API defines them."""
+"""EndpointSlice (discovery.k8s.io/v1) and the older Endpoints (v1), as the API defines them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from keepclose.model.well_known import SERVICE_NAME_LABEL
 
 
 class EndpointConditions(Frozen, frozen=True):
-    """State of an endpoint. Absent means: ready yes, serving as ready, terminating no."""
+    """Conditions of an endpoint; absent means ready, serving as ready, and not terminating."""
 
     ready: bool | None = None
     serving: bool | None = None
@@ -27,7 +27,7 @@ class ForNode(Frozen, frozen=True):
 
 
 class EndpointHints(Frozen, frozen=True):
-    """Who should use an endpoint."""
+    """The zones and nodes whose clients should use an endpoint."""
 
     for_zones: tuple[ForZone, ...] = ()
     for_nodes: tuple[ForNode, ...] = ()
@@ -47,7 +47,7 @@ class Endpoint(Frozen, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether ready is said explicitly, as those who write hints demand."""
+        """Whether ready is explicitly true, as writers of hints require."""
         return self.conditions.ready is True
 
 
@@ -61,7 +61,7 @@ class EndpointPort(Frozen, frozen=True):
 
 
 class EndpointSlice(Frozen, frozen=True, omit_defaults=False):
-    """Some of the endpoints of a Service."""
+    """A subset of the endpoints of a Service, with common ports."""
 
     api_version: str = "discovery.k8s.io/v1"
     kind: str = "EndpointSlice"
@@ -72,7 +72,7 @@ class EndpointSlice(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def service_key(self) -> NamespacedName:
-        """The Service that the slice belongs to; its name is "" when no label says so."""
+        """The Service of the slice; its name is "" without the label."""
         labels = self.metadata.labels
         return NamespacedName(self.metadata.namespace, labels.get(SERVICE_NAME_LABEL, ""))
 

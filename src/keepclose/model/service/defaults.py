@@ -1,9 +1,9 @@
-"""Defaults of a Service: what the API server fills in before it judges a write.
+"""Defaults of a Service: what the API server sets before it validates a write.
 
-Plain defaults look at the Service alone. Families also depend on what the cluster offers and on the
-stored Service, and can be impossible, so they answer with causes then. Traffic distribution is
-never filled in: absent means that the data plane decides. A Service that needs nothing comes back
-as it is.
+Plain defaults depend on the Service alone. IP families also depend on the families of the cluster
+and on the stored Service, and can be impossible; the result is then a list of field errors. Traffic
+distribution is never defaulted: absent means that the data plane decides. A Service that needs no
+default is returned as it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DEFAULT_AFFINITY_CONFIG = SessionAffinityConfig(
 
 
 def default_service(service: Service) -> Service:
-    """Return the Service with every absent field set that has a plain default."""
+    """Return the Service with plain defaults for absent fields."""
     spec = service.spec
     if not spec.type:
         spec = replace(spec, type="ClusterIP")
@@ -65,7 +65,7 @@ def default_service(service: Service) -> Service:
 
 
 def hide_on_read(service: Service) -> Service:
-    """Return the Service as readers see it: ExternalName has no internal traffic to steer."""
+    """Return the Service as read: ExternalName has no internalTrafficPolicy."""
     spec = service.spec
     if spec.type != "ExternalName" or spec.internal_traffic_policy is None:
         return service
@@ -79,32 +79,31 @@ def default_families(
     strict: bool = False,
     old: Service | None = None,
 ) -> Service | list[FieldError]:
-    """Return the Service with its families and their policy set, or the causes why that fails.
+    """Return the Service with its IP families and their policy, or the errors that prevent it.
 
-    `cluster_families` are those that the cluster hands out addresses of, the primary one first. An
-    ExternalName Service has no families and comes back as it is. So does a PreferDualStack Service
-    whose addresses were not touched: it is not upgraded when the cluster is. Causes come in stages:
-    a later stage is only asked when the ones before it found nothing. Addresses are read strictly
-    when asked so.
+    `cluster_families` are the families of the cluster, the primary one first. An ExternalName
+    Service has no families and is returned as it is. So is a PreferDualStack Service with unchanged
+    addresses: an upgrade of the cluster to dual stack does not upgrade it. Errors come in stages: a
+    later stage runs only if the earlier ones found none. `strict` parses addresses strictly.
     """
     if service.spec.type == "ExternalName" or _keeps_preference(service, old):
         return service
-    if causes := validate_cluster_addresses(service, strict=strict, old=old):
-        return causes
-    # Endpoints of such a Service are made by hand, so the cluster's own families do not bind it.
-    handmade = service.spec.cluster_ip == NO_CLUSTER_IP and not service.spec.selector
-    policy = _choose_policy(service.spec, old, handmade=handmade)
+    if errors := validate_cluster_addresses(service, strict=strict, old=old):
+        return errors
+    # The endpoints of such a Service are manual, so the families of the cluster do not apply.
+    has_manual_endpoints = service.spec.cluster_ip == NO_CLUSTER_IP and not service.spec.selector
+    policy = _choose_policy(service.spec, old, has_manual_endpoints=has_manual_endpoints)
     spec = service.spec if policy != SINGLE_STACK else _release_secondary(service.spec, old)
-    causes = _reduction_causes(spec, old, policy=policy)
+    errors = _reduction_errors(spec, old, policy=policy)
     families, unknown = _infer_families(spec, cluster_families)
-    causes += unknown
-    if not (causes or handmade):
-        causes = _cluster_causes(policy, families, cluster_families)
-    if causes:
-        return causes
+    errors += unknown
+    if not (errors or has_manual_endpoints):
+        errors = _cluster_errors(policy, families, cluster_families)
+    if errors:
+        return errors
     families = families or cluster_families[:1]
-    if policy != SINGLE_STACK and (handmade or {IPV4, IPV6} <= set(cluster_families)):
-        families = _append_other(families)
+    if policy != SINGLE_STACK and (has_manual_endpoints or {IPV4, IPV6} <= set(cluster_families)):
+        families = _append_secondary(families)
     return replace(service, spec=replace(spec, ip_families=families, ip_family_policy=policy))
 
 
@@ -153,17 +152,17 @@ def _keeps_preference(service: Service, old: Service | None) -> bool:
     )
 
 
-def _choose_policy(spec: ServiceSpec, old: Service | None, *, handmade: bool) -> str:
-    # The stored policy stays: nobody comes to have one address more or less without asking.
+def _choose_policy(spec: ServiceSpec, old: Service | None, *, has_manual_endpoints: bool) -> str:
+    # The stored policy stays: a Service never gains or loses an address without a request.
     before = None if old is None else old.spec.ip_family_policy
-    default = REQUIRE_DUAL_STACK if handmade else SINGLE_STACK
+    default = REQUIRE_DUAL_STACK if has_manual_endpoints else SINGLE_STACK
     return spec.ip_family_policy or before or default
 
 
 def _release_secondary(spec: ServiceSpec, old: Service | None) -> ServiceSpec:
-    """Return the spec of one family without a second address and family that were only left over.
+    """Return a single-stack spec without the stale secondary address and family.
 
-    Lists that the user changed too stay, so that a contradiction is told and not mended.
+    Lists that the client changed stay, so that a contradiction is reported and not fixed.
     """
     if old is None:
         return spec
@@ -174,8 +173,8 @@ def _release_secondary(spec: ServiceSpec, old: Service | None) -> ServiceSpec:
     return spec
 
 
-def _reduction_causes(spec: ServiceSpec, old: Service | None, *, policy: str) -> list[FieldError]:
-    """Return why two values do not go with one family, or one value not with two of them."""
+def _reduction_errors(spec: ServiceSpec, old: Service | None, *, policy: str) -> list[FieldError]:
+    """Return the errors if the number of addresses or families contradicts the policy."""
     field = "spec.ipFamilyPolicy"
     if policy == SINGLE_STACK:
         return [
@@ -207,7 +206,7 @@ def _infer_families(
     spec: ServiceSpec, cluster_families: tuple[str, ...]
 ) -> tuple[tuple[str, ...], list[FieldError]]:
     families = spec.ip_families
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, address in enumerate(spec.cluster_ips):
         family = family_of(address)
         if family is None or index < len(spec.ip_families):
@@ -215,28 +214,28 @@ def _infer_families(
         if family in cluster_families:
             families = (*families, family)
         else:
-            # The address is what the user wrote, so it is named rather than its family's place.
+            # The client wrote the address, so the error names it and not the index of its family.
             detail = f"{family} is not configured on this cluster"
-            causes.append(invalid(f"spec.clusterIPs[{index}]", spec.cluster_ips, detail))
-    return families, causes
+            errors.append(invalid(f"spec.clusterIPs[{index}]", spec.cluster_ips, detail))
+    return families, errors
 
 
-def _cluster_causes(
+def _cluster_errors(
     policy: str, families: tuple[str, ...], cluster_families: tuple[str, ...]
 ) -> list[FieldError]:
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if policy == REQUIRE_DUAL_STACK and not {IPV4, IPV6} <= set(cluster_families):
         detail = "this cluster is not configured for dual-stack services"
-        causes.append(invalid("spec.ipFamilyPolicy", policy, detail))
-    causes += [
+        errors.append(invalid("spec.ipFamilyPolicy", policy, detail))
+    errors += [
         invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
         for index, family in enumerate(families)
         if family not in cluster_families
     ]
-    return causes
+    return errors
 
 
-def _append_other(families: tuple[str, ...]) -> tuple[str, ...]:
+def _append_secondary(families: tuple[str, ...]) -> tuple[str, ...]:
     if len(families) != 1:
         return families
     return (*families, IPV6 if families[0] == IPV4 else IPV4)

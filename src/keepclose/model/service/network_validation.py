@@ -1,8 +1,8 @@
-"""Rules for the addresses of a Service: cluster IPs, families, external IPs and source ranges.
+"""Validation of the addresses of a Service: cluster IPs, families, external IPs, source ranges.
 
-Cluster IPs were once a single field, so `clusterIP` and `clusterIPs` stand side by side and must
-agree. Addresses that the stored Service already has are left alone, because a Service must stay
-editable when the rules grow stricter. Nothing here allocates or fills in; it only finds causes.
+Cluster IPs were once a single field, so `clusterIP` and `clusterIPs` exist side by side and must
+agree. Addresses that the stored Service already has are not validated, because a Service must stay
+editable when the rules become stricter. Nothing here allocates or defaults; it only finds errors.
 """
 
 from __future__ import annotations
@@ -42,114 +42,114 @@ _IP_MODES = ("Proxy", "VIP")
 
 
 def has_no_address(service: Service) -> bool:
-    """Return whether the list of cluster IPs says that there are none: the rules go by it alone."""
+    """Return whether clusterIPs is exactly ["None"]: validation calls only that headless."""
     return service.spec.cluster_ips == (NO_CLUSTER_IP,)
 
 
 def validate_cluster_addresses(
     service: Service, *, strict: bool, old: Service | None = None
 ) -> list[FieldError]:
-    """Return what is wrong with the cluster IPs and families of a Service.
+    """Return the errors of the cluster IPs and families of a Service.
 
-    An ExternalName Service may have none of them at all, which other rules demand; it gets no
-    causes here. Once an address is bad, nothing is said about families: it would only mislead.
+    An ExternalName Service must have none of them, which other rules check; it gets no errors here.
+    If an address is invalid, families are not compared with it, because that would mislead.
     """
     spec = service.spec
     if spec.type == "ExternalName":
         return []
-    causes = _singular_and_plural_causes(spec)
-    causes += _family_causes(spec)
-    address_causes = _cluster_ip_causes(
+    errors = _singular_and_plural_errors(spec)
+    errors += _family_errors(spec)
+    address_errors = _cluster_ip_errors(
         spec, strict=strict, old_values=frozenset(old.spec.cluster_ips if old else ())
     )
-    causes += address_causes
+    errors += address_errors
     if len(spec.cluster_ips) > 2:
-        causes.append(invalid(_CLUSTER_IPS, spec.cluster_ips, "may only hold up to 2 values"))
-    if not address_causes:
-        causes += _family_match_causes(spec)
-    return causes
+        errors.append(invalid(_CLUSTER_IPS, spec.cluster_ips, "may only hold up to 2 values"))
+    if not address_errors:
+        errors += _family_match_errors(spec)
+    return errors
 
 
 def validate_external_ips(
     service: Service, *, strict: bool, old: Service | None = None
 ) -> list[FieldError]:
-    """Return what is wrong with the external IPs; none is fine."""
+    """Return the errors of the external IPs; there may be none."""
     old_values = frozenset(old.spec.external_ips if old else ())
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, address in enumerate(service.spec.external_ips):
         field = f"spec.externalIPs[{index}]"
-        causes += legacy_ip_causes(
+        errors += legacy_ip_causes(
             field, address, strict=strict, old_values=old_values
         ) or endpoint_ip_causes(field, address)
-    return causes
+    return errors
 
 
 def validate_source_ranges(
     service: Service, *, strict: bool, old: Service | None = None
 ) -> list[FieldError]:
-    """Return what is wrong with the ranges that a load balancer lets in; none is fine.
+    """Return the errors of the source ranges of a load balancer; there may be none.
 
-    An annotation may hold them, separated by commas, when the field is empty. Spaces around a range
-    are part of neither.
+    If the field is empty, an annotation may hold them, separated by commas. Spaces around a range
+    are ignored.
     """
     spec = service.spec
     if not spec.load_balancer_source_ranges:
-        return _annotated_range_causes(service, strict=strict, old=old)
-    # NB: the field is spelt with a capital in causes, and clients know it so.
+        return _annotated_range_errors(service, strict=strict, old=old)
+    # NB: kube-apiserver writes this field with a capital in its errors.
     field = "spec.LoadBalancerSourceRanges"
     stored = () if old is None else old.spec.load_balancer_source_ranges
     old_values = frozenset(map(str.strip, stored))
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if spec.type != "LoadBalancer":
-        causes.append(forbidden_field(field, ONLY_FOR_LOAD_BALANCER))
+        errors.append(forbidden_field(field, ONLY_FOR_LOAD_BALANCER))
     for index, value in enumerate(spec.load_balancer_source_ranges):
-        causes += cidr_causes(
+        errors += cidr_causes(
             f"{field}[{index}]", value.strip(), strict=strict, old_values=old_values
         )
-    return causes
+    return errors
 
 
 def validate_load_balancer_status(
     status: LoadBalancerStatus, *, service_type: str, strict: bool, old: LoadBalancerStatus
 ) -> list[FieldError]:
-    """Return what is wrong with the addresses that a load balancer reported; none is fine."""
+    """Return the errors of the reported addresses of a load balancer; there may be none."""
     path = "status.loadBalancer.ingress"
     if not status.ingress:
         return []
     if service_type != "LoadBalancer":
         return [forbidden_field(path, "may only be used when `spec.type` is 'LoadBalancer'")]
     old_values = frozenset(ingress.ip for ingress in old.ingress)
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, ingress in enumerate(status.ingress):
         field = f"{path}[{index}]"
         if ingress.ip:
-            causes += legacy_ip_causes(
+            errors += legacy_ip_causes(
                 f"{field}.ip", ingress.ip, strict=strict, old_values=old_values
             )
-        causes += _ip_mode_causes(f"{field}.ipMode", ingress.ip_mode, has_ip=bool(ingress.ip))
+        errors += _ip_mode_errors(f"{field}.ipMode", ingress.ip_mode, has_ip=bool(ingress.ip))
         if ingress.hostname:
-            causes += _hostname_causes(f"{field}.hostname", ingress.hostname)
-    return causes
+            errors += _hostname_errors(f"{field}.hostname", ingress.hostname)
+    return errors
 
 
-def _annotated_range_causes(
+def _annotated_range_errors(
     service: Service, *, strict: bool, old: Service | None
 ) -> list[FieldError]:
     field = f"metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"
     text = service.metadata.annotations.get(SOURCE_RANGES_ANNOTATION)
     if text is None:
         return []
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if service.spec.type != "LoadBalancer":
-        causes.append(forbidden_field(field, ONLY_FOR_LOAD_BALANCER))
+        errors.append(forbidden_field(field, ONLY_FOR_LOAD_BALANCER))
     before = None if old is None else old.metadata.annotations.get(SOURCE_RANGES_ANNOTATION)
     if text != before and text.strip():
         for value in text.split(","):
-            causes += cidr_causes(field, value.strip(), strict=strict)
-    return causes
+            errors += cidr_causes(field, value.strip(), strict=strict)
+    return errors
 
 
-def _singular_and_plural_causes(spec: ServiceSpec) -> list[FieldError]:
+def _singular_and_plural_errors(spec: ServiceSpec) -> list[FieldError]:
     if not spec.cluster_ip:
         if not spec.cluster_ips:
             return []
@@ -165,74 +165,74 @@ def _singular_and_plural_causes(spec: ServiceSpec) -> list[FieldError]:
     return []
 
 
-def _family_causes(spec: ServiceSpec) -> list[FieldError]:
-    causes: list[FieldError] = []
+def _family_errors(spec: ServiceSpec) -> list[FieldError]:
+    errors: list[FieldError] = []
     seen: set[str] = set()
     for index, family in enumerate(spec.ip_families):
         field = f"spec.ipFamilies[{index}]"
         if family not in IP_FAMILIES:
-            causes.append(not_supported(field, family, IP_FAMILIES))
+            errors.append(not_supported(field, family, IP_FAMILIES))
         if family in seen:
-            causes.append(duplicate(field, family))
+            errors.append(duplicate(field, family))
         seen.add(family)
     policy = spec.ip_family_policy
     if policy is not None and policy not in IP_FAMILY_POLICIES:
-        causes.append(not_supported("spec.ipFamilyPolicy", policy, IP_FAMILY_POLICIES))
-    return causes
+        errors.append(not_supported("spec.ipFamilyPolicy", policy, IP_FAMILY_POLICIES))
+    return errors
 
 
-def _cluster_ip_causes(
+def _cluster_ip_errors(
     spec: ServiceSpec, *, strict: bool, old_values: frozenset[str]
 ) -> list[FieldError]:
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     for index, address in enumerate(spec.cluster_ips):
         if index == 0 and address == NO_CLUSTER_IP:
             if len(spec.cluster_ips) > 1:
-                causes.append(
+                errors.append(
                     invalid(
                         _CLUSTER_IPS, spec.cluster_ips, "'None' must be the first and only value"
                     )
                 )
             continue
-        # NB: a headless Service that lists its "None" twice is no reason to accept the second one.
-        known = old_values - {NO_CLUSTER_IP}
-        causes += legacy_ip_causes(
-            f"{_CLUSTER_IPS}[{index}]", address, strict=strict, old_values=known
+        # NB: a stored "None" does not make a second "None" valid.
+        old_addresses = old_values - {NO_CLUSTER_IP}
+        errors += legacy_ip_causes(
+            f"{_CLUSTER_IPS}[{index}]", address, strict=strict, old_values=old_addresses
         )
-    return causes
+    return errors
 
 
-def _family_match_causes(spec: ServiceSpec) -> list[FieldError]:
+def _family_match_errors(spec: ServiceSpec) -> list[FieldError]:
     if spec.cluster_ips == (NO_CLUSTER_IP,):
         return []
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     families = [family_of(address) for address in spec.cluster_ips]
     if None in families:
-        # Only a stored address can come so far unreadable, and stored ones are left alone.
+        # Only a stored address can be invalid here, and stored ones are not validated.
         return []
     if len(families) > 1 and not {IPV4, IPV6} <= set(families):
-        causes.append(
+        errors.append(
             invalid(
                 _CLUSTER_IPS,
                 spec.cluster_ips,
                 "may specify no more than one IP for each IP family",
             )
         )
-    for index, (address, actual, wanted) in enumerate(
+    for index, (address, actual, expected) in enumerate(
         zip(spec.cluster_ips, families, spec.ip_families, strict=False)
     ):
-        if wanted in IP_FAMILIES and actual != wanted:
-            causes.append(
+        if expected in IP_FAMILIES and actual != expected:
+            errors.append(
                 invalid(
                     f"{_CLUSTER_IPS}[{index}]",
                     address,
-                    f"expected an {wanted} value as indicated by `ipFamilies[{index}]`",
+                    f"expected an {expected} value as indicated by `ipFamilies[{index}]`",
                 )
             )
-    return causes
+    return errors
 
 
-def _ip_mode_causes(field: str, mode: str | None, *, has_ip: bool) -> list[FieldError]:
+def _ip_mode_errors(field: str, mode: str | None, *, has_ip: bool) -> list[FieldError]:
     if mode is None:
         return [required(field, "must be specified when `ip` is set")] if has_ip else []
     if not has_ip:
@@ -240,8 +240,8 @@ def _ip_mode_causes(field: str, mode: str | None, *, has_ip: bool) -> list[Field
     return [] if mode in _IP_MODES else [not_supported(field, mode, _IP_MODES)]
 
 
-def _hostname_causes(field: str, hostname: str) -> list[FieldError]:
-    causes = [invalid(field, hostname, message) for message in dns1123_subdomain(hostname)]
+def _hostname_errors(field: str, hostname: str) -> list[FieldError]:
+    errors = [invalid(field, hostname, message) for message in dns1123_subdomain(hostname)]
     if family_of(hostname) is not None:
-        causes.append(invalid(field, hostname, "must be a DNS name, not an IP address"))
-    return causes
+        errors.append(invalid(field, hostname, "must be a DNS name, not an IP address"))
+    return errors

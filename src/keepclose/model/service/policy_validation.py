@@ -1,9 +1,9 @@
-"""Rules for what a Service says about where its traffic should go.
+"""Validation of the traffic policies, trafficDistribution and topologyKeys of a Service.
 
-Covers both traffic policies, trafficDistribution, topologyKeys and the annotations that stand in
-for them. A gate over a *value* acts here: with the gate off the value may not be newly used, but an
-update that leaves a stored value alone is accepted, so that no rollback locks a Service (KEP-3015
-asks for a graceful fallback). A gate over a whole *field* acts earlier, by dropping the field.
+Also of the annotations that replace these fields. A gate over a *value* acts here: with the gate
+off the value must not be newly used, but an update that keeps a stored value is accepted, so that
+a rollback never locks a Service (KEP-3015 requires a graceful fallback). A gate over a whole
+*field* acts earlier, by dropping the field.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ _POLICIES_WITH_PREFERENCE = (CLUSTER_POLICY, LOCAL_POLICY, PREFER_LOCAL_POLICY)
 def validate_traffic_annotations(
     service: Service, *, gates: FeatureGates, old: Service | None = None
 ) -> list[FieldError]:
-    """Return what is wrong with the annotations about traffic.
+    """Return the errors of the annotations about traffic.
 
-    Of the two topology annotations any value is fine, as long as they agree when both are there.
-    The policy annotations know PreferLocal without a gate: they exist for clusters whose API server
-    would refuse it as a field.
+    The two topology annotations accept any value, but must agree if both are set. The policy
+    annotations accept PreferLocal without a gate: they exist for clusters whose API server rejects
+    it in the field.
     """
     annotations = service.metadata.annotations
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     mode = annotations.get(TOPOLOGY_MODE_ANNOTATION)
     hints = annotations.get(TOPOLOGY_HINTS_ANNOTATION)
     if mode is not None and hints is not None and mode != hints:
-        causes.append(
+        errors.append(
             invalid(
                 _annotation_field(TOPOLOGY_MODE_ANNOTATION),
                 mode,
                 f"must match annotations[{TOPOLOGY_HINTS_ANNOTATION}] when both are specified",
             )
         )
-    causes += validate_traffic_distribution(
+    errors += validate_traffic_distribution(
         annotations.get(TRAFFIC_DISTRIBUTION_ANNOTATION),
         field=_annotation_field(TRAFFIC_DISTRIBUTION_ANNOTATION),
         gates=gates,
@@ -74,8 +74,8 @@ def validate_traffic_annotations(
     for key in (INTERNAL_POLICY_ANNOTATION, EXTERNAL_POLICY_ANNOTATION):
         policy = annotations.get(key)
         if policy is not None and policy not in _POLICIES_WITH_PREFERENCE:
-            causes.append(not_supported(_annotation_field(key), policy, _POLICIES_WITH_PREFERENCE))
-    return causes
+            errors.append(not_supported(_annotation_field(key), policy, _POLICIES_WITH_PREFERENCE))
+    return errors
 
 
 def validate_traffic_distribution(
@@ -85,9 +85,9 @@ def validate_traffic_distribution(
     gates: FeatureGates,
     old_value: str | None = None,
 ) -> list[FieldError]:
-    """Return what is wrong with a traffic distribution; absent is fine, "" is not.
+    """Return the errors of a traffic distribution; it may be absent, but not "".
 
-    A value `<domain>/<name>` is legal when custom heuristics are on; names without a domain are
+    A value `<domain>/<name>` is valid if custom heuristics are on; names without a domain are
     reserved. The type of the Service does not matter.
     """
     if value is None or value == old_value:
@@ -105,41 +105,41 @@ def validate_traffic_distribution(
 def validate_external_policy(
     service: Service, *, gates: FeatureGates, old: Service | None = None
 ) -> list[FieldError]:
-    """Return what is wrong with externalTrafficPolicy and the health-check port that hangs on it.
+    """Return the errors of externalTrafficPolicy and of the health-check port that it requires.
 
-    Only Local needs the port: whoever prefers local endpoints can be served by any node.
+    Only Local requires the port: under PreferLocal every node can serve the traffic.
     """
     spec = service.spec
     field = "spec.externalTrafficPolicy"
     policy = spec.external_traffic_policy
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if not service.is_externally_accessible:
         if policy:
-            causes.append(
+            errors.append(
                 invalid(field, policy, "may only be set for externally-accessible services")
             )
     elif not policy:
-        causes.append(required(field))
+        errors.append(required(field))
     else:
-        causes += _policy_causes(
+        errors += _policy_errors(
             field, policy, gates=gates, old_value=old.spec.external_traffic_policy if old else None
         )
-    return causes + _health_check_causes(service)
+    return errors + _health_check_errors(service)
 
 
 def validate_internal_policy(
     service: Service, *, gates: FeatureGates, old: Service | None = None
 ) -> list[FieldError]:
-    """Return what is wrong with internalTrafficPolicy.
+    """Return the errors of internalTrafficPolicy.
 
-    It may be absent for ExternalName, and for every type while its gate is off.
+    It may be absent for ExternalName, and for every type if its gate is off.
     """
     spec = service.spec
     field = "spec.internalTrafficPolicy"
     if spec.internal_traffic_policy is None:
         gate_on = gates.on(Gate.SERVICE_INTERNAL_TRAFFIC_POLICY)
         return [required(field)] if gate_on and spec.type in CLUSTER_IP_TYPES else []
-    return _policy_causes(
+    return _policy_errors(
         field,
         spec.internal_traffic_policy,
         gates=gates,
@@ -148,35 +148,35 @@ def validate_internal_policy(
 
 
 def validate_topology_keys(spec: ServiceSpec) -> list[FieldError]:
-    """Return what is wrong with the ordered topology keys of a Service; none is fine.
+    """Return the errors of the ordered topology keys of a Service; there may be none.
 
-    PreferLocal may stand beside them: the keys still choose when no local endpoint is there.
+    PreferLocal may be combined with them: without a local endpoint the keys still select.
     """
     keys = spec.topology_keys
     if not keys:
         return []
     field = "spec.topologyKeys"
-    causes: list[FieldError] = []
+    errors: list[FieldError] = []
     if spec.external_traffic_policy == LOCAL_POLICY:
-        causes.append(
+        errors.append(
             forbidden_field(field, "may not be specified when `externalTrafficPolicy=Local`")
         )
     if len(keys) > TOPOLOGY_KEYS_MAX:
-        causes.append(too_many(field, len(keys), TOPOLOGY_KEYS_MAX))
+        errors.append(too_many(field, len(keys), TOPOLOGY_KEYS_MAX))
     seen: set[str] = set()
     for index, key in enumerate(keys):
         key_field = f"{field}[{index}]"
         if key in seen:
-            causes.append(duplicate(key_field, key))
+            errors.append(duplicate(key_field, key))
         seen.add(key)
         if key != ANY_TOPOLOGY_KEY:
-            causes += [invalid(key_field, key, message) for message in qualified_name(key)]
+            errors += [invalid(key_field, key, message) for message in qualified_name(key)]
         elif index != len(keys) - 1:
-            causes.append(invalid(key_field, key, '"*" must be the last value specified'))
-    return causes
+            errors.append(invalid(key_field, key, '"*" must be the last value specified'))
+    return errors
 
 
-def _policy_causes(
+def _policy_errors(
     field: str, policy: str, *, gates: FeatureGates, old_value: str | None
 ) -> list[FieldError]:
     supported = (
@@ -188,7 +188,7 @@ def _policy_causes(
     return [not_supported(field, policy, supported)]
 
 
-def _health_check_causes(service: Service) -> list[FieldError]:
+def _health_check_errors(service: Service) -> list[FieldError]:
     field = "spec.healthCheckNodePort"
     port = service.spec.health_check_node_port
     if not service.needs_health_check:

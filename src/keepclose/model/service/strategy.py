@@ -1,9 +1,13 @@
-"""The pure steps of writing a Service, between its defaults and its rules.
+"""The pure steps of writing a Service between its defaults and its validation, and its warnings.
 
 Order of a write: defaults, `normalize_cluster_ips`, on update `patch_allocated_values`, families,
-allocation by the store, `prepare_for_create` or `prepare_for_update`, rules, warnings. What was
-allocated once is kept for a client that left it out, and given up only when it no longer applies
-and the user did not also change it; a change that does not apply must fail the rules, not vanish.
+allocation by the store, `prepare_service_for_create` or `prepare_service_for_update`, validation,
+warnings. An allocated value is kept for a client that omits it, and released only if it no longer
+applies and the client did not change it; a change that does not apply must fail validation, never
+be dropped.
+
+A warning never stops a write. Addresses are parsed leniently here, as in older fields; a text that
+is no address gets no warning, because validation rejects it.
 """
 
 from __future__ import annotations
@@ -31,23 +35,12 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
 )
 
-__all__ = [
-    "drop_disabled_service_fields",
-    "drop_type_dependent_fields",
-    "normalize_cluster_ips",
-    "patch_allocated_values",
-    "prepare_service_for_create",
-    "prepare_service_for_update",
-    "prepare_status_update",
-    "warnings_for",
-]
-
 
 def normalize_cluster_ips(new: Service, old: Service | None = None) -> Service:
-    """Return the Service with clusterIPs following clusterIP as an old client would expect.
+    """Return the Service with clusterIPs derived from clusterIP, as an old client expects.
 
-    Old clients know clusterIP only. The singular is never made from the plural: whoever knows the
-    plural must set both, and the rules say so.
+    Old clients only know clusterIP. The singular is never derived from the plural: a client that
+    knows the plural must set both, and validation requires that.
     """
     spec = new.spec
     if old is None:
@@ -66,9 +59,9 @@ def normalize_cluster_ips(new: Service, old: Service | None = None) -> Service:
 
 
 def patch_allocated_values(new: Service, old: Service) -> Service:
-    """Return the Service with the values allocated before that the update left out.
+    """Return the Service with the allocated values that the update omits.
 
-    Node ports go by the name of their port, and none is handed on that another port asks for.
+    Node ports are matched by port name; one that another port requests is not reused.
     """
     spec, before = new.spec, old.spec
     changes: dict[str, Any] = {}
@@ -77,7 +70,7 @@ def patch_allocated_values(new: Service, old: Service) -> Service:
             changes["cluster_ip"] = before.cluster_ip
         if not spec.cluster_ips and before.cluster_ips:
             changes["cluster_ips"] = before.cluster_ips
-    if _is_given_node_ports(before) and _is_given_node_ports(spec):
+    if _gets_node_ports(before) and _gets_node_ports(spec):
         ports = _patch_node_ports(spec.ports, before.ports)
         if ports != spec.ports:
             changes["ports"] = ports
@@ -91,9 +84,9 @@ def patch_allocated_values(new: Service, old: Service) -> Service:
 
 
 def drop_type_dependent_fields(new: Service, old: Service | None) -> Service:
-    """Return the Service without what no longer applies and the user did not also change.
+    """Return the Service without values that no longer apply and that the client did not change.
 
-    A create comes back as it is: there everything was written by the user.
+    On create the Service is returned as it is, because the client wrote everything.
     """
     if old is None:
         return new
@@ -102,9 +95,9 @@ def drop_type_dependent_fields(new: Service, old: Service | None) -> Service:
     if _needs_cluster_ip(before) and not _needs_cluster_ip(spec):
         changes |= _drop_addresses(spec, before)
     if _may_have_node_ports(before) and not _may_have_node_ports(spec):
-        # Ports may come and go; only a node port that was not there before shows intent.
-        known = {0, *(port.node_port for port in before.ports)}
-        if {port.node_port for port in spec.ports} <= known:
+        # Ports may be added and removed; only a new node port shows intent.
+        old_node_ports = {0, *(port.node_port for port in before.ports)}
+        if {port.node_port for port in spec.ports} <= old_node_ports:
             changes["ports"] = tuple(
                 replace(port, node_port=0) if port.node_port else port for port in spec.ports
             )
@@ -126,7 +119,7 @@ def drop_type_dependent_fields(new: Service, old: Service | None) -> Service:
         changes["external_traffic_policy"] = ""
     dropped = _with_spec(new, **changes)
     if spec.type != "LoadBalancer" and new.status.load_balancer.ingress:
-        # Taking a load balancer down lasts a while, but users need not see that here.
+        # Tearing down a load balancer takes a while, but the status need not show that.
         status = replace(new.status, load_balancer=LoadBalancerStatus())
         dropped = replace(dropped, status=status)
     return dropped
@@ -135,7 +128,7 @@ def drop_type_dependent_fields(new: Service, old: Service | None) -> Service:
 def drop_disabled_service_fields(
     new: Service, old: Service | None, *, gates: FeatureGates
 ) -> Service:
-    """Return the Service without fields whose gate is off, unless the stored one uses them."""
+    """Return the Service without fields whose gate is off, unless the stored Service uses them."""
     spec = new.spec
     before = ServiceSpec() if old is None else old.spec
     changes: dict[str, Any] = {}
@@ -157,18 +150,18 @@ def drop_disabled_service_fields(
 
 
 def prepare_service_for_create(service: Service, *, gates: FeatureGates) -> Service:
-    """Return the Service as a create stores it: with no status, which is not the user's to set."""
+    """Return the Service to store on create: without a status, which clients cannot set."""
     return replace(drop_disabled_service_fields(service, None, gates=gates), status=ServiceStatus())
 
 
 def prepare_service_for_update(new: Service, old: Service, *, gates: FeatureGates) -> Service:
-    """Return the Service as an update stores it: its status stays, unless it no longer applies."""
+    """Return the Service to store on update: the status stays, unless it no longer applies."""
     kept = drop_disabled_service_fields(replace(new, status=old.status), old, gates=gates)
     return drop_type_dependent_fields(kept, old)
 
 
 def prepare_status_update(new: Service, old: Service) -> Service:
-    """Return the Service as an update of its status stores it: the spec stays."""
+    """Return the Service to store on an update of the status: the spec stays."""
     return replace(new, spec=old.spec)
 
 
@@ -177,7 +170,7 @@ def _with_spec(service: Service, **changes: Any) -> Service:
 
 
 def _needs_cluster_ip(spec: ServiceSpec) -> bool:
-    # NB: a type that does not exist counts too, so that nothing but the type is wrong with it.
+    # NB: an unknown type counts too, so that the type is the only error.
     return spec.type != "ExternalName"
 
 
@@ -185,8 +178,8 @@ def _may_have_node_ports(spec: ServiceSpec) -> bool:
     return spec.type in ("NodePort", "LoadBalancer")
 
 
-def _is_given_node_ports(spec: ServiceSpec) -> bool:
-    # NB: whoever switches allocation off and leaves a node port out means to be rid of it.
+def _gets_node_ports(spec: ServiceSpec) -> bool:
+    # NB: a client that turns allocation off and omits a node port wants to release it.
     return spec.type == "NodePort" or (
         spec.type == "LoadBalancer" and spec.allocate_load_balancer_node_ports is not False
     )
@@ -219,7 +212,7 @@ def _drop_addresses(spec: ServiceSpec, before: ServiceSpec) -> dict[str, Any]:
 
 
 def warnings_for(service: Service) -> list[str]:
-    """Return what the writer of a Service should hear; the empty list when all is well."""
+    """Return the warnings for the client that wrote a Service."""
     spec = service.spec
     warnings: list[str] = []
     if TOPOLOGY_HINTS_ANNOTATION in service.metadata.annotations:
@@ -254,7 +247,7 @@ def warnings_for(service: Service) -> list[str]:
 
 
 def status_warnings_for(service: Service) -> list[str]:
-    """Return what the writer of a Service's status should hear."""
+    """Return the warnings for the client that wrote the status of a Service."""
     warnings: list[str] = []
     for index, ingress in enumerate(service.status.load_balancer.ingress):
         warnings += ip_warnings(f"status.loadBalancer.ingress[{index}]", ingress.ip)
@@ -265,7 +258,7 @@ def _headless_warnings(spec: ServiceSpec) -> list[str]:
     ignored = (
         ("loadBalancerIP", bool(spec.load_balancer_ip)),
         ("externalIPs", bool(spec.external_ips)),
-        # NB: this one is spelt with a capital by the API, and clients know it so.
+        # NB: kube-apiserver writes this one with a capital.
         ("SessionAffinity", spec.session_affinity not in ("", "None")),
     )
     return [f"spec.{name} is ignored for headless services" for name, used in ignored if used]
@@ -302,7 +295,7 @@ def _network(parsed: ParsedIP, length: int) -> IPv4Network | IPv6Network:
         return IPv6Network((address, length), strict=False)
     if not parsed.mapped:
         return IPv4Network((address, length), strict=False)
-    # A mapped address counts its prefix over 128 bits, of which the first 96 are fixed.
+    # The prefix of a mapped address covers 128 bits, of which the first 96 are fixed.
     if length >= 96:
         return IPv4Network((address, length - 96), strict=False)
     return IPv6Network(((0xFFFF << 32) | int(address), length), strict=False)

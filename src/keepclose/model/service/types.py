@@ -1,4 +1,4 @@
-"""The Service as the API defines it, undefaulted, and the few questions everybody asks of it."""
+"""The Service as the API defines it, without defaults, and common questions about it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SessionAffinityConfig(Frozen, frozen=True):
 
 
 class ServiceSpec(Frozen, frozen=True):
-    """What the user asked for. "" and None mean that a field is absent."""
+    """The spec of a Service; "" and None mean that a field is absent."""
 
     type: str = ""
     selector: dict[str, str] | None = None
@@ -57,7 +57,7 @@ class ServiceSpec(Frozen, frozen=True):
 
 
 class LoadBalancerIngress(Frozen, frozen=True):
-    """One address at which a load balancer answers."""
+    """One address of a load balancer."""
 
     ip: str = ""
     hostname: str = ""
@@ -71,7 +71,7 @@ class LoadBalancerStatus(Frozen, frozen=True):
 
 
 class ServiceStatus(Frozen, frozen=True):
-    """What the cluster answered."""
+    """The status of a Service: its load balancer and its conditions."""
 
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
     conditions: tuple[Condition, ...] = ()
@@ -93,12 +93,12 @@ class Service(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def is_headless(self) -> bool:
-        """Whether the Service was declared to have no cluster IP."""
+        """Whether clusterIP is None."""
         return self.spec.cluster_ip == "None" or self.spec.cluster_ips == ("None",)
 
     @property
     def is_externally_accessible(self) -> bool:
-        """Whether traffic from outside the cluster can be addressed to the Service."""
+        """Whether traffic from outside the cluster can reach the Service."""
         spec = self.spec
         return spec.type in ("LoadBalancer", "NodePort") or (
             spec.type in ("", "ClusterIP") and bool(spec.external_ips)

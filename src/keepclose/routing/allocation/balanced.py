@@ -1,12 +1,15 @@
 """The allocator "balanced": the best exclusive allocation for a stated objective.
 
 Every endpoint serves exactly one zone, and a zone is served by endpoints located in it before any
-others. How many serve each zone is chosen for the best objective under a bound on overload. Zones
-without endpoints may be left to all endpoints together, and where every choice is worse than none,
-all clients use all endpoints. So it is never worse than serving each zone by its own endpoints
-alone, unless that breaks the bound. There is an answer for every input. Hints that are
-written already are changed only when keeping them would cost more than a little of the objective
-or break the bound: each change is a write to a slice that all proxies read.
+others. Sizes are chosen for the best objective under a bound on overload. There is an answer for
+every input, never worse than serving each zone by its own endpoints, unless that breaks the bound.
+
+A zone without hinted endpoints uses all endpoints, as in kube-proxy, and loads all of them alike.
+Zones without endpoints may be left to that: the rest is the same problem with fewer zones and less
+traffic. If such zones send the part u of the traffic, every deviation is 1 - u times that of the
+smaller problem, so its best sizes are the best sizes for all. If every division is worse than none,
+all clients use all endpoints. Written hints change only if keeping them would cost more than a
+little of the objective or break the bound: each change is a write to a slice that all proxies read.
 """
 
 from __future__ import annotations
@@ -31,15 +34,17 @@ from keepclose.routing.allocation.zone_sizes import (
     choose_sizes,
 )
 
-REVERSAL: Final = 4.0
-"""Points to be gained before zones that have hinted endpoints are left to all, and these re-hinted.
+OVERLOAD_BOUND: Final = 0.2
 
-Zones come and go as pods do: the next endpoint that starts there would have all of them back.
+REVERSAL: Final = 4.0
+"""Points to gain before zones with hinted endpoints are left to all endpoints, and these re-hinted.
+
+Zones gain and lose endpoints as pods start and stop: the next endpoint that starts there would
+reverse the change.
 """
 
 _SERVED: Final = 16
-"""Where in `floats` the shares of the zones begin that are served by endpoints of their own."""
-OVERLOAD_BOUND: Final = 0.2
+"""Index in `floats` at which the shares of the zones with endpoints of their own begin."""
 
 
 def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler takes
@@ -54,12 +59,12 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
 ) -> int:
     """Write sizes as `choose_sizes` does, 0 for zones that are left to all endpoints.
 
-    Only zones without endpoints are, all of them, and only where the objective is better for it.
-    `lean` is 1 where the written hints leave them so, -1 where endpoints are hinted for them, and 0
-    where nothing is written. From SERVED on `floats` holds the shares of the other zones,
-    as parts of what they send together; in terms of these `floats[0]` becomes the bound that was
-    kept and `floats[1]` the objective of which HYSTERESIS may be lost. `floats[2]` becomes the part
-    of the traffic that is left to all endpoints.
+    These are all zones without endpoints, and only if that improves the objective. `lean` is 1 if
+    the written hints leave them to all endpoints, -1 if endpoints are hinted for them, and 0 if no
+    hints are written. From _SERVED on `floats` holds the shares of the other zones, as parts of
+    their traffic together; in terms of these `floats[0]` becomes the bound that was kept and
+    `floats[1]` the objective of which HYSTERESIS may be lost. `floats[2]` becomes the part of the
+    traffic that is left to all endpoints.
     """
     total = 0
     left = 0.0
@@ -80,7 +85,7 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
             floats[_SERVED + zone] = shares[zone] / rest if endpoints[zone] > 0 else 0.0
         served = floats[_SERVED : _SERVED + zones]
         choose_sizes(zones, served, endpoints, bound / rest, objective, ints, floats)
-        # Where every zone can have endpoints of its own, no more overload is taken than that has.
+        # If every zone can have its own endpoints, no more overload is accepted than that has.
         is_divisible = whole > -math.inf
         most = kept / rest if is_divisible else math.inf
         own = own_value(zones, served, endpoints, most)
@@ -114,7 +119,7 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
 
 
 def own_overload(zones: int, shares: Sequence[float], endpoints: Sequence[int]) -> float:
-    """Return the largest overload when every endpoint serves its own zone; inf where that fails."""
+    """Return the largest overload if every endpoint serves its own zone; inf if one has none."""
     total = 0
     for zone in range(zones):
         total += endpoints[zone]
@@ -128,9 +133,9 @@ def own_overload(zones: int, shares: Sequence[float], endpoints: Sequence[int]) 
 
 
 def own_value(zones: int, shares: Sequence[float], endpoints: Sequence[int], bound: float) -> float:
-    """Return the score when every endpoint serves its own zone; -inf beyond the bound.
+    """Return the score if every endpoint serves its own zone; -inf beyond the bound.
 
-    Endpoints of zones without traffic get no connections then.
+    Endpoints of zones without traffic then get no connections.
     """
     maximum = own_overload(zones, shares, endpoints)
     if maximum > bound + ROUNDING or maximum == math.inf:
@@ -146,7 +151,7 @@ def own_value(zones: int, shares: Sequence[float], endpoints: Sequence[int], bou
 
 
 class Objective(StrEnum):
-    """What is to be made best, under the bound on overload."""
+    """What the allocator optimizes under the bound on overload."""
 
     SCORE = "Score"
     """In-zone traffic, largest and mean deviation, weighted as in the score of KEP-2004."""
@@ -161,11 +166,11 @@ class Balance(msgspec.Struct, frozen=True):
     """How many endpoints serve each zone."""
     matrix: tuple[tuple[int, ...], ...]
     relaxed: float | None
-    """The least overload bound that can be kept, where the one asked for cannot."""
+    """The least overload bound that can be kept, if the requested one cannot."""
     shared: bool
     """All clients use all endpoints; sizes and matrix are zeros."""
     unhinted: tuple[int, ...] = ()
-    """The zones with traffic that no endpoint is hinted for: their clients use all endpoints."""
+    """Zones with traffic but no hinted endpoint: their clients use all endpoints."""
 
 
 def balance(
@@ -176,11 +181,10 @@ def balance(
     objective: Objective = Objective.SCORE,
     previous: Sequence[Sequence[int]] | None = None,
 ) -> Balance:
-    """Return the best allocation for zones in the order of their names; no zones share nothing.
+    """Return the best allocation for zones in the order of their names; there may be no zones.
 
-    `previous` is the matrix that the written hints amount to. Shares are divided by their sum; what
-    is negative or no finite number counts as 0, and a zone that stands in only one of the two
-    sequences is left out.
+    `previous` is the matrix of the written hints. Shares are divided by their sum; negative and
+    non-finite shares count as 0, and a zone that is in only one of the two sequences is skipped.
     """
     zones = min(len(shares), len(endpoints))
     counts = [max(0, count) for count in endpoints[:zones]]
@@ -199,7 +203,7 @@ def balance(
     answer = allocate_balanced_from(
         zones, parts, counts, limit, code, written, matrix, [0] * (16 * zones + 16), floats
     )
-    # NB: without zones that are left to all this is the very number, free of rounding.
+    # NB: if no zone is left to all endpoints, the factor is 1 and nothing is rounded.
     kept = floats[0] * (1.0 - floats[2])
     rows = tuple(tuple(matrix[row * zones : (row + 1) * zones]) for row in range(zones))
     return Balance(
@@ -227,12 +231,11 @@ def allocate_balanced(  # noqa: PLR0917 - compiled code takes positions only
 ) -> int:
     """Fill the flat matrix (location times zones plus served zone); return ALLOCATED or SHARED.
 
-    Shares add up to 1. A zone without share is served by nobody: its endpoints serve the others.
-    A zone without endpoints may be left without any as well: its clients then use all endpoints.
-    SHARED, with a matrix of zeros, means that all clients use all endpoints, because there are
-    fewer endpoints than zones with traffic, no traffic at all, or because the best division of
-    them is worse than none. `ints` starts with the size of each zone, `floats` is filled as by
-    `choose_served_sizes`.
+    Shares add up to 1. A zone without a share gets no endpoints; its own serve the other zones. A
+    zone without endpoints may get none either: its clients then use all endpoints. SHARED, with a
+    matrix of zeros, means that all clients use all endpoints, because there are fewer endpoints
+    than zones with traffic, no traffic, or because the best division is worse than none. `ints`
+    starts with the size of each zone, `floats` is filled as by `choose_served_sizes`.
     """
     for cell in range(zones * zones):
         matrix[cell] = 0
@@ -274,18 +277,18 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
     if settled == 0:
         return ALLOCATED
     for zone in range(zones):
-        for other in range(zones):
-            matrix[zone * zones + other] = 0
+        for target in range(zones):
+            matrix[zone * zones + target] = 0
         matrix[zone * zones + zone] = min(endpoints[zone], ints[zone])
     for zone in range(zones):
         spare = endpoints[zone] - matrix[zone * zones + zone]
-        for other in range(zones):
-            if other != zone:
-                lacking = ints[other]
+        for target in range(zones):
+            if target != zone:
+                lacking = ints[target]
                 for location in range(zones):
-                    lacking -= matrix[location * zones + other]
-                kept = min(previous[zone * zones + other], spare, lacking)
-                matrix[zone * zones + other] = kept
+                    lacking -= matrix[location * zones + target]
+                kept = min(previous[zone * zones + target], spare, lacking)
+                matrix[zone * zones + target] = kept
                 spare -= kept
     fill_flows(zones, endpoints, matrix, ints)
     if settled in range(1, count_changes(zones, previous, matrix)):
@@ -294,9 +297,9 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
 
 
 def lean_of(zones: int, endpoints: Sequence[int], previous: Sequence[int]) -> int:
-    """Return how the written hints have zones without endpoints: 1 left to all, -1 served.
+    """Return how the written hints treat zones without endpoints: 1 left to all, -1 served.
 
-    0 means that nothing is written.
+    0 means that no hints are written.
     """
     lean = 0
     for location in range(zones):
@@ -314,7 +317,7 @@ def fill_flows(
     matrix: MutableSequence[int],
     ints: MutableSequence[int],
 ) -> None:
-    """Give endpoints that serve nobody yet to zones below their size, both in name order."""
+    """Give endpoints that serve no zone yet to zones below their size, both in name order."""
     giver = 0
     spare = 0
     for zone in range(zones):
@@ -323,8 +326,8 @@ def fill_flows(
             lacking -= matrix[location * zones + zone]
         while lacking > 0 and giver < zones:
             spare = endpoints[giver]
-            for other in range(zones):
-                spare -= matrix[giver * zones + other]
+            for target in range(zones):
+                spare -= matrix[giver * zones + target]
             moved = min(spare, lacking)
             matrix[giver * zones + zone] += moved
             lacking -= moved

@@ -1,9 +1,9 @@
-"""Keeping hints that are written: the way from a previous allocation to one that is good enough.
+"""Hysteresis for written hints: from a previous allocation to one that is good enough.
 
 Each re-hinted endpoint is a write to a slice that all proxies read. So a previous allocation stays
-while its objective is within a small distance of the best one; new endpoints are placed where they
-do most good; and when that does not suffice, endpoints are re-hinted one at a time, each time the
-one that helps most. The bound on overload is never given up for the sake of fewer changes.
+while its objective is close to the best one. New endpoints are placed where they help most. If that
+does not suffice, endpoints are re-hinted one at a time, each time the one that helps most. The
+bound on overload is never broken for the sake of fewer changes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from keepclose.routing.allocation.zone_sizes import (
 )
 
 HYSTERESIS: Final = 0.5
-"""Points of the objective that may be lost for the sake of hints that are written already."""
+"""Points of the objective that may be lost to keep written hints."""
 
-# What breaking the bound costs, and each 100 % beyond it again: more than any allocation can gain.
+# The cost of breaking the bound, and of each 100 % beyond it: more than an allocation can gain.
 _EXCESS: Final = 1000.0
 
 
@@ -48,7 +48,7 @@ def settle(  # noqa: PLR0917 - compiled code takes positions only
 ) -> int:
     """Improve the previous matrix step by step until it is good enough; return the re-hints.
 
-    -1 means that this is not the way: single steps do not get there, or most endpoints are new.
+    -1 means failure: single steps do not reach the goal, or most endpoints are new.
     """
     total = 0
     unplaced = 0
@@ -56,8 +56,8 @@ def settle(  # noqa: PLR0917 - compiled code takes positions only
         total += endpoints[zone]
         ints[3 * zones + zone] = 0
     for location in range(zones):
-        # An endpoint hinted to a zone without traffic is as good as not hinted. Its own zone comes
-        # first where more is said to be written than there is.
+        # An endpoint hinted for a zone without traffic counts as not hinted. The own zone comes
+        # first if the written hints count more endpoints than exist.
         free = endpoints[location]
         for turn in range(-1, zones):
             zone = location if turn < 0 else turn
@@ -114,12 +114,12 @@ def settle(  # noqa: PLR0917 - compiled code takes positions only
 def find_mover(
     zones: int, source: int, target: int, previous: Sequence[int], matrix: Sequence[int]
 ) -> int:
-    """Return where the endpoint is that had best go from serving one zone to another; or -1.
+    """Return the location whose endpoint should change from one served zone to another; or -1.
 
-    One located in the zone it goes to is best, one located in the zone it leaves is worst; among
-    equals one that was not hinted there before.
+    An endpoint located in the target zone is best, one located in the source zone is worst; among
+    equals one that was not hinted for the source zone before.
     """
-    found = -1
+    mover = -1
     best = 0
     for location in range(zones):
         cell = location * zones + source
@@ -131,8 +131,8 @@ def find_mover(
                 merit += 2
             if merit > best:
                 best = merit
-                found = location
-    return found
+                mover = location
+    return mover
 
 
 def move(  # noqa: PLR0917 - compiled code takes positions only
@@ -143,7 +143,7 @@ def move(  # noqa: PLR0917 - compiled code takes positions only
     matrix: MutableSequence[int],
     ints: MutableSequence[int],
 ) -> None:
-    """Let one endpoint serve another zone; -1 stands for serving none."""
+    """Let one endpoint serve another zone; -1 stands for no zone."""
     if source >= 0:
         matrix[location * zones + source] -= 1
         ints[3 * zones + source] -= 1
@@ -170,7 +170,7 @@ def weigh(  # noqa: PLR0917 - compiled code takes positions only
     for zone in range(zones):
         size = ints[3 * zones + zone]
         if shares[zone] > 0.0:
-            # An unserved zone is worse off than one with a single endpoint for all traffic.
+            # A zone without endpoints is worse than a single endpoint for all traffic.
             over = 2.0 * total
             if size > 0:
                 over = total * shares[zone] / size - 1.0
@@ -181,5 +181,5 @@ def weigh(  # noqa: PLR0917 - compiled code takes positions only
     value = (LOCALITY_IN_ZONE if local else SCORE_IN_ZONE) * in_zone
     value -= (LOCALITY_DEVIATION if local else SCORE_MAXIMUM) * maximum
     value -= (LOCALITY_DEVIATION if local else SCORE_MEAN) * mean
-    # NB: the smallest excess must cost more than the hysteresis would forgive.
+    # NB: the smallest excess must cost more than the hysteresis allows.
     return value - _EXCESS * (1.0 + excess) if excess > 0.0 else value

@@ -1,10 +1,10 @@
 """The allocation of the topology mode Auto (KEP-2433), as the EndpointSlice controller computes it.
 
-Each zone wants its share of the endpoints and must have its share divided by one plus the overload
-threshold, rounded up. If these minimums add up to more than there is, nothing is allocated. Zones
-above their target lend endpoints to zones below it, the largest surplus to the largest need. These
-functions are the only place where that is computed; the order of the float operations is that of
-the controller and decides roundings, so it may not be changed.
+The target of each zone is its share of the endpoints; its minimum is that share divided by one plus
+the overload threshold, rounded up. If the minimums add up to more than the endpoints, nothing is
+allocated. Zones above their target lend endpoints to zones below it, the largest surplus to the
+largest need. This is the only place that computes it. The order of the float operations is that of
+the controller and decides roundings, so it must never change.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def allocate_kube_auto(  # noqa: PLR0917 - compiled code takes positions only
 ) -> int:
     """Fill the flat matrix (location times zones plus served zone) as from nothing written.
 
-    Returns ALLOCATED, or INFEASIBLE with a matrix of zeros: fewer than two zones with traffic,
-    fewer endpoints than such zones, or minimums that exceed the endpoints. Zones without traffic
-    take no part; their endpoints stay with them. `start` is not used.
+    Returns KUBE_AUTO_ALLOCATED, or INFEASIBLE with a matrix of zeros: fewer than two zones with
+    traffic, fewer endpoints than such zones, or minimums that exceed the endpoints. Zones without
+    traffic take no part; their endpoints stay with them. `start` is not used.
     """
     for cell in range(zones * zones):
         matrix[cell] = 0
@@ -49,7 +49,7 @@ def allocate_kube_auto(  # noqa: PLR0917 - compiled code takes positions only
         floats[zone] = endpoints[zone] - floats[zone] if shares[zone] > 0.0 else 0.0
         matrix[zone * zones + zone] = endpoints[zone]
     lend_endpoints(zones, floats, ints)
-    # Givers come in name order here; each endpoint goes to whoever still needs most.
+    # Givers come in name order; each endpoint goes to the zone that still needs most.
     for giver in range(zones):
         for _ in range(ints[giver]):
             taker = 0
@@ -76,9 +76,9 @@ def set_targets(  # noqa: PLR0917 - compiled code takes positions only
     minimums: MutableSequence[int],
     targets: MutableSequence[float],
 ) -> int:
-    """Write what each zone must have and what it wants; return what is left beyond all minimums.
+    """Write the minimum and the target of each zone; return what is left beyond all minimums.
 
-    A negative answer means that the threshold cannot be kept in every zone.
+    A negative result means that the threshold cannot be kept in every zone.
     """
     spare = total
     for zone in range(zones):

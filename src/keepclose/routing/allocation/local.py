@@ -1,11 +1,15 @@
 """The allocator "local" of KEP-2004: whole endpoints, each in the group of exactly one zone.
 
-Every endpoint starts in the group of its own zone. Zones that can spare endpoints give them, first
-to zones at or above the overload threshold, then to zones that lack a whole endpoint or more. When
-a zone stays at or above the threshold, there is no allocation at all. The result is, endpoint for
-endpoint, that of the reference simulator of the proposal, in which floats and the steps of binary
-heaps decide ties. Endpoints that would move one by one move at once here wherever the outcome of
-the single steps is known; no float comparison of the reference may be rearranged or "repaired".
+Every endpoint starts in the group of its own zone. Zones with a surplus give endpoints, first to
+zones at or above the overload threshold, then to zones that lack a whole endpoint or more. If a
+zone stays at or above the threshold, there is no allocation. Endpoint for endpoint the result is
+that of the reference simulator of the proposal, in which floats and the steps of binary heaps
+decide ties: no comparison and no step may be rearranged or "repaired". Endpoints that would move
+one by one move at once where the outcome of the single steps is known.
+
+The zones of a heap are in `ints` from `heap` on, the key of zone z is `floats[keys + z]`, and the
+least key comes first. A zone whose key changes inside the heap keeps its place, so the heap may be
+out of order; the reference has the same property, and it decides allocations.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ DOWNGRADED: Final = -1
 def order_heap(
     ints: MutableSequence[int], heap: int, length: int, floats: Sequence[float], keys: int
 ) -> None:
-    """Make a heap of the first `length` zones; none or one needs no ordering."""
+    """Turn the first `length` zones into a heap."""
     for top in range(length // 2 - 1, -1, -1):
         _sift_down(ints, heap, length, top, floats, keys)
 
@@ -33,7 +37,7 @@ def order_heap(
 def pop_heap(
     ints: MutableSequence[int], heap: int, length: int, floats: Sequence[float], keys: int
 ) -> int:
-    """Move the first zone of a heap behind its new end; return the new length."""
+    """Move the first zone of a heap behind the new end; return the new length."""
     length -= 1
     ints[heap], ints[heap + length] = ints[heap + length], ints[heap]
     _sift_down(ints, heap, length, 0, floats, keys)
@@ -43,7 +47,7 @@ def pop_heap(
 def push_heap(
     ints: MutableSequence[int], heap: int, length: int, floats: Sequence[float], keys: int
 ) -> None:
-    """Take the zone just behind the end of a heap into it."""
+    """Add the zone just behind the end of a heap to the heap."""
     child = length
     while child > 0:
         parent = (child - 1) // 2
@@ -64,7 +68,7 @@ def _sift_down(  # noqa: PLR0917 - called from compiled code, which takes positi
     floats: Sequence[float],
     keys: int,
 ) -> None:
-    """Move a zone down a heap until no zone below it is before it; equals keep their places."""
+    """Move a zone down a heap until no child has a lesser key; equal keys keep their places."""
     parent = top
     while 2 * parent + 1 < length:
         child = 2 * parent + 1
@@ -81,7 +85,7 @@ def _sift_down(  # noqa: PLR0917 - called from compiled code, which takes positi
 
 
 class LocalOutcome(StrEnum):
-    """What the allocator came to."""
+    """The outcome of the allocator."""
 
     ALLOCATED = "Allocated"
     BELOW_START = "BelowStart"
@@ -91,7 +95,7 @@ class LocalOutcome(StrEnum):
 class Allocation(msgspec.Struct, frozen=True):
     """An allocation; `matrix[i][j]` endpoints located in zone i serve the clients of zone j.
 
-    The matrix is all zeros unless the outcome is ALLOCATED: all clients then use all endpoints.
+    Unless the outcome is ALLOCATED the matrix is all zeros, and all clients use all endpoints.
     """
 
     outcome: LocalOutcome
@@ -114,8 +118,8 @@ def local(
 ) -> Allocation:
     """Return the allocation for zones in the order of their names; no zones give BELOW_START.
 
-    `start_per_zone` 0 allocates however few endpoints there are. Negative counts count as 0, and a
-    zone that stands in only one of the two sequences is left out.
+    With `start_per_zone` 0 any number of endpoints is allocated. Negative counts count as 0, and a
+    zone that is in only one of the two sequences is skipped.
     """
     zones = min(len(shares), len(endpoints))
     counts = [max(0, count) for count in endpoints[:zones]]
@@ -140,7 +144,7 @@ def allocate_local(  # noqa: PLR0915, PLR0917 - compiled code takes positions on
     """Fill the flat matrix (location times zones plus served zone); return one of the three codes.
 
     Zones come in name order; `ints` is scratch space for four numbers a zone, `floats` for two. The
-    matrix is all zeros unless ALLOCATED is returned. Endpoints must not be negative.
+    matrix is all zeros unless LOCAL_ALLOCATED is returned. Endpoints must not be negative.
     """
     total = 0
     for zone in range(zones):
@@ -178,7 +182,7 @@ def allocate_local(  # noqa: PLR0915, PLR0917 - compiled code takes positions on
             spare -= bound - size
 
     # Round one: the zone with the highest load takes until it is below the threshold, each time
-    # from the zone with the least load after giving. No taker gives, so the sums tell the outcome.
+    # from the zone with the least load after giving. No taker gives, so sums decide the outcome.
     if spare < 0:
         for zone in range(zones):
             matrix[zone * zones + zone] = 0
@@ -215,8 +219,8 @@ def allocate_local(  # noqa: PLR0915, PLR0917 - compiled code takes positions on
             moved = int(min(surplus, -deficit))
             surplus -= moved
             move_endpoints(zones, matrix, ints, giver, taker, moved)
-            # NB: keys tell the sizes of now, but entries inside a heap do not move when their key
-            # changes, so the order may be stale; the reference has the same trait.
+            # NB: keys follow the present sizes, but entries of a heap do not move when their key
+            # changes, so the order may be stale; the reference has the same property.
             floats[keys + giver] = weigh_taker(shares[giver], ints[sizes + giver])
             floats[keys + taker] = weigh_taker(shares[taker], ints[sizes + taker])
             floats[taker] = shares[taker] / max(1, ints[sizes + taker] - 1)
@@ -228,8 +232,8 @@ def find_least_size(expected: float, threshold: float, limit: int) -> int:
     """Return the least size, 1 or more, whose overload is below the threshold; at most `limit`."""
     size = 1
     if threshold > -1.0:
-        # An estimate from below, where rounding cannot make it too large: the comparison that
-        # follows decides, with the operations of the reference.
+        # A lower estimate that rounding cannot make too large: the comparison below decides, with
+        # the operations of the reference.
         size = max(1, int(min(expected / (1.0 + threshold), float(limit))))
     while size < limit and expected / size - 1.0 >= threshold:
         size += 1
@@ -282,7 +286,7 @@ def relieve_taker(  # noqa: PLR0917 - compiled code takes positions only
             else:
                 floats[first] = shares[first] / (ints[sizes + first] - 1)
         elif givers == 2 and shares[first] > 0.0:
-            # The second has a share as well: with none its key were 0, and it would be first.
+            # The second has a share too: without one its key would be 0, and it would be first.
             givers = relieve_from_two(zones, shares, matrix, ints, floats, taker, need)
             need = 0
         else:
@@ -309,8 +313,8 @@ def relieve_from_two(  # noqa: PLR0917 - compiled code takes positions only
     """Move `need` endpoints from the two givers of the heap; return how many givers are left.
 
     The keys of a giver rise with each endpoint it gives, so the steps of the heap merge two rising
-    sequences, and where that merge stands after `need` steps can be told without the steps. Both
-    shares must be above zero, or the sequences would not rise.
+    sequences, and the state after `need` steps follows without the steps. Both shares must be above
+    zero, or the sequences would not rise.
     """
     sizes = 2 * zones
     least = 3 * zones
@@ -322,8 +326,8 @@ def relieve_from_two(  # noqa: PLR0917 - compiled code takes positions only
     n = ints[sizes + second]
     lowest = max(0, need - (n - ints[least + second]))
     highest = min(need, m - ints[least + first])
-    # An estimate from below, one less than it has to be lest rounding make it too large; it costs
-    # nothing when it is wrong but a few turns of the loop.
+    # A lower estimate, reduced by one so that rounding cannot make it too large; a wrong estimate
+    # only costs a few iterations.
     taken = m - 2 - int((m + n - 1 - need) * (a / (a + b)))
     taken = min(max(taken, lowest), highest)
     while taken < highest and b / (n - need + taken) >= a / (m - 1 - taken):
@@ -359,17 +363,17 @@ def relieve_from_two(  # noqa: PLR0917 - compiled code takes positions only
 def gave_last(  # noqa: PLR0917 - compiled code takes positions only
     share: float, size: int, given: int, other_share: float, other_size: int, other_given: int
 ) -> bool:
-    """Tell whether the first of two givers gave the last endpoint of all given so far.
+    """Return whether the first of two givers gave the last of all endpoints given so far.
 
-    Sizes are those of the start, when the first giver stood on top of the heap. Equal keys were
-    given in turns that leave the last one as it was, so they are skipped in pairs.
+    Sizes are those at the start, when the first giver was on top of the heap. Equal keys alternate
+    and do not change which giver was last, so they are skipped in pairs.
     """
     while given and other_given:
-        mine = share / (size - given)
-        other = other_share / (other_size - other_given)
-        if mine > other:
+        key = share / (size - given)
+        other_key = other_share / (other_size - other_given)
+        if key > other_key:
             return True
-        if mine < other:
+        if key < other_key:
             return False
         given -= 1
         other_given -= 1

@@ -1,9 +1,9 @@
 """Allocation with weights: each zone gets exactly its share of the endpoints, in fractions.
 
-An endpoint may serve several zones, each with a part of it. A zone is served by as much as it has
-of its own, up to its share; what zones have beyond their share goes to all zones that lack some, in
-proportion to what they lack. No endpoint is overloaded, and no allocation without overload keeps
-more traffic in its zone. A proxy that honours weights is needed: hints alone cannot say this.
+An endpoint may serve several zones, each with a part of its capacity. A zone is served by its own
+endpoints up to its share; the surplus of zones goes to all zones that lack endpoints, in proportion
+to their need. No endpoint is overloaded, and no allocation without overload keeps more traffic in
+its zone. It needs a proxy that honors weights: hints alone cannot express it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def evaluate_weighted(
 
     The figures are: in-zone traffic, largest and mean deviation of an endpoint's load, the spread
     around the mean of the absolute deviations, the spread around the mean of the signed ones, and
-    slices twice, since weights need no more slices than anybody. All endpoints of a location carry
-    the same load. A zone that nothing serves uses all endpoints alike.
+    slices twice, because weights need no more slices than plain hints. All endpoints of a location
+    carry the same load. A zone that no endpoint serves uses all endpoints alike.
     """
     total = 0
     for zone in range(zones):
@@ -81,8 +81,8 @@ def evaluate_weighted(
         load = 0.0
         for zone in range(zones):
             reach = 0.0
-            for other in range(zones):
-                reach += flows[other * zones + zone]
+            for source in range(zones):
+                reach += flows[source * zones + zone]
             part = endpoints[location] / total
             if reach > 0.0:
                 part = flows[location * zones + zone] / reach

@@ -2,10 +2,9 @@
 
 Sizes are whole numbers that add up to all endpoints, at least one for each zone with traffic. The
 objective weighs traffic that stays in its zone against the largest and the mean deviation of load.
-The best size of a zone lies near its share of all endpoints, so sizes start there, and endpoints
-are exchanged between two zones for as long as that gains. No size may ever leave a zone's endpoints
-loaded beyond the bound, unless no choice of sizes keeps it: then the least bound that can be kept
-takes its place.
+The best size of a zone is near its share of all endpoints, so sizes start there, and endpoints are
+exchanged between two zones as long as that gains. No size may load the endpoints of a zone beyond
+the bound, unless no choice of sizes keeps it: then the least possible bound replaces it.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ LOCALITY_OBJECTIVE: Final = 1
 SCORE_IN_ZONE: Final = 45.0
 SCORE_MAXIMUM: Final = 20.0
 SCORE_MEAN: Final = 20.0
-# NB: for locality alone many sizes are equally good; a trace of the deviations settles which.
+# NB: for locality alone many sizes are equally good; a small weight of the deviations decides.
 LOCALITY_IN_ZONE: Final = 100.0
 LOCALITY_DEVIATION: Final = 1e-4
 
 BY_LOAD: Final = 0
 AT_HOME: Final = 2
 HOME_ADVANCE: Final = 2.0
-"""Points that exchanges may be expected to gain after a start at home."""
+"""Points that exchanges are expected to gain after a start at home."""
 
 ROUNDING: Final = 1e-9
 
@@ -49,9 +48,8 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
     """Write how many endpoints serve each zone to the head of `ints`; return ALLOCATED or SHARED.
 
     SHARED means that all clients should use all endpoints: there are too few to divide them, or
-    dividing them would do more harm than good. `floats[0]` becomes the
-    bound that was kept, `floats[1]` the objective that dividing them reaches, -inf where they are
-    too few.
+    dividing them would do more harm than good. `floats[0]` becomes the bound that was kept, and
+    `floats[1]` the objective of the division, -inf if they are too few.
     """
     floats[0] = max(0.0, bound)
     floats[1] = -math.inf
@@ -64,9 +62,9 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
     if busy == 0 or total < busy:
         return SHARED
     floats[0] = set_least_sizes(zones, shares, total, bound, ints)
-    # Each start may end in a place from which no single exchange leads on. By load, the maximum is
-    # least; by what is missing, the mean deviation; at home, nothing crosses zones. The last is far
-    # from the best as a rule, and only tried when it is not.
+    # Each start may end in a local optimum. A start by load has the least maximum, a start by need
+    # the least mean deviation, and a start at home no traffic between zones. The last is usually
+    # far from the best, and is only tried if it is not.
     for start in range(3):
         least = floats[1] - HOME_ADVANCE if start == AT_HOME else -math.inf
         if place_endpoints(zones, shares, endpoints, total, start, ints):
@@ -78,8 +76,8 @@ def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
     for zone in range(zones):
         ints[zone] = ints[2 * zones + zone]
     if objective == SCORE_OBJECTIVE:
-        # Letting all clients use all endpoints overloads nobody. Where dividing them is worse,
-        # because they are few or all in one place, they stay together.
+        # If all clients use all endpoints, none is overloaded. Where a division is worse, because
+        # the endpoints are few or all in one zone, they stay together.
         together = 0.0
         for zone in range(zones):
             together += SCORE_IN_ZONE * shares[zone] * endpoints[zone] / total
@@ -106,7 +104,7 @@ def set_least_sizes(
         if shares[zone] > 0.0:
             ints[zones + zone] = max(1, math.ceil(total * shares[zone] / (1.0 + kept) - ROUNDING))
         least += ints[zones + zone]
-    # Taking endpoints away where the load stays lowest leads to the least possible maximum.
+    # Removing endpoints where the load stays lowest gives the least possible maximum.
     while least > total:
         lowest = math.inf
         for zone in range(zones):
@@ -132,35 +130,35 @@ def place_endpoints(  # noqa: PLR0915, PLR0917 - one flat function is what a com
     start: int,
     ints: MutableSequence[int],
 ) -> bool:
-    """Give each zone its expectation rounded down, and the rest by load or by what is missing.
+    """Give each zone its expectation rounded down, and the rest by load or by need.
 
-    At home each zone gets its own endpoints instead. False, and sizes without meaning, if too many
-    of them would have to move.
+    With the start AT_HOME each zone gets its own endpoints instead. Returns False, with undefined
+    sizes, if too many of them would have to move.
     """
     placed = 0
     for zone in range(zones):
         ints[zone] = ints[zones + zone]
         if shares[zone] > 0.0:
-            wanted = math.floor(total * shares[zone] + ROUNDING)
+            desired = math.floor(total * shares[zone] + ROUNDING)
             if start == AT_HOME:
-                wanted = endpoints[zone]
-            ints[zone] = max(ints[zone], wanted)
+                desired = endpoints[zone]
+            ints[zone] = max(ints[zone], desired)
         placed += ints[zone]
     if start == AT_HOME and abs(placed - total) > zones:
         return False
     while placed > total:
-        taken = -1
+        donor = -1
         lowest = 0.0
         for zone in range(zones):
             if ints[zone] > ints[zones + zone]:
                 load = shares[zone] / (ints[zone] - 1)
-                if taken < 0 or load < lowest:
-                    taken = zone
+                if donor < 0 or load < lowest:
+                    donor = zone
                     lowest = load
-        ints[taken] -= 1
+        ints[donor] -= 1
         placed -= 1
     while placed < total:
-        given = -1
+        receiver = -1
         highest = 0.0
         for zone in range(zones):
             if shares[zone] > 0.0:
@@ -169,33 +167,33 @@ def place_endpoints(  # noqa: PLR0915, PLR0917 - one flat function is what a com
                     need = shares[zone] / ints[zone]
                 elif ints[zone] < endpoints[zone]:
                     need += 1.0
-                if given < 0 or need > highest:
-                    given = zone
+                if receiver < 0 or need > highest:
+                    receiver = zone
                     highest = need
-        ints[given] += 1
+        ints[receiver] += 1
         placed += 1
-    # Several zones may share the highest load; one after the other they get an endpoint of a zone
-    # that stays below it. Exchanges could not do that: the first alone would gain nothing.
+    # Several zones may share the highest load; in turn each gets an endpoint of a zone that stays
+    # below it. `exchange` cannot do that: the first step alone would gain nothing.
     while start == BY_LOAD:
-        taken = -1
-        given = -1
+        donor = -1
+        receiver = -1
         lowest = 0.0
         highest = 0.0
         for zone in range(zones):
             if ints[zone] > 0:
                 load = shares[zone] / ints[zone]
                 if load > highest:
-                    given = zone
+                    receiver = zone
                     highest = load
             if ints[zone] > ints[zones + zone]:
                 load = shares[zone] / (ints[zone] - 1)
-                if taken < 0 or load < lowest:
-                    taken = zone
+                if donor < 0 or load < lowest:
+                    donor = zone
                     lowest = load
-        if taken < 0 or taken == given or lowest >= highest - ROUNDING:
+        if donor < 0 or donor == receiver or lowest >= highest - ROUNDING:
             break
-        ints[taken] -= 1
-        ints[given] += 1
+        ints[donor] -= 1
+        ints[receiver] += 1
     return True
 
 
@@ -211,15 +209,14 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
     """Move endpoints between two zones at a time while that helps; return the objective reached.
 
     A zone gives one endpoint, or as many as leave it no more loaded than the worst of the others:
-    in between, the objective may curve the wrong way. A start with less than `least` is left as it
-    is.
+    in between, the objective may be convex. A start with less than `least` is not improved.
     """
     local = objective == LOCALITY_OBJECTIVE
     w_in = LOCALITY_IN_ZONE if local else SCORE_IN_ZONE
     w_max = LOCALITY_DEVIATION if local else SCORE_MAXIMUM
     w_mean = (LOCALITY_DEVIATION if local else SCORE_MEAN) / total
     reached = 0.0
-    # NB: every step gains, so this ends anyway; the number only bounds the time it may take.
+    # NB: every step gains, so the loop terminates; the number only bounds its time.
     for _ in range(total + zones):
         first = -1
         second = -1
