@@ -79,9 +79,9 @@ def check(data: bytes) -> None:
     with contextlib.suppress(OSError):
         table.delete([flow])
     with contextlib.suppress(OSError):
-        kernel_counters._take(raw, {})
+        kernel_counters._read_named_counters(raw, {})
     with contextlib.suppress(OSError):
-        kernel_counters._take(raw, {})
+        kernel_counters._read_element_counters(raw, {})
     for family in ("ip", "ip6"):
         key = decode_key(raw, family)
         if key:

@@ -41,9 +41,9 @@ def test_an_error_without_its_code_is_an_error(body: bytes) -> None:
     """An error message that ends before its code is told as OSError by every reader."""
     answer = _message(_ERROR, body, size=36)
     with pytest.raises(OSError, match="cut short"):
-        kernel_counters._take(answer, {})
+        kernel_counters._read_named_counters(answer, {})
     with pytest.raises(OSError, match="cut short"):
-        kernel_counters._take(answer, {})
+        kernel_counters._read_element_counters(answer, {})
     with pytest.raises(OSError, match="cut short"):
         FlowTable(2, opened=_Kernel(answer)).list_flows(17)  # type: ignore[arg-type]
 
@@ -60,9 +60,11 @@ def test_a_message_that_says_more_than_came_ends_where_the_bytes_end(size: int) 
     """Attributes are read up to the bytes that were received."""
     counter = _message(10 << 8 | 18, bytes(4) + struct.pack("=HH", 200, 2) + b"name\0", size=size)
     counts: dict[str, int] = {}
-    kernel_counters._take(counter, counts)
+    kernel_counters._read_named_counters(counter, counts)
     assert set(counts) <= {"name", "n"}
-    kernel_counters._take(_message(10 << 8 | 12, bytes(4) + b"\x40\0\3", size=size), {})
+    kernel_counters._read_element_counters(
+        _message(10 << 8 | 12, bytes(4) + b"\x40\0\3", size=size), {}
+    )
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ async def test_a_table_that_somebody_deletes(tmp_path: Path) -> None:
             await until(answers)
             await until(lambda: "cluster-ips" in proxy.rules("ip6"))
             assert await asyncio.to_thread(_chains, proxy) == rules
-        assert "somebody removed our table" in proxy.log.read_text()
+        assert "table removed or changed by another program" in proxy.log.read_text()
 
 
 def _chains(proxy: RunningProxy) -> set[str]:

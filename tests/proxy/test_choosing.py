@@ -12,11 +12,11 @@ from keepclose.proxy.nft.nft_command import NftCommandWriter
 from keepclose.proxy.nft.requirements import (
     FEATURES,
     POOLS,
+    find_host_problems,
     find_missing,
-    find_obstacles,
-    judge_kernel,
-    judge_nft,
-    may_change_network,
+    has_net_admin,
+    kernel_problem,
+    nft_problem,
     transaction_of,
 )
 from keepclose.proxy.nft.select_writer import CannotProgramError, WriterSettings, choose_writer
@@ -36,7 +36,7 @@ async def test_the_library_is_taken_where_it_works() -> None:
         assert (chosen.name, chosen.reason) == ("libnftables", "it works in process")
         assert logs == [
             {
-                "event": "nftables writer chosen",
+                "event": "nftables writer selected",
                 "log_level": "info",
                 "writer": "libnftables",
                 "reason": "it works in process",
@@ -50,7 +50,7 @@ async def test_the_program_is_taken_where_the_library_is_missing() -> None:
     """The reason is the library's fault."""
     with namespaces_or_skip("nft") as [inside]:
         chosen = await choose_writer(
-            WriterSettings(namespace=inside.path, library="libnone.so.9"), obstacles=list
+            WriterSettings(namespace=inside.path, library="libnone.so.9"), host_problems=list
         )
         assert isinstance(chosen.writer, NftCommandWriter)
         assert chosen.name == "nft"
@@ -62,7 +62,7 @@ async def test_the_program_is_taken_when_asked_for() -> None:
     """A working library does not matter then."""
     with namespaces_or_skip("nft") as [inside]:
         chosen = await choose_writer(WriterSettings(prefer="nft", namespace=inside.path))
-        assert (chosen.name, chosen.reason) == ("nft", "asked for by the settings")
+        assert (chosen.name, chosen.reason) == ("nft", "selected by the settings")
         await chosen.writer.close()
 
 
@@ -70,12 +70,12 @@ async def test_neither_is_there() -> None:
     """Both faults are told at once, with the way out."""
     settings = WriterSettings(library="libnone.so.9", program="no-such-nft")
     with pytest.raises(CannotProgramError) as caught:
-        await choose_writer(settings, obstacles=list)
+        await choose_writer(settings, host_problems=list)
     assert len(caught.value.problems) == 2
     assert caught.value.problems[0].startswith("libnone.so.9 cannot be used")
     assert caught.value.problems[1] == "no-such-nft is not installed; install the package nftables"
     with pytest.raises(CannotProgramError) as caught:
-        await choose_writer(settings._replace(prefer="libnftables"), obstacles=list)
+        await choose_writer(settings._replace(prefer="libnftables"), host_problems=list)
     assert len(caught.value.problems) == 1
 
 
@@ -94,14 +94,14 @@ async def test_a_program_that_cannot_be_used(tmp_path: Path, text: str, want: st
     program.chmod(0o755)
     settings = WriterSettings(prefer="nft", program=str(program), limit=0.3)
     with pytest.raises(CannotProgramError) as caught:
-        await choose_writer(settings, obstacles=list)
+        await choose_writer(settings, host_problems=list)
     assert want in str(caught.value)
 
 
 async def test_obstacles_come_first() -> None:
     """Without rights nothing is tried."""
     with pytest.raises(CannotProgramError, match="nftables cannot be used here: a; b"):
-        await choose_writer(obstacles=lambda: ["a", "b"])
+        await choose_writer(host_problems=lambda: ["a", "b"])
 
 
 async def test_a_kernel_without_some_features() -> None:
@@ -166,7 +166,7 @@ def test_the_text_of_a_probe() -> None:
 )
 def test_kernels(release: str, want: str) -> None:
     """Old ones are refused; what cannot be read is left to the probes."""
-    assert judge_kernel(release) == want
+    assert kernel_problem(release) == want
 
 
 @pytest.mark.parametrize(
@@ -177,20 +177,20 @@ def test_kernels(release: str, want: str) -> None:
         ("nftables v1.1 (x)", ""),
         ("nftables v1.0.0 (x)", "nft is 1.0.0; 1.0.1 or newer is needed"),
         ("nftables v0.9.8 (x)", "nft is 0.9.8; 1.0.1 or newer is needed"),
-        ("hello", "nft does not tell its version: 'hello'"),
+        ("hello", "nft does not print its version: 'hello'"),
     ],
 )
 def test_versions_of_nft(said: str, want: str) -> None:
     """The first versions read the rules of the whole machine."""
-    assert judge_nft(said) == want
+    assert nft_problem(said) == want
 
 
 def test_rights() -> None:
     """Only the effective capabilities count."""
-    assert may_change_network("CapPrm:\t0\nCapEff:\t0000000000001000\n")
-    assert not may_change_network("CapPrm:\t1000\nCapEff:\t0000000000000fff\n")
-    assert not may_change_network("")
-    assert isinstance(find_obstacles(skip_kernel_version=True), list)
+    assert has_net_admin("CapPrm:\t0\nCapEff:\t0000000000001000\n")
+    assert not has_net_admin("CapPrm:\t1000\nCapEff:\t0000000000000fff\n")
+    assert not has_net_admin("")
+    assert isinstance(find_host_problems(skip_kernel_version=True), list)
 
 
 async def test_shared_maps_are_used_where_they_are_known() -> None:

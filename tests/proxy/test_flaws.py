@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.validation import Flaws, service_flaw, slice_flaw, usable_endpoints
+from keepclose.proxy.validation import ValidationLog, service_error, slice_error, usable_endpoints
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
@@ -16,11 +16,11 @@ WEB = NamespacedName("default", "web")
 
 def test_a_flaw_is_told_once() -> None:
     """The same flaw of the same object is one line; another flaw is another."""
-    flaws = Flaws()
+    log = ValidationLog()
     with capture_logs() as lines:
-        for flaw in ("a", "a", "", "b", "b"):
-            flaws.note("Service", WEB, flaw)
-    assert [(line["object"], line["flaw"]) for line in lines] == [
+        for error in ("a", "a", "", "b", "b"):
+            log.report("Service", WEB, error)
+    assert [(line["object"], line["error"]) for line in lines] == [
         ("default/web", "a"),
         ("default/web", "b"),
     ]
@@ -28,11 +28,11 @@ def test_a_flaw_is_told_once() -> None:
 
 def test_what_is_remembered_has_an_end() -> None:
     """Objects that come and go do not pile up; one may then be told again."""
-    flaws = Flaws()
+    log = ValidationLog()
     with capture_logs() as lines:
         for number in range(1001):
-            flaws.note("Service", NamespacedName("default", f"s{number}"), "a")
-        flaws.note("Service", NamespacedName("default", "s0"), "a")
+            log.report("Service", NamespacedName("default", f"s{number}"), "a")
+        log.report("Service", NamespacedName("default", "s0"), "a")
     assert len(lines) == 1002
 
 
@@ -66,17 +66,17 @@ def test_what_is_remembered_has_an_end() -> None:
 )
 def test_slices(one: EndpointSlice, want: str) -> None:
     """The first thing that must be left out is named."""
-    assert slice_flaw(one, "IPv4") == want
+    assert slice_error(one, "IPv4") == want
 
 
 def test_services() -> None:
     """External IPs and health checks that cannot be followed are told, blank ones are not."""
-    assert service_flaw(service(external_ips=(" ", "1.2.3.4"))) == ""
-    assert service_flaw(service(external_ips=("nonsense",))) == (
+    assert service_error(service(external_ips=(" ", "1.2.3.4"))) == ""
+    assert service_error(service(external_ips=("nonsense",))) == (
         "external IP 'nonsense': not an IP address"
     )
     balanced = service(type="LoadBalancer", external_traffic_policy="Local")
-    assert service_flaw(balanced) == (
+    assert service_error(balanced) == (
         "externalTrafficPolicy is Local, but there is no healthCheckNodePort"
     )
 

@@ -148,13 +148,13 @@ async def test_listening_in_a_namespace() -> None:
 async def test_other_addresses(node: Node, port: int) -> None:
     """Listeners move with the addresses of node ports; without any that is told, once."""
     await node.checks.sync({WEB: port}, {WEB: 1})
-    node.checks.move(("127.0.0.2",))
+    node.checks.set_addresses(("127.0.0.2",))
     assert (await get(port))[0] == 200
     await node.checks.sync({WEB: port}, {WEB: 1})
     assert (await get(port, host="127.0.0.2"))[0] == 200
     with pytest.raises(aiohttp.ClientConnectorError):
         await get(port)
-    node.checks.move(())
+    node.checks.set_addresses(())
     for _ in range(3):
         await node.checks.sync({WEB: port}, {WEB: 1})
     assert node.checks.ports == {}

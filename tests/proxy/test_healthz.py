@@ -78,12 +78,12 @@ async def test_a_proxy_that_starts_is_healthy() -> None:
 async def test_a_family_that_waits_too_long_is_ill() -> None:
     """Both pages fail, say which family it is, and when it was last well."""
     async with served() as one:
-        one.state.note_update("IPv6")
+        one.state.record_update("IPv6")
         await one.clock.advance(1)
-        one.state.note_update("IPv4")
-        one.state.note_queued("IPv4")
+        one.state.record_update("IPv4")
+        one.state.record_queued("IPv4")
         await one.clock.advance(59.5)
-        one.state.note_queued("IPv4")
+        one.state.record_queued("IPv4")
         assert (await one.get("/healthz"))[0] == 200
         await one.clock.advance(0.5)
         want_status = (
@@ -99,7 +99,7 @@ async def test_a_family_that_waits_too_long_is_ill() -> None:
             503,
             f'{{{times},"healthy":false,{want_status}}}'.encode(),
         )
-        one.state.note_update("IPv4")
+        one.state.record_update("IPv4")
         code, body = await one.get("/livez")
         assert code == 200
         assert msgspec.json.decode(body)["lastUpdated"] == "2023-11-14T22:14:21.25Z"
@@ -108,7 +108,7 @@ async def test_a_family_that_waits_too_long_is_ill() -> None:
 async def test_a_family_that_was_never_updated_does_not_count() -> None:
     """Waiting during the start is no illness."""
     async with served() as one:
-        one.state.note_queued("IPv4")
+        one.state.record_queued("IPv4")
         await one.clock.advance(1000)
         assert (await one.get("/livez"))[0] == 200
 
@@ -116,8 +116,8 @@ async def test_a_family_that_was_never_updated_does_not_count() -> None:
 async def test_setting_the_clock_makes_nobody_ill() -> None:
     """Waiting is measured by the time that never jumps."""
     async with served() as one:
-        one.state.note_update("IPv4")
-        one.state.note_queued("IPv4")
+        one.state.record_update("IPv4")
+        one.state.record_queued("IPv4")
         one.clock.jump(3600)
         assert (await one.get("/livez"))[0] == 200
 
@@ -134,7 +134,7 @@ async def test_a_node_that_goes(node: Node | None) -> None:
     """Load balancers are sent away, the kubelet is not; the proxy itself is healthy."""
     async with served() as one:
         one.node = node
-        one.state.note_update("IPv4")
+        one.state.record_update("IPv4")
         code, body = await one.get("/healthz")
         answer = msgspec.json.decode(body)
         assert (code, answer["nodeEligible"], answer["healthy"]) == (503, False, True)

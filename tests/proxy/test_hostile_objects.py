@@ -275,7 +275,11 @@ class Told(NamedTuple):
     @property
     def flaws(self) -> list[tuple[str, str]]:
         """The objects and flaws that were logged."""
-        return [(one["object"], one["flaw"]) for one in self.logs if one["event"] == "left out"]
+        return [
+            (one["object"], one["error"])
+            for one in self.logs
+            if one["event"] == "invalid part of an object ignored"
+        ]
 
     def mentions(self, word: str) -> bool:
         """Return whether something is in one of the transactions."""
@@ -331,17 +335,17 @@ SLICE = endpoint_slice(endpoint("10.0.0.1"))
         ),
         pytest.param(
             service(ports=(ServicePort("http", "TCP", None, 65536),)),
-            "port 'http': a number beyond 65535 or not above 0",
+            "port 'http': a number that is not from 1 to 65535",
             id="a port beyond the last",
         ),
         pytest.param(
             service(ports=(ServicePort("http", "TCP", None, 0),)),
-            "port 'http': a number beyond 65535 or not above 0",
+            "port 'http': a number that is not from 1 to 65535",
             id="port 0",
         ),
         pytest.param(
             service(ports=(ServicePort("http", "TCP", None, 80, None, 65536),), type="NodePort"),
-            "port 'http': a number beyond 65535 or not above 0",
+            "port 'http': a number that is not from 1 to 65535",
             id="a node port beyond the last",
         ),
         pytest.param(
@@ -390,7 +394,7 @@ async def test_flawed_services_have_no_rules(flawed: Service, want: str) -> None
             },
             [
                 "external IP 'nonsense': not an IP address",
-                "port 'far': a number beyond 65535 or not above 0",
+                "port 'far': a number that is not from 1 to 65535",
             ],
             id="two flaws at once",
         ),

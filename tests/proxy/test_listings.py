@@ -135,7 +135,7 @@ async def test_what_a_recording_writer_keeps() -> None:
 @pytest.mark.parametrize("raw", [b"", b"table ip t {", b"[]", b"{}", b'{"nftables": 3}'])
 def test_what_is_no_listing(raw: bytes) -> None:
     """Plain text, as a build without JSON prints it, is refused."""
-    with pytest.raises(NftError, match="no JSON of nftables") as caught:
+    with pytest.raises(NftError, match="not JSON of nftables") as caught:
         parse_listing(raw)
     assert caught.value.failure is NftFailure.UNUSABLE
 

@@ -108,9 +108,9 @@ async def test_refused_texts(
     ("text", "want_message"),
     [
         pytest.param(
-            "add table ip t\nadd chain ip t c\0\nflush ruleset\n", "holds a NUL", id="NUL"
+            "add table ip t\nadd chain ip t c\0\nflush ruleset\n", "contains a NUL", id="NUL"
         ),
-        pytest.param("add table ip \ud800\n", "no valid UTF-8", id="half a character"),
+        pytest.param("add table ip \ud800\n", "not valid UTF-8", id="half a character"),
     ],
 )
 async def test_unusable_texts(writer: NftWriter, text: str, want_message: str) -> None:
@@ -151,7 +151,7 @@ async def test_listing_what_is_not_there(writer: NftWriter) -> None:
 @pytest.mark.parametrize("name", ["t; flush ruleset", "", "t\nflush ruleset", 'x"', "y" * 256])
 async def test_names_that_are_none(writer: NftWriter, name: str) -> None:
     """A name cannot smuggle in a command."""
-    with pytest.raises(NftError, match="names no table"):
+    with pytest.raises(NftError, match="not a valid name of a table"):
         await writer.list_table("ip", name)
 
 

@@ -33,12 +33,12 @@ def make_own(gates: FeatureGates | None = None) -> tuple[OwnNode, list[str]]:
 def test_a_new_zone_is_told_and_other_labels_are_not() -> None:
     """Only the zone and region of the own node matter."""
     own, told = make_own()
-    own.hear_node(None, node("n1", "zone-a"))
+    own.on_node(None, node("n1", "zone-a"))
     assert (own.view, told) == (NodeView("n1", "zone-a"), ["topology"])
-    own.hear_node(node("n1", "zone-a"), node("n1", "zone-a", labels={"team": "blue"}))
-    own.hear_node(None, node("n2", "zone-b"))
+    own.on_node(node("n1", "zone-a"), node("n1", "zone-a", labels={"team": "blue"}))
+    own.on_node(None, node("n2", "zone-b"))
     assert told == ["topology"]
-    own.hear_node(node("n1", "zone-a"), node("n1", None))
+    own.on_node(node("n1", "zone-a"), node("n1", None))
     assert (own.view, told) == (NodeView("n1"), ["topology", "topology"])
 
 
@@ -46,8 +46,8 @@ def test_labels_matter_to_topology_keys() -> None:
     """With the gate of topologyKeys every label counts."""
     gates = FeatureGates().without(Gate.TOPOLOGY_AWARE_HINTS).with_gates(Gate.SERVICE_TOPOLOGY)
     own, told = make_own(gates)
-    own.hear_node(None, node("n1", "zone-a"))
-    own.hear_node(None, node("n1", "zone-a", labels={"rack": "7"}))
+    own.on_node(None, node("n1", "zone-a"))
+    own.on_node(None, node("n1", "zone-a", labels={"rack": "7"}))
     assert told == ["topology", "topology"]
     assert own.view.labels["rack"] == "7"
 
@@ -56,8 +56,8 @@ def test_a_node_that_is_deleted_stays_known() -> None:
     """The last view and addresses stay in effect."""
     own, told = make_own()
     one = addressed(node("n1", "zone-a"), ("InternalIP", "192.168.0.1"))
-    own.hear_node(None, one)
-    own.hear_node(one, None)
+    own.on_node(None, one)
+    own.on_node(one, None)
     assert (own.view.zone, own.addresses.ips) == ("zone-a", {"IPv4": "192.168.0.1"})
     assert told == ["topology", "addresses"]
 

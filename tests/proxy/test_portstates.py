@@ -71,10 +71,10 @@ def test_a_node_that_moves_selects_anew() -> None:
         service(),
         endpoint_slice(hinted("10.0.0.1", "zone-a"), hinted("10.0.0.2", "zone-b")),
     )
-    states.move_node(NodeView("n1", "zone-b"))
+    states.set_node(NodeView("n1", "zone-b"))
     states.select(WEB)
     assert rules.told[-1] == ("http", ("10.0.0.2",))
-    states.move_node(NodeView("n1"))
+    states.set_node(NodeView("n1"))
     states.select(WEB)
     assert rules.told[2:] == [("http", ("10.0.0.1", "10.0.0.2"))]
     assert states.exceptions == {WEB: ReasonCode.NODE_WITHOUT_ZONE}

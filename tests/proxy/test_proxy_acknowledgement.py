@@ -53,7 +53,7 @@ class Speaker:
         keys = {NamespacedName("default", name): why for name, why in exceptions.items()}
         before = self.acknowledger.writes
         self.wanted = NodeAcknowledgement("n1", version, keys)
-        self.acknowledger.note()
+        self.acknowledger.trigger()
         async with asyncio.timeout(PATIENCE):
             while self.acknowledger.writes == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
@@ -91,10 +91,10 @@ async def test_only_news_are_written(tmp_path: Path) -> None:
     """The object is made, then changed; what was said already is not said again."""
     async with serving(tmp_path) as api, cluster_of(api) as cluster:
         async with speaking(api, cluster) as speaker:
-            speaker.acknowledger.note()
+            speaker.acknowledger.trigger()
             await speaker.say(5)
             assert await speaker.said() == NodeAcknowledgement("n1", 5)
-            speaker.acknowledger.note()
+            speaker.acknowledger.trigger()
             await speaker.say(7, odd="ZoneHintMissing")
             want = {NamespacedName("default", "odd"): "ZoneHintMissing"}
             assert await speaker.said() == NodeAcknowledgement("n1", 7, want)

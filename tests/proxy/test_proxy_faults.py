@@ -235,11 +235,11 @@ async def test_nft_that_fails_for_an_hour() -> None:
             want = one.health(well="false")
             assert await one.ask("/healthz") == (503, want)
             assert await one.ask("/livez") == (503, want.replace('"nodeEligible":true,', ""))
-            assert lines_of(logs, "rules cannot be written; those that stand stay") == 1
-            assert lines_of(logs, "rules are written again") == 0
+            assert lines_of(logs, "rules cannot be written; the existing rules stay") == 1
+            assert lines_of(logs, "sync succeeded after failures") == 0
             one.writer._failures.clear()
             await one.clock.advance(30)
-            assert lines_of(logs, "rules are written again", family="IPv4") == 1
+            assert lines_of(logs, "sync succeeded after failures", family="IPv4") == 1
             assert (await one.ask("/healthz"))[0] == 200
             assert any("10.0.0.2" in text for text in one.writer.applied)
 
@@ -315,8 +315,8 @@ async def test_people_who_change_the_table(tmp_path: Path, command: str) -> None
             await until(lambda: table_of(inside) == want)
             # Several more looks find nothing wrong.
             await asyncio.sleep(0.6)
-    assert lines_of(logs, "somebody removed our table or parts of it", family="IPv4") == 1
-    assert lines_of(logs, "rules cannot be written; those that stand stay") == 0
+    assert lines_of(logs, "table removed or changed by another program", family="IPv4") == 1
+    assert lines_of(logs, "rules cannot be written; the existing rules stay") == 0
 
 
 @pytest.mark.parametrize(

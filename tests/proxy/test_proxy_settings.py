@@ -32,7 +32,7 @@ HERE = NodeAddresses({"IPv4": "192.168.0.1"}, {"IPv4": "10.244.1.0/24", "IPv6": 
     [
         pytest.param({}, [], id="the defaults are fine"),
         pytest.param(
-            {"node_name": ""}, ["node-name must name the Node that this machine is"], id="no name"
+            {"node_name": ""}, ["node-name must be the name of the Node of this host"], id="no name"
         ),
         pytest.param(
             {"masquerade_bit": 32},
@@ -49,20 +49,20 @@ HERE = NodeAddresses({"IPv4": "192.168.0.1"}, {"IPv4": "10.244.1.0/24", "IPv6": 
         ),
         pytest.param(
             {"table": "kube proxy;"},
-            ["table: 'kube proxy;' must be of letters, digits, - and _"],
+            ["table: 'kube proxy;' must consist of letters, digits, - and _"],
             id="a table that nft would misread",
         ),
         pytest.param(
-            {"bind_address": "here"}, ["bind-address: 'here' is no IP address"], id="no address"
+            {"bind_address": "here"}, ["bind-address: 'here' is not an IP address"], id="no address"
         ),
         pytest.param(
             {"cluster_cidrs": ("10.0.0.0/33",)},
-            ["cluster-cidr: '10.0.0.0/33' is no range"],
+            ["cluster-cidr: '10.0.0.0/33' is not a range"],
             id="no range",
         ),
         pytest.param(
             {"node_port_addresses": ("primary", "some")},
-            ["nodeport-addresses: 'some' is no range and none of primary, localhost, all"],
+            ["nodeport-addresses: 'some' is neither a range nor one of primary, localhost, all"],
             id="no keyword",
         ),
         pytest.param(
@@ -89,7 +89,7 @@ def test_a_mode_without_its_range_is_warned_of() -> None:
     """As kube-proxy does, the proxy goes on without knowing which traffic is its pods'."""
     settings = ProxySettings(node_name="n1", detect_local=DetectLocalMode.CLUSTER_CIDR)
     (warning,) = settings_warnings(settings)
-    assert warning.startswith("detect-local-mode is ClusterCIDR, but no cluster-cidr is given: ")
+    assert warning.startswith("detect-local-mode is ClusterCIDR, but cluster-cidr is empty: ")
     assert settings_warnings(msgspec.structs.replace(settings, cluster_cidrs=("10.0.0.0/8",))) == []
     assert settings_warnings(ProxySettings(node_name="n1")) == []
 

@@ -11,8 +11,8 @@ from keepclose.proxy.conntrack.stale_flows import (
     ConntrackSettings,
     SysctlError,
     conntrack_max,
+    desired_sysctls,
     set_sysctls,
-    wanted_sysctls,
 )
 from support.netns import namespaces_or_skip
 
@@ -38,14 +38,14 @@ def test_how_many_flows(settings: ConntrackSettings, cpus: int, want: int) -> No
 
 def test_what_is_written() -> None:
     """Defaults write three settings, zero none, everything six."""
-    assert wanted_sysctls(ConntrackSettings(), 2) == {
+    assert desired_sysctls(ConntrackSettings(), 2) == {
         f"{_AT}max": 131072,
         f"{_AT}tcp_timeout_established": 86400,
         f"{_AT}tcp_timeout_close_wait": 3600,
     }
-    assert wanted_sysctls(NONE, 2) == {}
+    assert desired_sysctls(NONE, 2) == {}
     every = ConntrackSettings(1, 2, 3, 4, tcp_be_liberal=True, udp_timeout=5, udp_stream_timeout=6)
-    assert wanted_sysctls(every, 1) == {
+    assert desired_sysctls(every, 1) == {
         f"{_AT}max": 2,
         f"{_AT}tcp_timeout_established": 3,
         f"{_AT}tcp_timeout_close_wait": 4,
@@ -113,5 +113,5 @@ def test_a_value_that_cannot_be_written() -> None:
     """The number of flows belongs to the first namespace; the error says what to do."""
     with namespaces_or_skip("node") as [inside]:
         settings = NONE._replace(max_per_core=12345, min=0)
-        with pytest.raises(SysctlError, match="; --no-tune-conntrack leaves all of them alone"):
+        with pytest.raises(SysctlError, match="; --no-tune-conntrack leaves all of them unchanged"):
             inside.do(lambda: set_sysctls(settings, cpus=1))

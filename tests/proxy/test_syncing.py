@@ -20,7 +20,7 @@ from keepclose.proxy.health import HealthState
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.validation import Flaws
+from keepclose.proxy.validation import ValidationLog
 from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.recording_writer import RecordingWriter
@@ -71,7 +71,7 @@ class Node:
         self.health = HealthState(clock=self.clock)
         wanted = replace(ProxySettings(node_name="n1", counts_connections=False), **settings)
         own = OwnNode("n1", gates=wanted.gates, on_topology=_nothing, on_addresses=_nothing)
-        own.hear_node(None, node("n1", "zone-a"))
+        own.on_node(None, node("n1", "zone-a"))
         self.family = FamilyProxy(
             "IPv4",
             settings=wanted,
@@ -81,16 +81,16 @@ class Node:
             metrics=self.metrics,
             health=self.health,
             clock=self.clock,
-            flaws=Flaws(),
+            validation_log=ValidationLog(),
             on_written=_nothing,
             on_change=_nothing,
             on_check_failure=lambda _service, _text: None,
             flows=FakeFlows(),
         )
-        self.caches.services.subscribe(self.family.tracker.hear_service)
-        self.caches.slices.subscribe(self.family.tracker.hear_slice)
+        self.caches.services.subscribe(self.family.tracker.on_service)
+        self.caches.slices.subscribe(self.family.tracker.on_slice)
         self.version = 0
-        self.health.note_update("IPv4")
+        self.health.record_update("IPv4")
 
     def put(self, one: Service | EndpointSlice) -> None:
         """Have the server know an object."""
@@ -273,15 +273,15 @@ async def test_a_sync_that_breaks_off_is_tried_again() -> None:
     """A mistake in what follows from the rules does not end the syncs."""
     async with running() as one:
         await one.clock.advance(5)
-        follow = one.family._aftermath.follow
+        run = one.family._post_sync.run
         broken = [ValueError("stumbled")]
 
-        async def stumble(touched: set[NamespacedName]) -> None:
+        async def stumble(changed: set[NamespacedName]) -> None:
             if broken:
                 raise broken.pop()
-            await follow(touched)
+            await run(changed)
 
-        one.family._aftermath.follow = stumble  # type: ignore[method-assign]
+        one.family._post_sync.run = stumble  # type: ignore[method-assign]
         one.lead_to("10.0.0.2")
         await one.clock.advance(3)
         assert (broken, one.family.sync.is_failing) == ([], False)

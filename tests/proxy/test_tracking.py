@@ -16,7 +16,7 @@ from keepclose.model.well_known import (
     TRIGGER_TIME_ANNOTATION,
 )
 from keepclose.proxy.change_tracker import ChangeTracker, parse_time
-from keepclose.proxy.validation import Flaws
+from keepclose.proxy.validation import ValidationLog
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 
 WEB = NamespacedName("default", "web")
@@ -50,10 +50,10 @@ def make_tracker(family: str = "IPv4") -> tuple[ChangeTracker, Tally]:
     tracker = ChangeTracker(
         family,
         gates=FeatureGates(),
-        counts=tally,
+        counter=tally,
         on_change=tally.ask,
         started_at=STARTED_AT,
-        flaws=Flaws(),
+        validation_log=ValidationLog(),
     )
     return tracker, tally
 
@@ -66,7 +66,7 @@ def versioned(one: EndpointSlice, version: str) -> EndpointSlice:
 def test_a_new_service_is_taken_once() -> None:
     """The ports of a new Service come with the next take, and not again."""
     tracker, tally = make_tracker()
-    tracker.hear_service(None, service())
+    tracker.on_service(None, service())
     assert (tally.services, tally.asked, tracker.pending_services) == (1, 1, 1)
     changes = tracker.take()
     assert [port.name for port in changes.services[WEB]] == ["http"]
@@ -77,9 +77,9 @@ def test_a_new_service_is_taken_once() -> None:
 def test_a_change_of_labels_asks_for_nothing() -> None:
     """Only what is derived for the ports counts."""
     tracker, tally = make_tracker()
-    tracker.hear_service(None, service())
+    tracker.on_service(None, service())
     tracker.take()
-    tracker.hear_service(service(), service(labels={"team": "blue"}))
+    tracker.on_service(service(), service(labels={"team": "blue"}))
     assert (tally.services, tally.asked, tracker.pending_services) == (2, 1, 0)
 
 
@@ -88,11 +88,11 @@ def test_a_change_that_is_taken_back_is_none() -> None:
     tracker, _ = make_tracker()
     one = service()
     other = service(ports=(ServicePort(name="http", protocol="TCP", port=81),))
-    tracker.hear_service(None, one)
+    tracker.on_service(None, one)
     tracker.take()
-    tracker.hear_service(one, other)
+    tracker.on_service(one, other)
     assert tracker.pending_services == 1
-    tracker.hear_service(other, one)
+    tracker.on_service(other, one)
     assert tracker.pending_services == 0
     assert tracker.take().services == {}
 
@@ -119,7 +119,7 @@ def test_a_change_that_is_taken_back_is_none() -> None:
 def test_services_without_rules(one: Service) -> None:
     """A Service that this proxy does not route is no change."""
     tracker, tally = make_tracker()
-    tracker.hear_service(None, one)
+    tracker.on_service(None, one)
     assert (tracker.take().services, tally.asked) == ({}, 0)
 
 
@@ -127,9 +127,9 @@ def test_a_service_that_goes_away_or_to_another_proxy() -> None:
     """Deletion and the label of another proxy both take the ports away."""
     for new in (None, service(labels={PROXY_NAME_LABEL: "other"})):
         tracker, _ = make_tracker()
-        tracker.hear_service(None, service())
+        tracker.on_service(None, service())
         tracker.take()
-        tracker.hear_service(service(), new)
+        tracker.on_service(service(), new)
         assert tracker.take().services == {WEB: ()}
 
 
@@ -137,9 +137,9 @@ def test_a_slice_touches_its_service() -> None:
     """Every change of a slice counts, and a moved one touches both Services."""
     tracker, tally = make_tracker()
     one = endpoint_slice(endpoint())
-    tracker.hear_slice(None, one)
+    tracker.on_slice(None, one)
     moved = endpoint_slice(endpoint(), service_name="other")
-    tracker.hear_slice(one, moved)
+    tracker.on_slice(one, moved)
     assert (tally.endpoints, tally.asked, tracker.pending_endpoints) == (2, 2, 2)
     assert tracker.take().endpoints == {WEB, NamespacedName("default", "other")}
     assert (tracker.pending_endpoints, tracker.take().endpoints) == (0, frozenset())
@@ -157,19 +157,19 @@ def test_a_slice_touches_its_service() -> None:
 def test_slices_that_are_ignored(one: EndpointSlice) -> None:
     """Slices that can lead nowhere are not even counted."""
     tracker, tally = make_tracker()
-    tracker.hear_slice(None, one)
+    tracker.on_slice(None, one)
     assert (tally.endpoints, tally.asked) == (0, 0)
 
 
 def test_the_version_of_hinted_slices() -> None:
     """Only slices with hints move the version, which never goes back."""
     tracker, _ = make_tracker()
-    tracker.hear_slice(None, versioned(endpoint_slice(endpoint()), "9"))
+    tracker.on_slice(None, versioned(endpoint_slice(endpoint()), "9"))
     assert tracker.version == 0
     hinted = endpoint_slice(endpoint(for_zones=("zone-a",)))
-    tracker.hear_slice(None, versioned(hinted, "7"))
-    tracker.hear_slice(None, versioned(hinted, "5"))
-    tracker.hear_slice(None, versioned(hinted, "opaque"))
+    tracker.on_slice(None, versioned(hinted, "7"))
+    tracker.on_slice(None, versioned(hinted, "5"))
+    tracker.on_slice(None, versioned(hinted, "opaque"))
     assert (tracker.version, tracker.take().version) == (7, 7)
 
 
@@ -178,11 +178,11 @@ def test_trigger_times() -> None:
     tracker, _ = make_tracker()
     for text in ("2026-01-01T00:00:05.5Z", "2025-12-31T23:59:59Z", "soon"):
         one = endpoint_slice(endpoint(), annotations={TRIGGER_TIME_ANNOTATION: text})
-        tracker.hear_slice(None, one)
+        tracker.on_slice(None, one)
     assert tracker.take().trigger_times == (STARTED_AT + 5.5,)
     one = endpoint_slice(annotations={TRIGGER_TIME_ANNOTATION: "2026-01-01T00:00:07Z"})
-    tracker.hear_slice(None, one)
-    tracker.hear_slice(one, None)
+    tracker.on_slice(None, one)
+    tracker.on_slice(one, None)
     assert tracker.take().trigger_times == ()
 
 

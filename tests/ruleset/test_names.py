@@ -87,8 +87,8 @@ def test_long_base_is_cut_and_stays_distinct() -> None:
     first, second = endpoint_base(long, address, 1000), endpoint_base(long, address, 1001)
     assert (len(first), first[-3:]) == (240, "...")
     assert first[:8] != second[:8]
-    assert whole_name(ENDPOINT, first, print_of="x").endswith(f"....{fingerprint('x')}")
-    assert len(whole_name(ENDPOINT, first, print_of="x")) == 255
+    assert whole_name(ENDPOINT, first, fingerprint_of="x").endswith(f"....{fingerprint('x')}")
+    assert len(whole_name(ENDPOINT, first, fingerprint_of="x")) == 255
     assert whole_name(AFFINITY, first) == AFFINITY + first
 
 
@@ -106,7 +106,7 @@ def test_no_name_can_hold_anything_but_plain_letters(texts: list[str]) -> None:
     namespace, name, port, protocol, label = texts
     odd = key(namespace, name, port, protocol)
     for base in (port_base(odd), endpoint_base(odd, label, 80), counter_base(odd, label, label)):
-        assert PLAIN.fullmatch(whole_name(EXTERNAL_CHAIN, base, print_of="rules"))
+        assert PLAIN.fullmatch(whole_name(EXTERNAL_CHAIN, base, fingerprint_of="rules"))
     assert set(safe_name(name)) <= set(
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/_.-"
     )

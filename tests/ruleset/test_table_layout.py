@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from keepclose.ruleset import DetectLocal, LocalTraffic, RulesetSettings, TableListing
 from keepclose.ruleset.commands import Transaction
-from keepclose.ruleset.layout import Layout, lay_out, place_layout
+from keepclose.ruleset.layout import Layout, build_layout, place_layout
 
 WANT = """\
 add table ip kube-proxy { comment "rules for Services, by keepclose" ; }
@@ -103,7 +103,7 @@ def chain_texts(layout: Layout, name: str) -> list[str]:
 
 def test_layout_of_a_new_table() -> None:
     """Everything is added in an order that nft accepts, and the marker comes last."""
-    layout = lay_out(SETTINGS)
+    layout = build_layout(SETTINGS)
     commands = place_layout(layout, TableListing(), trust=True)
     text = Transaction("ip kube-proxy", tuple(commands)).text
     marker = (
@@ -116,7 +116,7 @@ def test_layout_of_a_new_table() -> None:
 
 def test_layout_of_the_other_family() -> None:
     """Types, addresses and ranges are those of IPv6."""
-    layout = lay_out(
+    layout = build_layout(
         replace(
             SETTINGS,
             family="IPv6",
@@ -171,12 +171,12 @@ def test_traffic_to_cluster_ips_is_masqueraded_by_settings(
 ) -> None:
     """All of it, what is not from own pods, or none where that cannot be told."""
     settings = replace(SETTINGS, local_traffic=local_traffic, masquerade_all=masquerade_all)
-    assert chain_texts(lay_out(settings), "services")[:-2] == want
+    assert chain_texts(build_layout(settings), "services")[:-2] == want
 
 
 def test_node_ports_on_all_addresses_spare_loopback() -> None:
     """What is not the node's own address is none of its ports."""
-    assert chain_texts(lay_out(replace(SETTINGS, nodeport_ips=None)), "services")[-1] == (
+    assert chain_texts(build_layout(replace(SETTINGS, nodeport_ips=None)), "services")[-1] == (
         "fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport "
         "vmap @service-nodeports"
     )
@@ -184,11 +184,11 @@ def test_node_ports_on_all_addresses_spare_loopback() -> None:
 
 def test_marker_names_the_rules() -> None:
     """Other rules, another marker; other node port addresses, the same."""
-    marker = lay_out(SETTINGS).marker.name
-    assert marker == lay_out(SETTINGS).marker.name
-    assert marker == lay_out(replace(SETTINGS, nodeport_ips=("192.0.2.2",))).marker.name
-    assert marker != lay_out(replace(SETTINGS, service_cidrs=())).marker.name
-    assert marker != lay_out(replace(SETTINGS, nodeport_ips=None)).marker.name
+    marker = build_layout(SETTINGS).marker.name
+    assert marker == build_layout(SETTINGS).marker.name
+    assert marker == build_layout(replace(SETTINGS, nodeport_ips=("192.0.2.2",))).marker.name
+    assert marker != build_layout(replace(SETTINGS, service_cidrs=())).marker.name
+    assert marker != build_layout(replace(SETTINGS, nodeport_ips=None)).marker.name
 
 
 def test_unusable_addresses_are_left_out() -> None:
@@ -196,6 +196,6 @@ def test_unusable_addresses_are_left_out() -> None:
     settings = replace(
         SETTINGS, nodeport_ips=("fd00::1", "x", "192.0.2.1", "192.0.2.1"), service_cidrs=("x",)
     )
-    layout = lay_out(settings)
+    layout = build_layout(settings)
     assert [element.key for element in layout.elements] == [("192.0.2.1",)]
     assert chain_texts(layout, "cluster-ips-check") == ["ip daddr @cluster-ips reject"]

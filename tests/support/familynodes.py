@@ -26,7 +26,7 @@ from keepclose.proxy.health import HealthState
 from keepclose.proxy.nft.writer import ElementsOf, NftFamily, NftWriter
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.validation import Flaws
+from keepclose.proxy.validation import ValidationLog
 from keepclose.testing.builders import node
 from keepclose.testing.fake_clock import FakeClock
 from support.proxies import FakeFlows
@@ -44,7 +44,7 @@ class FamilyNode:
         self.failed_checks: list[tuple[NamespacedName, str]] = []
         wanted = replace(ProxySettings(node_name="n1", counts_connections=False), **settings)
         own = OwnNode("n1", gates=wanted.gates, on_topology=_nothing, on_addresses=_nothing)
-        own.hear_node(None, node("n1", "zone-a"))
+        own.on_node(None, node("n1", "zone-a"))
         self.family = FamilyProxy(
             family,
             settings=wanted,
@@ -54,15 +54,15 @@ class FamilyNode:
             metrics=self.metrics,
             health=self.health,
             clock=self.clock,
-            flaws=Flaws(),
+            validation_log=ValidationLog(),
             on_written=_nothing,
             on_change=_nothing,
             on_check_failure=lambda *failure: self.failed_checks.append(failure),
             flows=FakeFlows(),
         )
-        self.caches.services.subscribe(self.family.tracker.hear_service)
-        self.caches.slices.subscribe(self.family.tracker.hear_slice)
-        self.health.note_update(family)
+        self.caches.services.subscribe(self.family.tracker.on_service)
+        self.caches.slices.subscribe(self.family.tracker.on_slice)
+        self.health.record_update(family)
         self._version = 0
 
     def put(self, *objects: Service | EndpointSlice) -> None:

@@ -1,8 +1,8 @@
-"""Tells the cluster what this node has put into effect: one small ConfigMap, now and then.
+"""Reports to the cluster what this node has put into effect, in one small ConfigMap.
 
-Written only when it says something new, and at most so often; a server that forbids it is not asked
-again. What it says is never ahead of the rules: a version counts once both families have written
-everything up to it. Nothing of the proxy waits for this.
+The proxy writes it only when its contents change, at a limited rate; if the server forbids the
+write, the proxy does not try again. The report is never ahead of the rules: it contains a version
+once both families have written everything up to it. Nothing else in the proxy waits for it.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from keepclose.model.acknowledgements import (
 )
 from keepclose.model.meta import OwnerReference
 
-# An object may have a little more than a million bytes.
-_MOST_BYTES: Final = 900_000
+# The API server accepts objects of a little more than a million bytes.
+_MAX_BYTES: Final = 900_000
 _log = structlog.get_logger(__name__)
 
 
 class Progress(NamedTuple):
-    """How far one family has come with the slices that carry hints."""
+    """The progress of one family with the slices that carry hints."""
 
     seen: int
-    """The highest version that came in."""
+    """The highest version that the proxy received."""
     written: int
-    """The highest version that had come in when the last sync that was written began."""
+    """The highest version that the proxy had received when the last successful sync began."""
 
 
 def reached_version(families: Iterable[Progress]) -> int:
-    """Return the version up to which everything is written, in all families.
+    """Return the version up to which all families have written everything.
 
-    A family that has something unwritten holds the others back to what it has written itself;
-    changes come in the order of their versions, so one that waits for nothing holds nobody back.
+    A family with unwritten changes limits the result to the version that it has written. Changes
+    arrive in the order of their versions, so a family without pending changes sets no limit.
     """
-    known = list(families)
-    behind = [one.written for one in known if one.written < one.seen]
-    return min(behind) if behind else max((one.written for one in known), default=0)
+    progresses = list(families)
+    behind = [progress.written for progress in progresses if progress.written < progress.seen]
+    return min(behind) if behind else max((progress.written for progress in progresses), default=0)
 
 
 class Acknowledger:
@@ -69,69 +69,72 @@ class Acknowledger:
         clock: Clock,
         random: Random | None = None,
     ) -> None:
-        """Take where to read what is to be said; None there means to say nothing now."""
+        """Take `read`, which returns the desired contents; None means to write nothing now."""
         self._client = client
         self._read = read
         self._owner = owner
         self._every_s = every_s
         self._clock = clock
         self._backoff = Backoff(clock, random=random or Random())  # noqa: S311 - no secret
-        self._news = asyncio.Event()
-        self._said: NodeAcknowledgement | None = None
-        self._told = ""
+        self._triggered = asyncio.Event()
+        self._written: NodeAcknowledgement | None = None
+        self._logged_error = ""
         self.writes = 0
-        """Writes that the server took."""
+        """Writes that the server accepted."""
         self.is_off = False
-        """Whether the server has forbidden it."""
+        """Whether the server has forbidden the write."""
 
-    def note(self) -> None:
-        """Look, before long, whether there is something new to say."""
-        self._news.set()
+    def trigger(self) -> None:
+        """Have `run` compare the desired contents with the last write, and write a change."""
+        self._triggered.set()
 
     async def run(self) -> None:
-        """Say what is new until cancelled, or until the server forbids it."""
+        """Write changes until cancelled, or until the server forbids it."""
         while not self.is_off:
-            await self._news.wait()
-            self._news.clear()
-            delay_s = await self._say()
+            await self._triggered.wait()
+            self._triggered.clear()
+            delay_s = await self._sync()
             await self._clock.sleep(delay_s)
 
-    async def _say(self) -> float:
-        """Write if there is news; return how long to be silent after that."""
-        wanted = self._read()
-        if wanted is None:
+    async def _sync(self) -> float:
+        """Write the contents if they changed; return the time to wait before the next sync."""
+        desired = self._read()
+        if desired is None:
             return 0.0
-        if self._said is not None:
-            # Never back: what was true of a version stays true of it.
-            version = max(wanted.version, self._said.version)
-            wanted = msgspec.structs.replace(wanted, version=version)
-        if wanted == self._said:
+        if self._written is not None:
+            # The version never decreases: what a node acknowledged stays acknowledged.
+            version = max(desired.version, self._written.version)
+            desired = msgspec.structs.replace(desired, version=version)
+        if desired == self._written:
             return 0.0
         try:
-            await self._write(wanted)
+            await self._write(desired)
         except ConfigError:
             raise
         except Forbidden as error:
             self.is_off = True
-            _log.warning("acknowledgements are off, the server forbids them", error=str(error))
+            _log.warning("acknowledgements stopped: the server forbids them", error=str(error))
         except KubeError as error:
-            self._news.set()
-            if str(error) != self._told:
-                self._told = str(error)
-                _log.warning("cannot acknowledge", error=str(error))
+            self._triggered.set()
+            if str(error) != self._logged_error:
+                self._logged_error = str(error)
+                _log.warning("acknowledgement cannot be written", error=str(error))
             return self._backoff.next_delay()
         else:
-            self._said, self._told = wanted, ""
+            self._written, self._logged_error = desired, ""
             self.writes += 1
             self._backoff.note_life()
         return self._every_s
 
-    async def _write(self, wanted: NodeAcknowledgement) -> None:
-        body = msgspec.to_builtins(render_acknowledgement(wanted, owner=self._owner()))
+    async def _write(self, acknowledgement: NodeAcknowledgement) -> None:
+        body = msgspec.to_builtins(render_acknowledgement(acknowledgement, owner=self._owner()))
         size = sum(map(len, body["data"].values()))
-        if size > _MOST_BYTES or len(wanted.exceptions) > MOST_EXCEPTIONS:
-            _log.warning("too many exceptions to acknowledge", services=len(wanted.exceptions))
-            body["data"] = render_data(NodeAcknowledgement(wanted.node))
+        if size > _MAX_BYTES or len(acknowledgement.exceptions) > MOST_EXCEPTIONS:
+            _log.warning(
+                "acknowledgement left empty: it has too many exceptions",
+                services=len(acknowledgement.exceptions),
+            )
+            body["data"] = render_data(NodeAcknowledgement(acknowledgement.node))
         meta = body["metadata"]
         name, namespace = meta["name"], meta["namespace"]
         patch = {**body, "data": {**dict.fromkeys(OUTDATED_KEYS), **body["data"]}}
@@ -145,9 +148,9 @@ class Acknowledger:
 
 
 async def retract(client: Client, node_name: str) -> None:
-    """Say nothing any more where the node spoke while its gate was on; failures are only told.
+    """Empty the acknowledgement that the node wrote while its gate was on; only log failures.
 
-    The object stays: deleting would take a right that proxies do not need otherwise.
+    The object stays: a delete would need a permission that proxies do not need otherwise.
     """
     name = acknowledgement_name(node_name)
     data = {**dict.fromkeys(OUTDATED_KEYS), **render_data(NodeAcknowledgement(node_name))}
@@ -158,6 +161,6 @@ async def retract(client: Client, node_name: str) -> None:
     except ConfigError:
         raise
     except KubeError as error:
-        _log.warning("cannot take back the acknowledgement", name=name, error=str(error))
+        _log.warning("acknowledgement cannot be retracted", name=name, error=str(error))
     else:
-        _log.info("took back the acknowledgement", name=name)
+        _log.info("acknowledgement retracted", name=name)

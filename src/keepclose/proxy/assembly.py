@@ -1,7 +1,7 @@
-"""The proxy as a whole: caches fill, both families sync, until it is told to stop.
+"""The whole proxy of a node: fills the caches and syncs both families until it is cancelled.
 
-Built from parts that know nothing of each other's insides; this module only puts them together and
-runs them. Stop it at any point: the rules stay, and whoever starts next goes on from them.
+This module only connects the parts and runs them; it decides nothing itself. The proxy may be
+stopped at any point: the rules stay, and the next proxy continues from them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from keepclose.proxy.family import FamilyProxy
 from keepclose.proxy.health import FAILED_REASON, HealthState
 from keepclose.proxy.nft.writer import NftWriter
 from keepclose.proxy.own_node import OwnNode
-from keepclose.proxy.post_sync import Flows
+from keepclose.proxy.post_sync import FlowCleaner
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
-from keepclose.proxy.validation import Flaws
+from keepclose.proxy.validation import ValidationLog
 from keepclose.routing.honored_condition import HONORED
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.topology import followed_levels, needs_node_labels
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 class NodeMissingError(Exception):
-    """The cluster has no Node of the name that the proxy was given."""
+    """The cluster has no Node with the configured name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the cluster has no Node {name!r}")
@@ -52,9 +52,9 @@ class NodeMissingError(Exception):
 
 
 class NodeProxy:
-    """Keeps the rules of one node; run it once.
+    """The proxy of one node; run it once.
 
-    Give it a client that does not repeat requests by itself: delays are the reflectors'.
+    Its client must not retry requests itself: the reflectors back off.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class NodeProxy:
         clock: Clock,
         recorder: EventRecorder | None = None,
         counts: CounterReader | None = None,
-        flows: Mapping[str, Flows] | None = None,
+        flows: Mapping[str, FlowCleaner] | None = None,
     ) -> None:
-        """Take the parts that touch the machine; a test hands in others than the kernel's."""
+        """Take the parts that access the kernel; a test may replace them."""
         self.settings = settings
         self._client = client
         self._retracts = False
@@ -82,8 +82,8 @@ class NodeProxy:
             settings.node_name,
             gates=settings.gates,
             bind_address=settings.bind_address,
-            on_topology=self._move_node,
-            on_addresses=self._lay_out,
+            on_topology=self._on_topology_change,
+            on_addresses=self._on_addresses_change,
         )
         self.acknowledger = Acknowledger(
             client,
@@ -92,7 +92,7 @@ class NodeProxy:
             every_s=settings.acknowledge_every_s,
             clock=clock,
         )
-        flaws = Flaws()
+        validation_log = ValidationLog()
         self.families = {
             family: FamilyProxy(
                 family,
@@ -103,10 +103,10 @@ class NodeProxy:
                 metrics=self.metrics,
                 health=self.health,
                 clock=clock,
-                flaws=flaws,
-                on_written=self.acknowledger.note,
+                validation_log=validation_log,
+                on_written=self.acknowledger.trigger,
                 on_change=self._show_pending,
-                on_check_failure=self._tell_check_failure,
+                on_check_failure=self._record_check_failure,
                 flows=(flows or {}).get(family),
             )
             for family in settings.families
@@ -123,54 +123,58 @@ class NodeProxy:
             for name, family in self.families.items():
                 family.rules.before_change = partial(self.counters.collect, name)
         self.synced = asyncio.Event()
-        """Set once all families were written."""
+        """Set after the first successful sync of all families."""
         self._needs_nodes = asyncio.Event()
-        self._will_tell_nodes = False
+        self._is_node_update_scheduled = False
         self._subscribe()
 
     @property
     def own_node(self) -> Node | None:
-        """The Node object, None when there is none."""
+        """The Node object; None if it does not exist."""
         return self.caches.nodes.get(NamespacedName("", self.settings.node_name))
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that came in is written."""
-        return self.synced.is_set() and all(one.sync.is_idle for one in self.families.values())
+        """Whether all received changes are written."""
+        return self.synced.is_set() and all(
+            family.sync.is_idle for family in self.families.values()
+        )
 
     async def run(self) -> None:
         """Run until cancelled; the rules stay.
 
-        Only settings that cannot work end it by themselves: ConfigError comes through.
+        Raises ConfigError for settings that cannot work, and nothing else.
         """
         has_gate = self.settings.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
         self._retracts = not has_gate and self.settings.acknowledges
         await self._run(
-            [self._sync_for_ever()], acknowledges=has_gate and self.settings.acknowledges
+            [self._sync_forever()], acknowledges=has_gate and self.settings.acknowledges
         )
 
     async def run_once(self, *, within_s: float = math.inf) -> None:
-        """Write everything once and return; raises NftError when that fails.
+        """Write everything once and return; raises NftError if that fails.
 
-        Raises TimeoutError when the server does not answer within the time, ApiError when it
-        refuses, BrokenStream when it is no API server, and NodeMissingError when it has no such
+        Raises TimeoutError if the server does not respond in time, ApiError if it rejects the
+        request, BrokenStream if it is not an API server, and NodeMissingError if it has no such
         Node.
         """
         await self._run([self._sync_once(within_s)], acknowledges=False)
 
     async def _run(self, work: list[Coroutine[Any, Any, None]], *, acknowledges: bool) -> None:
-        background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.caches.reflectors]
-        background.append(self._follow_nodes())
+        background: list[Coroutine[Any, Any, Any]] = [
+            reflector.run() for reflector in self.caches.reflectors
+        ]
+        background.append(self._watch_all_nodes())
         if self._recorder is not None:
             background.append(self._recorder.run())
         if acknowledges:
             background.append(self.acknowledger.run())
-        main = [asyncio.create_task(one) for one in work]
-        beside = [asyncio.create_task(one) for one in background]
+        main_tasks = [asyncio.create_task(coroutine) for coroutine in work]
+        background_tasks = [asyncio.create_task(coroutine) for coroutine in background]
         try:
-            await _until_done(main, beside)
+            await _until_done(main_tasks, background_tasks)
         finally:
-            tasks = [*main, *beside]
+            tasks = [*main_tasks, *background_tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -178,22 +182,22 @@ class NodeProxy:
                 await family.close()
             await self.counters.close()
 
-    async def _sync_for_ever(self) -> None:
+    async def _sync_forever(self) -> None:
         await self._await_lists(is_patient=True)
         await self._await_node(is_patient=True)
         await self.counters.start()
         for name in self.families:
-            # From here on a family counts for the health of the proxy.
-            self.health.note_update(name)
-        tasks = [asyncio.create_task(one.sync.run()) for one in self.families.values()]
+            # From here on the family counts for the health of the proxy.
+            self.health.record_update(name)
+        tasks = [asyncio.create_task(family.sync.run()) for family in self.families.values()]
         try:
-            for one in self.families.values():
-                await _first(one.sync.synced.wait(), tasks)
+            for family in self.families.values():
+                await _wait_or_raise(family.sync.synced.wait(), tasks)
             self.synced.set()
-            self.acknowledger.note()
-            if self._retracts and self._is_counted_on():
+            self.acknowledger.trigger()
+            if self._retracts and self._has_honored_conditions():
                 await retract(self._client, self.settings.node_name)
-            _log.info("rules are written", services=len(self.caches.services))
+            _log.info("first sync of all families succeeded", services=len(self.caches.services))
             await _until_done(tasks, [])
         finally:
             for task in tasks:
@@ -205,21 +209,26 @@ class NodeProxy:
         try:
             await self._clock.wait_for(self._await_lists(is_patient=False), limit)
         except TimeoutError:
-            missing = [one for one in self.caches.needed if not one.synced.is_set()]
-            reasons = [str(one.failure or f"the list of {one.kind} has no end") for one in missing]
+            unsynced = [
+                reflector for reflector in self.caches.needed if not reflector.synced.is_set()
+            ]
+            reasons = [
+                str(reflector.failure or f"the list of {reflector.kind} is not complete")
+                for reflector in unsynced
+            ]
             raise TimeoutError("; ".join(dict.fromkeys(reasons))) from None
         await self._await_node(is_patient=False)
-        for one in self.families.values():
-            await one.sync_once()
+        for family in self.families.values():
+            await family.sync_once()
         self.synced.set()
 
     async def _await_lists(self, *, is_patient: bool) -> None:
-        """Wait for what rules follow from; where not patient, raise what waiting cannot change."""
+        """Wait for the first lists; if not patient, raise errors that waiting cannot resolve."""
         for reflector in self.caches.needed:
             await (reflector.synced.wait() if is_patient else reflector.wait_synced())
 
     async def _await_node(self, *, is_patient: bool) -> None:
-        """Wait for labels of other Nodes and for addresses of the own one, but not for long."""
+        """Wait a limited time for the labels of other Nodes and the addresses of the own Node."""
         if self._needs_nodes.is_set():
             await self._await_nodes()
         if not is_patient and self.own_node is None:
@@ -228,20 +237,20 @@ class NodeProxy:
         while not self.node.addresses.ips and self._clock.monotonic() < end:
             await self._clock.sleep(min(1.0, max(0.0, end - self._clock.monotonic())))
         if not self.node.addresses.ips:
-            _log.warning("the addresses of the node are not known", node=self.settings.node_name)
+            _log.warning("addresses of the node are unknown", node=self.settings.node_name)
 
-    async def _follow_nodes(self) -> None:
-        """Follow all Nodes from when the first Service needs their labels."""
+    async def _watch_all_nodes(self) -> None:
+        """Watch all Nodes once a Service needs their labels."""
         await self._needs_nodes.wait()
         reflector = self.caches.all_nodes_reflector
         if reflector is not None:
-            _log.info("topologyKeys need the labels of all Nodes")
+            _log.info("all Nodes are watched: topologyKeys need their labels")
             await reflector.run()
 
     async def _await_nodes(self) -> None:
-        """Wait for the labels of all Nodes, or else such Services would refuse for a moment.
+        """Wait for the labels of all Nodes, or Services with topologyKeys would reject traffic.
 
-        No longer than for the own Node: other Services need not wait for them.
+        The wait is limited as for the own Node, because other Services do not need the labels.
         """
         reflector = self.caches.all_nodes_reflector
         if reflector is None:
@@ -249,46 +258,46 @@ class NodeProxy:
         try:
             await self._clock.wait_for(reflector.wait_synced(), self.settings.node_wait_s)
         except (TimeoutError, Forbidden, Unauthorized) as error:
-            _log.warning("labels of other Nodes are not known", error=str(error))
-        self._tell_nodes()
+            _log.warning("labels of other Nodes are unknown", error=str(error))
+        self._update_nodes()
 
-    def _hear_keys(self, old: Service | None, new: Service | None) -> None:
+    def _on_topology_keys(self, old: Service | None, new: Service | None) -> None:
         del old
         if new is not None and needs_node_labels(new.spec.topology_keys):
             self._needs_nodes.set()
 
-    def _hear_any_node(self, old: Node | None, new: Node | None) -> None:
-        labels = [{} if one is None else one.metadata.labels for one in (old, new)]
-        # NB: heartbeats come every few seconds from every node, and change no label.
-        is_news = labels[0] != labels[1] or old is None or new is None
-        if is_news and not self._will_tell_nodes:
-            # Once for all that came together, such as a first list.
-            self._will_tell_nodes = True
-            asyncio.get_running_loop().call_soon(self._tell_nodes)
+    def _on_any_node(self, old: Node | None, new: Node | None) -> None:
+        labels = [{} if node is None else node.metadata.labels for node in (old, new)]
+        # NB: every node sends a heartbeat every few seconds, which changes no label.
+        is_changed = labels[0] != labels[1] or old is None or new is None
+        if is_changed and not self._is_node_update_scheduled:
+            # One update for all changes that arrive together, such as a first list.
+            self._is_node_update_scheduled = True
+            asyncio.get_running_loop().call_soon(self._update_nodes)
 
-    def _tell_nodes(self) -> None:
-        self._will_tell_nodes = False
-        self.node.know_others(self.caches.all_nodes.all())
+    def _update_nodes(self) -> None:
+        self._is_node_update_scheduled = False
+        self.node.set_all_nodes(self.caches.all_nodes.all())
 
     def _subscribe(self) -> None:
         if self.settings.gates.on(Gate.SERVICE_TOPOLOGY):
-            self.caches.services.subscribe(self._hear_keys)
-            self.caches.all_nodes.subscribe(self._hear_any_node)
-        self.caches.nodes.subscribe(self.node.hear_node)
-        self.caches.service_cidrs.subscribe(self._hear_cidrs)
+            self.caches.services.subscribe(self._on_topology_keys)
+            self.caches.all_nodes.subscribe(self._on_any_node)
+        self.caches.nodes.subscribe(self.node.on_node)
+        self.caches.service_cidrs.subscribe(self._on_service_cidr)
         for family in self.families.values():
-            self.caches.services.subscribe(family.tracker.hear_service)
-            self.caches.slices.subscribe(family.tracker.hear_slice)
+            self.caches.services.subscribe(family.tracker.on_service)
+            self.caches.slices.subscribe(family.tracker.on_slice)
 
-    def _move_node(self) -> None:
+    def _on_topology_change(self) -> None:
         for family in self.families.values():
-            family.move_node()
+            family.on_topology_change()
 
-    def _lay_out(self) -> None:
+    def _on_addresses_change(self) -> None:
         for family in self.families.values():
-            family.lay_out()
+            family.on_addresses_change()
 
-    def _hear_cidrs(self, old: ServiceCidr | None, new: ServiceCidr | None) -> None:
+    def _on_service_cidr(self, old: ServiceCidr | None, new: ServiceCidr | None) -> None:
         del old, new
         for family in self.families.values():
             family.set_service_cidrs(self.caches.cluster_ranges())
@@ -296,30 +305,30 @@ class NodeProxy:
     def _show_pending(self) -> None:
         families = self.families.values()
         self.metrics.show_pending(
-            services=sum(one.tracker.pending_services for one in families),
-            endpoints=sum(one.tracker.pending_endpoints for one in families),
+            services=sum(family.tracker.pending_services for family in families),
+            endpoints=sum(family.tracker.pending_endpoints for family in families),
         )
 
     def _acknowledgement(self) -> NodeAcknowledgement | None:
         families = self.families.values()
-        if not self.synced.is_set() or any(one.sync.is_failing for one in families):
+        if not self.synced.is_set() or any(family.sync.is_failing for family in families):
             return None
         exceptions: dict[NamespacedName, str] = {}
-        for one in families:
-            for key, reason in one.states.exceptions.items():
-                # NB: that hints are not followed at all is said once, and not of each Service.
+        for family in families:
+            for key, reason in family.states.exceptions.items():
+                # NB: `honors` states once that the node ignores all hints.
                 if reason is not ReasonCode.HINTS_IGNORED:
                     exceptions.setdefault(key, reason.value)
         version = reached_version(
-            Progress(one.tracker.version, one.sync.version) for one in families
+            Progress(family.tracker.version, family.sync.version) for family in families
         )
         honors = followed_levels(self.settings.gates)
         return NodeAcknowledgement(self.settings.node_name, version, exceptions, honors)
 
-    def _is_counted_on(self) -> bool:
-        """Return whether the cluster goes by what nodes say, as the status of Services shows.
+    def _has_honored_conditions(self) -> bool:
+        """Return whether the cluster uses acknowledgements, as the status of Services shows.
 
-        Where it never did, a proxy without the gate does not ask the server for anything.
+        If it never did, a proxy without the gate sends no request for them.
         """
         return any(
             condition.type == HONORED
@@ -333,7 +342,7 @@ class NodeProxy:
             return None
         return OwnerReference(api_version="v1", kind="Node", name=node.name, uid=node.metadata.uid)
 
-    def _tell_check_failure(self, service: NamespacedName, message: str) -> None:
+    def _record_check_failure(self, service: NamespacedName, message: str) -> None:
         if self._recorder is not None:
             reference = ObjectReference(
                 kind="Service", namespace=service.namespace, name=service.name, api_version="v1"
@@ -341,45 +350,45 @@ class NodeProxy:
             self._recorder.record(reference, "Warning", FAILED_REASON, message)
 
     def status(self, namespace: str = "", name: str = "") -> ProxyStatus:
-        """Return what is done with each Service, or with those of one namespace or name."""
+        """Return the status of all Services, or of those with the given namespace or name."""
         families = self.families
         return ProxyStatus(
             node=self.settings.node_name,
             zone=self.node.view.zone,
             families={
-                family: FamilyStatus(
-                    synced=one.sync.synced.is_set(),
-                    failing=one.sync.is_failing,
-                    service_ports=sum(one.states.modes.values()),
+                family_name: FamilyStatus(
+                    synced=family.sync.synced.is_set(),
+                    failing=family.sync.is_failing,
+                    service_ports=sum(family.states.modes.values()),
                 )
-                for family, one in families.items()
+                for family_name, family in families.items()
             },
             services=describe_services(
-                {family: one.states.services for family, one in families.items()},
+                {family_name: family.states.services for family_name, family in families.items()},
                 self.counters.counts,
                 self.counters.unserved,
                 namespace=namespace,
                 name=name,
             ),
-            counted=any(one.is_counting for one in families.values()),
+            counted=any(family.is_counting for family in families.values()),
         )
 
 
-async def _first(one: Coroutine[Any, Any, Any], tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for one thing, or for a task to fail, and raise that."""
-    task = asyncio.ensure_future(one)
+async def _wait_or_raise(awaited: Coroutine[Any, Any, Any], tasks: list[asyncio.Task[Any]]) -> None:
+    """Wait for the coroutine; raise the error of a task that fails first."""
+    waiter = asyncio.ensure_future(awaited)
     try:
-        await asyncio.wait((task, *tasks), return_when=asyncio.FIRST_COMPLETED)
-        for other in tasks:
-            if other.done():
-                other.result()
+        await asyncio.wait((waiter, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
     finally:
-        task.cancel()
+        waiter.cancel()
 
 
-async def _until_done(main: list[asyncio.Task[Any]], beside: list[asyncio.Task[Any]]) -> None:
-    """Return when the main tasks are done; what any task raises is raised."""
-    pending = {*main, *beside}
+async def _until_done(main: list[asyncio.Task[Any]], background: list[asyncio.Task[Any]]) -> None:
+    """Return when the main tasks are done; raise the error of any task."""
+    pending = {*main, *background}
     while any(not task.done() for task in main):
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -1,8 +1,8 @@
-"""What the API server has, as last seen: Services, their slices, the own Node, ranges of addresses.
+"""Caches of the API server's objects: Services, EndpointSlices, the own Node, ServiceCIDRs.
 
-Only what a proxy needs is asked for, as kube-proxy asks: headless Services and those of another
-proxy are left out by the server, and of all Nodes there is but one, unless topologyKeys of a
-Service name labels that only the other Nodes have.
+As in kube-proxy, watches select only what a proxy needs: the server leaves out headless Services
+and Services of another proxy, and sends only the own Node. The proxy watches all Nodes only if
+topologyKeys of a Service refer to labels of other Nodes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SERVICE: Final = "service"
 
 
 class ServiceCidrSpec(Frozen, frozen=True):
-    """Ranges of cluster IPs."""
+    """The spec of a ServiceCIDR: ranges of cluster IPs."""
 
     cidrs: tuple[str, ...] = ()
 
 
 class ServiceCidr(Frozen, frozen=True, omit_defaults=False):
-    """Ranges from which Services get their addresses."""
+    """A ServiceCIDR: ranges from which the API server allocates cluster IPs."""
 
     api_version: str = "networking.k8s.io/v1"
     kind: str = "ServiceCIDR"
@@ -49,20 +49,20 @@ class ProxyCaches:
     def __init__(self) -> None:
         self.services: Cache[Service] = Cache()
         self.slices: Cache[EndpointSlice] = Cache(
-            (Index(_SERVICE, lambda one: (one.service_key,)),)
+            (Index(_SERVICE, lambda endpoint_slice: (endpoint_slice.service_key,)),)
         )
         self.nodes: Cache[Node] = Cache()
         self.all_nodes: Cache[Node] = Cache()
-        """All Nodes of the cluster, once the reflector for them runs."""
+        """All Nodes of the cluster, if `all_nodes_reflector` runs."""
         self.service_cidrs: Cache[ServiceCidr] = Cache()
         self.needed: tuple[Reflector[Any], ...] = ()
-        """Those without which nothing is written."""
+        """The reflectors that must have listed before the proxy writes rules."""
         self.reflectors: tuple[Reflector[Any], ...] = ()
         self.all_nodes_reflector: Reflector[Node] | None = None
-        """Runs only where topologyKeys ask for labels of other nodes."""
+        """Runs only if topologyKeys refer to labels of other nodes."""
 
     def reflect(self, client: Client, *, node_name: str, clock: Clock) -> None:
-        """Make the reflectors that keep the caches up to date once they run."""
+        """Create the reflectors that keep the caches up to date while they run."""
         services = Reflector(
             client,
             SERVICES,
@@ -81,8 +81,8 @@ class ProxyCaches:
         node = Reflector(
             client, NODES, self.nodes, clock=clock, field_selector=f"metadata.name={node_name}"
         )
-        # NB: a cluster may be too old to have these, or not let a proxy see them; it can do
-        # without.
+        # NB: an old cluster has no ServiceCIDRs, and a proxy may not be allowed to list them; it
+        # works without them.
         cidrs = Reflector(client, SERVICE_CIDRS, self.service_cidrs, clock=clock)
         self.all_nodes_reflector = Reflector(client, NODES, self.all_nodes, clock=clock)
         self.needed = (services, slices, node)
@@ -94,4 +94,5 @@ class ProxyCaches:
 
     def cluster_ranges(self) -> tuple[str, ...]:
         """Return all ranges of cluster IPs, in order."""
-        return tuple(sorted({cidr for one in self.service_cidrs.all() for cidr in one.spec.cidrs}))
+        service_cidrs = self.service_cidrs.all()
+        return tuple(sorted({cidr for entry in service_cidrs for cidr in entry.spec.cidrs}))

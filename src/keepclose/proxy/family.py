@@ -1,7 +1,7 @@
-"""One address family of a proxy: its changes, its states, its rules and its syncs, put together.
+"""One address family of a proxy: its change tracker, port states, rules and syncs.
 
-The two families share caches and the own node, and nothing else: one that fails does not keep the
-other from working.
+The two families share only the caches and the own node: a failure in one family never affects the
+other.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import NftWriter
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.port_selections import PortStates
-from keepclose.proxy.post_sync import Aftermath, Flows
+from keepclose.proxy.post_sync import FlowCleaner, PostSync
 from keepclose.proxy.settings import ProxySettings, family_of_range
-from keepclose.proxy.validation import Flaws
+from keepclose.proxy.validation import ValidationLog
 from keepclose.ruleset.settings import RulesetSettings
 
 EVERY_ADDRESS: Final = {"IPv4": "0.0.0.0", "IPv6": "::"}  # noqa: S104 - as kube-proxy does
@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FamilyProxy:
-    """All that belongs to one family."""
+    """The proxy of one address family."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class FamilyProxy:
         metrics: ProxyMetrics,
         health: HealthState,
         clock: Clock,
-        flaws: Flaws,
+        validation_log: ValidationLog,
         on_written: Callable[[], None],
         on_change: Callable[[], None],
         on_check_failure: Callable[[NamespacedName, str], None],
-        flows: Flows | None = None,
+        flows: FlowCleaner | None = None,
     ) -> None:
         self.family = family
         self._settings = settings
@@ -71,10 +71,10 @@ class FamilyProxy:
         self.tracker = ChangeTracker(
             family,
             gates=settings.gates,
-            counts=metrics,
-            on_change=self._hear_change,
+            counter=metrics,
+            on_change=self._on_tracked_change,
             started_at=clock.now(),
-            flaws=flaws,
+            validation_log=validation_log,
         )
         self._checks = HealthChecks(
             node=settings.node_name,
@@ -82,13 +82,13 @@ class FamilyProxy:
             is_proxy_healthy=lambda: health.health().healthy,
             on_failure=on_check_failure,
         )
-        self._aftermath = Aftermath(
+        self._post_sync = PostSync(
             family,
             states=self.states,
             flows=flows or Conntrack("ip" if family == IPV4 else "ip6", clock=clock),
             checks=self._checks,
             metrics=metrics,
-            note=on_written,
+            on_written=on_written,
         )
         self.sync = FamilySync(
             family,
@@ -100,44 +100,44 @@ class FamilyProxy:
             metrics=metrics,
             health=health,
             clock=clock,
-            flaws=flaws,
-            before_full=self._look_around,
+            validation_log=validation_log,
+            before_full=self._refresh_addresses,
             before_write=self._limit_counting,
-            after=self._follow,
+            after=self._after_sync,
         )
 
-    def move_node(self) -> None:
-        """Follow the own node to another zone, region or name of it."""
-        self.states.move_node(self._node.view)
-        self.sync.move_node()
+    def on_topology_change(self) -> None:
+        """Handle a change of the zone, region or labels of the own node."""
+        self.states.set_node(self._node.view)
+        self.sync.request_all_services()
 
-    def lay_out(self) -> None:
-        """Follow a change of the node's addresses; the table is compared as a whole."""
+    def on_addresses_change(self) -> None:
+        """Handle a change of the node's addresses; the next sync compares the whole table."""
         self._apply_layout()
         self.sync.request(full=True)
 
     def set_service_cidrs(self, ranges: tuple[str, ...]) -> None:
-        """Follow a change of the ranges from which cluster IPs are taken."""
-        own = tuple(one for one in ranges if family_of_range(one) == self.family)
+        """Set the ranges of cluster IPs, of all families."""
+        own = tuple(cidr for cidr in ranges if family_of_range(cidr) == self.family)
         if self.rules.set_service_cidrs(own):
             self.sync.request()
 
     async def sync_once(self) -> None:
         """Write everything, delete what that replaced, and return; raises NftError.
 
-        Nothing but the table is touched.
+        It changes only the table: no flows, no health checks.
         """
-        await self.sync.sync_or_raise(follows=False)
+        await self.sync.sync_or_raise(runs_post_sync=False)
         due = self.sync.next_sweep
         if due is not None:
             await self._clock.sleep(due - self._clock.monotonic())
             await self.sync.sweep()
 
     async def close(self) -> None:
-        """Let go of everything but the rules."""
-        await self._aftermath.close()
+        """Close everything; the rules stay."""
+        await self._post_sync.close()
 
-    def _hear_change(self) -> None:
+    def _on_tracked_change(self) -> None:
         self._on_change()
         self.sync.request()
 
@@ -152,34 +152,37 @@ class FamilyProxy:
 
     def _apply_layout(self) -> None:
         layout = self._layout()
-        if self.rules.lay_out(layout):
+        if self.rules.set_layout(layout):
             self.states.replay(self.rules.set_port)
             _log.info("layout changed", family=self.family, node_ip=layout.node_ip)
 
-    def _look_around(self) -> None:
-        """Take in what nobody tells: addresses of interfaces."""
+    def _refresh_addresses(self) -> None:
+        """Read the addresses of the interfaces, whose changes cause no event."""
         addresses = node_port_ips(self._settings, self._node.addresses, self.family)
         self.rules.set_node_port_ips(addresses)
-        self._checks.move((EVERY_ADDRESS[self.family],) if addresses is None else addresses)
+        self._checks.set_addresses(
+            (EVERY_ADDRESS[self.family],) if addresses is None else addresses
+        )
 
     def _limit_counting(self) -> bool:
-        """Count ports with chains of their own only while they are few; tell how many are not.
+        """Count connections of ports with own chains only while these ports are few.
 
         Return whether that changed the layout.
         """
         if not self.is_counting:
             return False
         ports, most = self.rules.chained_ports, self._settings.most_chains_counted
-        # NB: with some way between the two numbers, or the table would be laid out time and again.
+        # NB: the two limits differ, or a number at the limit would change the layout again and
+        # again.
         counts = ports <= (most if self._counts_chains else most * 9 // 10)
         is_changed = counts != self._counts_chains
         if is_changed:
             self._counts_chains = counts
-            _log.warning("counting of ports with own chains", counted=counts, ports=ports)
+            _log.warning("counting of ports with own chains changed", counted=counts, ports=ports)
             self._apply_layout()
         self._metrics.show_uncounted(self.family, 0 if counts else ports)
         return is_changed
 
-    async def _follow(self, touched: set[NamespacedName]) -> None:
+    async def _after_sync(self, changed: set[NamespacedName]) -> None:
         self._on_change()
-        await self._aftermath.follow(touched)
+        await self._post_sync.run(changed)

@@ -1,12 +1,12 @@
-"""The sync of one address family: changes in, transactions out, at most so often.
+"""The sync of one address family: changes in, transactions out, at a limited rate.
 
-The first change after a quiet time is written at once; those that come within the least period
-after a sync share the next one. A sync looks only at touched Services. A full one compares the
-whole table: at start, after a failure, once an hour, and when the table turns out to be gone. What
-a failed sync had taken stays in effect in memory, so nothing is lost by it; the next attempts come
-with growing delays. Chains that nothing leads to any more are deleted a second later.
+The first change after an idle period is written at once; changes within the minimum period after a
+sync share the next sync. A sync processes only changed Services. A full sync compares the whole
+table: at start, after a failure, once an hour, and when the table is missing. The changes of a
+failed sync stay in memory, so none is lost; retries back off. Unused chains are deleted a second
+later.
 
-Rules that stand are never taken away because something fails.
+A failure never removes rules that work.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.port_selections import PortStates
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.validation import Flaws
+from keepclose.proxy.validation import ValidationLog
 
 _FIRST_RETRY_S: Final = 0.5
-# So many Services are looked at before others get their turn.
+# After so many Services the sync yields to other tasks.
 _AT_ONCE: Final = 200
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class FamilySync:
         metrics: ProxyMetrics,
         health: HealthState,
         clock: Clock,
-        flaws: Flaws,
+        validation_log: ValidationLog,
         before_full: Callable[[], None],
         before_write: Callable[[], bool],
         after: Callable[[set[NamespacedName]], Awaitable[None]],
@@ -65,34 +65,34 @@ class FamilySync:
         self._metrics = metrics
         self._health = health
         self._clock = clock
-        self._flaws = flaws
+        self._validation_log = validation_log
         self._before_full = before_full
         self._before_write = before_write
         self._after = after
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
         self._needs_full = True
-        self._is_moved = False
+        self._needs_all_services = False
         self._is_syncing = False
         self._last_full = -math.inf
         self._last_check = -math.inf
         self._failures = 0
-        self._told_failure = ""
-        self._touched: set[NamespacedName] = set()
+        self._logged_failure = ""
+        self._changed: set[NamespacedName] = set()
         self._trigger_times: list[float] = []
         self._sweeps: list[tuple[float, int]] = []
         self.version = 0
         """The highest version of a slice with hints whose rules are written."""
         self.synced = asyncio.Event()
-        """Set once a sync was written."""
+        """Set after the first successful sync."""
         self.syncs = 0
-        """Syncs that were written."""
+        """The number of successful syncs."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits to be written or is being written."""
+        """Whether no change waits to be written or is being written."""
         return not (
             self._is_syncing
-            or self._wanted.is_set()
+            or self._requested.is_set()
             or self._failures
             or self.tracker.pending_services
             or self.tracker.pending_endpoints
@@ -100,86 +100,59 @@ class FamilySync:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last sync could not be written."""
+        """Whether the last sync failed."""
         return self._failures > 0
 
-    def request(self, *, full: bool = False) -> None:
-        """Ask for a sync."""
-        self._needs_full = self._needs_full or full
-        if not self._wanted.is_set():
-            self._wanted.set()
-            self._metrics.queued(self.family, self._clock.now())
-            self._health.note_queued(self.family)
+    @property
+    def next_sweep(self) -> float | None:
+        """When the next deletion is due, by the monotonic clock."""
+        return self._sweeps[0][0] if self._sweeps else None
 
-    def move_node(self) -> None:
-        """Ask for a sync that selects anew for every Service, as the own node has moved."""
-        self._is_moved = True
+    def request(self, *, full: bool = False) -> None:
+        """Request a sync."""
+        self._needs_full = self._needs_full or full
+        if not self._requested.is_set():
+            self._requested.set()
+            self._metrics.queued(self.family, self._clock.now())
+            self._health.record_queued(self.family)
+
+    def request_all_services(self) -> None:
+        """Request a sync that selects again for every Service, as the own node has changed."""
+        self._needs_all_services = True
         self.request()
 
     async def run(self) -> NoReturn:
-        """Sync now, and then whenever there is something to do, until cancelled."""
+        """Sync now, and then whenever a sync is due or requested, until cancelled."""
         while True:
             await self.sync()
-            # NB: news first; and yet what is due must not wait for ever while news keep coming.
-            await self._tend()
+            # NB: changes come first; but deletions must not wait forever while changes keep coming.
+            await self._maintain()
             await self._clock.sleep(self._settings.min_sync_s)
             while not await self._wait():
                 pass
 
     async def sync(self) -> bool:
-        """Write what came since the last sync; return whether that worked."""
+        """Write the changes since the last sync; return whether that succeeded."""
         try:
             await self.sync_or_raise()
         except NftError:
             return False
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not stop later syncs
-            _log.exception("a sync broke off", family=self.family)
-            self._note_failure(NftError(f"a sync broke off: {error!r}"))
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not stop later syncs
+            _log.exception("sync failed unexpectedly", family=self.family)
+            self._record_failure(NftError(f"sync failed unexpectedly: {error!r}"))
             return False
         return True
 
-    async def sync_or_raise(self, *, follows: bool = True) -> None:
-        """Write what came since the last sync; raises NftError, after noting it.
-
-        Unless told otherwise, what follows from new rules is done too.
-        """
+    async def sync_or_raise(self, *, runs_post_sync: bool = True) -> None:
+        """Write the changes since the last sync; record and raise NftError."""
         self._is_syncing = True
         try:
-            await self._sync(follows=follows)
+            await self._sync(runs_post_sync=runs_post_sync)
         finally:
             self._is_syncing = False
 
-    async def _sync(self, *, follows: bool) -> None:
-        started = self._clock.monotonic()
-        self._wanted.clear()
-        is_due = started - self._last_full >= self._settings.full_sync_s
-        is_full = self._needs_full or is_due
-        self._needs_full = False
-        if is_full:
-            self._before_full()
-        version = await self._select()
-        if self._before_write():
-            # Another layout was taken, and everything has to be said again.
-            is_full = True
-        try:
-            if is_full:
-                serial = await self.rules.write_all()
-            else:
-                serial = await self.rules.write_changes()
-        except NftError as error:
-            self._note_failure(error)
-            raise
-        else:
-            self._note_success(serial, version=version, is_full=is_full)
-        finally:
-            self._metrics.synced(self.family, self._clock.monotonic() - started, is_full=is_full)
-        touched, self._touched = self._touched, set()
-        if follows:
-            await self._after(touched)
-        self.synced.set()
-
     async def sweep(self) -> None:
-        """Delete what was replaced long enough ago."""
+        """Delete the objects whose deletion is due."""
         now = self._clock.monotonic()
         while self._sweeps and self._sweeps[0][0] <= now:
             _, serial = self._sweeps.pop(0)
@@ -187,17 +160,43 @@ class FamilySync:
                 await self.rules.sweep(serial)
             except NftError as error:
                 self._metrics.cleanup_failed(self.family)
-                _log.warning("cannot delete old chains", family=self.family, error=str(error))
+                _log.warning(
+                    "unused chains cannot be deleted", family=self.family, error=str(error)
+                )
                 self._sweeps.clear()
                 self.request(full=True)
 
-    @property
-    def next_sweep(self) -> float | None:
-        """When something is to be deleted, by the clock that never goes back."""
-        return self._sweeps[0][0] if self._sweeps else None
+    async def _sync(self, *, runs_post_sync: bool) -> None:
+        started = self._clock.monotonic()
+        self._requested.clear()
+        is_due = started - self._last_full >= self._settings.full_sync_s
+        is_full = self._needs_full or is_due
+        self._needs_full = False
+        if is_full:
+            self._before_full()
+        version = await self._select()
+        if self._before_write():
+            # The layout changed, so the whole table has to be written again.
+            is_full = True
+        try:
+            if is_full:
+                serial = await self.rules.write_all()
+            else:
+                serial = await self.rules.write_changes()
+        except NftError as error:
+            self._record_failure(error)
+            raise
+        else:
+            self._record_success(serial, version=version, is_full=is_full)
+        finally:
+            self._metrics.synced(self.family, self._clock.monotonic() - started, is_full=is_full)
+        changed, self._changed = self._changed, set()
+        if runs_post_sync:
+            await self._after(changed)
+        self.synced.set()
 
     async def _select(self) -> int:
-        """Take in all changes and select anew where they matter; return the version reached."""
+        """Take all changes and select again for the changed Services; return their version."""
         changes = self.tracker.take()
         states = self.states
         for key, ports in changes.services.items():
@@ -206,31 +205,31 @@ class FamilySync:
             self._try(key, lambda key: states.set_endpoints(key, self._caches.slices_of(key)))
             if position % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-        touched = set(changes.services) | changes.endpoints
-        self._touched |= touched
+        changed = set(changes.services) | changes.endpoints
+        self._changed |= changed
         self._trigger_times += changes.trigger_times
-        if self._is_moved:
-            self._is_moved = False
-            touched |= set(states.keys())
-        for position, key in enumerate(touched):
+        if self._needs_all_services:
+            self._needs_all_services = False
+            changed |= set(states.keys())
+        for position, key in enumerate(changed):
             self._try(key, states.select)
             if position % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
         return changes.version
 
     def _try(self, key: NamespacedName, work: Callable[[NamespacedName], None]) -> None:
-        """Do something for one Service; what it is stays as it was if that cannot be done."""
+        """Run the work for one Service; if it fails, the state of the Service stays as it was."""
         try:
             work(key)
-        except Exception as error:  # noqa: BLE001 - one Service must not keep others from theirs
-            self._flaws.note("Service", key, f"cannot be routed: {error!r}")
+        except Exception as error:  # noqa: BLE001 - one Service must not affect the others
+            self._validation_log.report("Service", key, f"cannot be routed: {error!r}")
 
-    def _note_success(self, serial: int | None, *, version: int, is_full: bool) -> None:
+    def _record_success(self, serial: int | None, *, version: int, is_full: bool) -> None:
         now = self._clock.monotonic()
         if self._failures:
-            _log.info("rules are written again", family=self.family, failures=self._failures)
+            _log.info("sync succeeded after failures", family=self.family, failures=self._failures)
         self._failures = 0
-        self._told_failure = ""
+        self._logged_failure = ""
         self.syncs += 1
         self.version = version
         if is_full:
@@ -247,29 +246,29 @@ class FamilySync:
             modes=self.states.modes,
             fallbacks=self.states.fallbacks,
         )
-        self._health.note_update(self.family)
-        if self._wanted.is_set():
-            # What came meanwhile waits from now on, not since what is written now came.
-            self._health.note_queued(self.family)
+        self._health.record_update(self.family)
+        if self._requested.is_set():
+            # Changes that arrived during the sync wait from now on, not since the last request.
+            self._health.record_queued(self.family)
 
-    def _note_failure(self, error: NftError) -> None:
+    def _record_failure(self, error: NftError) -> None:
         self._needs_full = True
         self._failures += 1
         self._sweeps.clear()
         self._metrics.failed(self.family)
-        self._health.note_queued(self.family)
-        # An hour of failures for one reason is worth one line.
-        if str(error) != self._told_failure:
-            self._told_failure = str(error)
+        self._health.record_queued(self.family)
+        # Repeated failures for the same reason are logged once.
+        if str(error) != self._logged_failure:
+            self._logged_failure = str(error)
             _log.error(
-                "rules cannot be written; those that stand stay",
+                "rules cannot be written; the existing rules stay",
                 family=self.family,
                 error=str(error),
                 failure=error.failure.value,
             )
 
     async def _wait(self) -> bool:
-        """Wait for the next thing to do; return whether that is a sync."""
+        """Wait until work is due; return whether that is a sync."""
         if self._failures:
             doublings = min(self._failures - 1, 30)
             await self._clock.sleep(min(self._settings.sync_s, _FIRST_RETRY_S * 2.0**doublings))
@@ -280,15 +279,17 @@ class FamilySync:
             self._sweeps[0][0] if self._sweeps else math.inf,
         )
         try:
-            await self._clock.wait_for(self._wanted.wait(), max(0.0, due - self._clock.monotonic()))
+            await self._clock.wait_for(
+                self._requested.wait(), max(0.0, due - self._clock.monotonic())
+            )
         except TimeoutError:
-            await self._tend()
+            await self._maintain()
             is_due = self._clock.monotonic() >= self._last_full + self._settings.full_sync_s
-            return self._wanted.is_set() or is_due
+            return self._requested.is_set() or is_due
         return True
 
-    async def _tend(self) -> None:
-        """Delete what is due, and look whether the table is still there when that is due."""
+    async def _maintain(self) -> None:
+        """Run deletions that are due, and check the table if that is due."""
         await self.sweep()
         now = self._clock.monotonic()
         if self._needs_full or now - self._last_check < self._settings.sync_s:
@@ -298,7 +299,7 @@ class FamilySync:
             await self.rules.check()
         except NftError as error:
             if error.failure is NftFailure.NOT_FOUND:
-                _log.warning("somebody removed our table or parts of it", family=self.family)
+                _log.warning("table removed or changed by another program", family=self.family)
             else:
-                _log.warning("cannot look at our table", family=self.family, error=str(error))
+                _log.warning("table cannot be checked", family=self.family, error=str(error))
             self.request(full=True)

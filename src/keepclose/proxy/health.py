@@ -1,8 +1,15 @@
-"""Whether the proxy itself is well: /healthz for load balancers, /livez for the kubelet.
+"""Health of the proxy (/healthz, /livez) and health-check node ports of Services.
 
-As kube-proxy: an address family is ill when a change has waited too long to be written. A node
-that is about to go (unknown, being deleted, or tainted by the cluster autoscaler) fails /healthz,
-so that load balancers leave it, but not /livez, so that nobody restarts a proxy that still serves.
+As in kube-proxy, an address family is unhealthy if a change has waited too long to be written. A
+node that is about to be removed (unknown, being deleted, or tainted by the cluster autoscaler)
+fails /healthz, so that load balancers stop using it, but not /livez, so that the kubelet does not
+restart a proxy that still works.
+
+Health-check node ports report to load balancers whether this node has endpoints of a Service: one
+listener for each Service and address at which node ports answer. A port is closed when its Service
+is deleted or gets another port, and opened when it is new. A port that cannot be opened is reported
+once and retried at every sync; it never affects another Service. Sockets open through one function,
+`Listen`, so that a test can open them in the network namespace of a node.
 """
 
 from __future__ import annotations
@@ -25,30 +32,34 @@ TO_BE_DELETED_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 HEADERS: Final = {
     "Content-Type": "application/json",
     "X-Content-Type-Options": "nosniff",
-    # Or else the library writes its own name and version.
+    # Otherwise the library sends its own name and version.
     "Server": "keepclose",
 }
+WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
+FAILED_REASON: Final = "FailedToStartServiceHealthcheck"
+FAILED_ACTION: Final = "Listen"
 RETRY_SECONDS: Final = 5.0
 _NEVER: Final = "0001-01-01T00:00:00Z"
 
 _log = structlog.get_logger(__name__)
-FAILED_REASON: Final = "FailedToStartServiceHealthcheck"
-FAILED_ACTION: Final = "Listen"
-WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
 
 
 class Listen(Protocol):
-    """Makes a listening socket."""
+    """Opens a listening socket.
+
+    The socket stays in the network namespace in which it was opened.
+    """
 
     def __call__(self, host: str, port: int, /) -> socket.socket:
-        """Return a TCP socket that listens; port 0 takes any free one. Raises OSError."""
+        """Return a TCP socket that listens; port 0 takes any free port. Raises OSError."""
         ...
 
 
 def listen_here(host: str, port: int) -> socket.socket:
     """Return a socket that listens in the namespace of the calling thread; raises OSError.
 
-    The host is an address. One of IPv6 takes nothing of IPv4, so that each family has its own.
+    The host is an address. An IPv6 socket accepts no IPv4 connections, so that each family has its
+    own socket.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -65,15 +76,23 @@ def listen_here(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _ignore_response(_page: str, _code: int) -> None:
+    """Do nothing."""
+
+
+def _ignore_failure(_service: NamespacedName, _message: str) -> None:
+    """Do nothing."""
+
+
 class FamilyHealth(NamedTuple):
-    """How one address family is."""
+    """The health of one address family."""
 
     last_updated: float
     healthy: bool
 
 
 class Health(NamedTuple):
-    """How the proxy is; `last_updated` is that of the latest family, None before the first."""
+    """The health of the proxy; `last_updated` is the latest update of a family, None for none."""
 
     now: float
     last_updated: float | None
@@ -81,12 +100,12 @@ class Health(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """Whether all families are; so are none."""
-        return all(one.healthy for one in self.families.values())
+        """Whether all families are healthy; true without families."""
+        return all(family.healthy for family in self.families.values())
 
 
 class HealthState:
-    """What the sync loops of the families tell about themselves."""
+    """The state of the sync loops of the families."""
 
     def __init__(self, *, clock: Clock, patience: float = 60.0) -> None:
         self._clock = clock
@@ -94,18 +113,18 @@ class HealthState:
         self._updated: dict[str, float] = {}
         self._pending: dict[str, float] = {}
 
-    def note_update(self, family: str) -> None:
-        """Take it that all changes of a family ("IPv4", "IPv6") are written, or that it starts."""
+    def record_update(self, family: str) -> None:
+        """Record that all changes of a family ("IPv4", "IPv6") are written, or that it starts."""
         self._pending.pop(family, None)
         self._updated[family] = self._clock.now()
 
-    def note_queued(self, family: str) -> None:
-        """Take it that a change of a family waits to be written."""
-        # NB: measured by the clock that never jumps; only the oldest change counts.
+    def record_queued(self, family: str) -> None:
+        """Record that a change of a family waits to be written."""
+        # NB: the monotonic clock never jumps; only the oldest change counts.
         self._pending.setdefault(family, self._clock.monotonic())
 
     def health(self) -> Health:
-        """Return how it is; a family counts once it was updated."""
+        """Return the current health; a family counts after its first update."""
         monotonic = self._clock.monotonic()
         families = {}
         for family, updated in sorted(self._updated.items()):
@@ -117,17 +136,17 @@ class HealthState:
 
 
 def is_eligible(node: Node | None) -> bool:
-    """Return whether load balancers may send to a node."""
+    """Return whether load balancers may send traffic to a node."""
     if node is None or node.metadata.deletion_timestamp:
         return False
     return all(taint.key != TO_BE_DELETED_TAINT for taint in node.spec.taints)
 
 
 def render_health(health: Health, *, ok: bool, eligible: bool | None) -> bytes:
-    """Return the body of an answer; /livez says nothing about the node (None).
+    """Return the body of a response; /livez has no field for the node (None).
 
-    When all is well, the time of the last update is now: older proxies wrote at intervals, and
-    some readers still expect a recent time.
+    If all is healthy, the time of the last update is now: older proxies synced periodically, and
+    some clients still expect a recent time.
     """
     last = health.now if ok else health.last_updated
     body: dict[str, object] = {
@@ -139,21 +158,17 @@ def render_health(health: Health, *, ok: bool, eligible: bool | None) -> bytes:
     body["healthy"] = health.healthy
     if health.families:
         body["status"] = {
-            family: {"lastUpdated": format_time(one.last_updated), "healthy": one.healthy}
-            for family, one in health.families.items()
+            name: {"lastUpdated": format_time(family.last_updated), "healthy": family.healthy}
+            for name, family in health.families.items()
         }
     return msgspec.json.encode(body)
 
 
 def format_time(seconds: float) -> str:
-    """Return a time as RFC 3339 with the digits that it has, in UTC."""
+    """Return a time as RFC 3339 in UTC, without trailing zeros."""
     moment = dt.datetime.fromtimestamp(seconds, dt.UTC)
     fraction = f".{moment.microsecond:06d}".rstrip("0").rstrip(".")
     return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
-
-
-def _ignore(_page: str, _code: int) -> None:
-    """Tell nobody."""
 
 
 class HealthServer:
@@ -165,10 +180,10 @@ class HealthServer:
         *,
         node: Callable[[], Node | None],
         clock: Clock,
-        count: Callable[[str, int], None] = _ignore,
+        count: Callable[[str, int], None] = _ignore_response,
         listen: Listen = listen_here,
     ) -> None:
-        """Tell `count` the page ("healthz", "livez") and the code of every answer."""
+        """Take `count`, which gets the page ("healthz", "livez") and code of every response."""
         self._state = state
         self._node = node
         self._clock = clock
@@ -177,7 +192,7 @@ class HealthServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port; raises OSError where that cannot be."""
+        """Start to listen and return the port; raises OSError."""
         app = web.Application()
         app.router.add_route("*", "/healthz", self._show_healthz)
         app.router.add_route("*", "/livez", self._show_livez)
@@ -191,18 +206,16 @@ class HealthServer:
         return bound
 
     async def start_eventually(self, host: str, port: int) -> int:
-        """Listen as soon as that is possible, trying every few seconds; return the port."""
+        """Retry every few seconds until the port is free; return the port."""
         while True:
             try:
                 return await self.start(host, port)
             except OSError as error:
-                _log.error(
-                    "health pages cannot be served yet", host=host, port=port, error=str(error)
-                )
+                _log.error("health pages not served yet", host=host, port=port, error=str(error))
             await self._clock.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -212,22 +225,22 @@ class HealthServer:
         health = self._state.health()
         eligible = is_eligible(self._node())
         ok = health.healthy and eligible
-        return self._answer("healthz", ok, render_health(health, ok=ok, eligible=eligible))
+        return self._respond("healthz", ok, render_health(health, ok=ok, eligible=eligible))
 
     async def _show_livez(self, request: web.Request) -> web.Response:
         del request
         health = self._state.health()
         ok = health.healthy
-        return self._answer("livez", ok, render_health(health, ok=ok, eligible=None))
+        return self._respond("livez", ok, render_health(health, ok=ok, eligible=None))
 
-    def _answer(self, page: str, ok: bool, body: bytes) -> web.Response:
+    def _respond(self, page: str, ok: bool, body: bytes) -> web.Response:
         code = 200 if ok else 503
         self._count(page, code)
         return web.Response(status=code, body=body, headers=HEADERS)
 
 
 def render_check(service: NamespacedName, endpoints: int, *, proxy_healthy: bool) -> str:
-    """Return the body of an answer, to the byte what kube-proxy answers."""
+    """Return the body of a response, byte for byte as kube-proxy sends it."""
     return (
         "{\n"
         '\t"service": {\n'
@@ -240,18 +253,14 @@ def render_check(service: NamespacedName, endpoints: int, *, proxy_healthy: bool
     )
 
 
-class _Check:
-    """The listeners of one Service."""
+class _HealthCheck:
+    """The listeners of one Service and its number of local endpoints."""
 
     def __init__(self, port: int, addresses: tuple[str, ...], runner: web.ServerRunner) -> None:
         self.port = port
         self.addresses = addresses
         self.runner = runner
         self.endpoints = 0
-
-
-def _healthchecks_ignore(_service: NamespacedName, _message: str) -> None:
-    """Tell nobody."""
 
 
 class HealthChecks:
@@ -263,20 +272,20 @@ class HealthChecks:
         node: str,
         addresses: tuple[str, ...],
         is_proxy_healthy: Callable[[], bool],
-        on_failure: Callable[[NamespacedName, str], None] = _healthchecks_ignore,
+        on_failure: Callable[[NamespacedName, str], None] = _ignore_failure,
         listen: Listen = listen_here,
     ) -> None:
-        """Listen on every address, such as 0.0.0.0; tell `on_failure` what to put in an event."""
+        """Take the addresses to listen on; `on_failure` gets the message of an Event."""
         self._node = node
         self._addresses = addresses
         self._is_proxy_healthy = is_proxy_healthy
         self._on_failure = on_failure
         self._listen = listen
-        self._checks: dict[NamespacedName, _Check] = {}
-        self._told: dict[NamespacedName, str] = {}
+        self._checks: dict[NamespacedName, _HealthCheck] = {}
+        self._reported: dict[NamespacedName, str] = {}
 
-    def move(self, addresses: tuple[str, ...]) -> None:
-        """Listen on these addresses from the next sync on; on none, that is told as a failure."""
+    def set_addresses(self, addresses: tuple[str, ...]) -> None:
+        """Set the addresses for the next sync; having no address is reported as a failure."""
         self._addresses = addresses
 
     @property
@@ -287,17 +296,19 @@ class HealthChecks:
     async def sync(
         self, ports: Mapping[NamespacedName, int], endpoints: Mapping[NamespacedName, int]
     ) -> None:
-        """Listen for exactly these Services, and tell these numbers of ready local endpoints.
+        """Listen for exactly these Services, and serve their numbers of ready local endpoints.
 
-        A Service without a number has none.
+        A Service without a number has no endpoints.
         """
-        # Ports that another Service gave up must be free before they are opened.
+        # A port that another Service released must be closed before it is opened again.
         for service, check in list(self._checks.items()):
             if ports.get(service) != check.port or check.addresses != self._addresses:
                 _log.info("health check closed", service=str(service), port=check.port)
                 del self._checks[service]
                 await check.runner.cleanup()
-        self._told = {service: told for service, told in self._told.items() if service in ports}
+        self._reported = {
+            service: message for service, message in self._reported.items() if service in ports
+        }
         for service, port in ports.items():
             if service not in self._checks:
                 await self._open(service, port)
@@ -305,15 +316,15 @@ class HealthChecks:
             check.endpoints = endpoints.get(service, 0)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         await self.sync({}, {})
 
     async def _open(self, service: NamespacedName, port: int) -> None:
-        async def answer(_request: web.BaseRequest) -> web.StreamResponse:
-            return self._answer(service)
+        async def respond(_request: web.BaseRequest) -> web.StreamResponse:
+            return self._respond(service)
 
         runner = web.ServerRunner(
-            web.Server(answer, access_log=None), handle_signals=False, shutdown_timeout=1.0
+            web.Server(respond, access_log=None), handle_signals=False, shutdown_timeout=1.0
         )
         await runner.setup()
         try:
@@ -322,31 +333,31 @@ class HealthChecks:
             for address in self._addresses:
                 await web.SockSite(runner, self._listen(address, port)).start()
         except (OSError, OverflowError) as error:
-            # NB: a number that is no port is told in another way than a port that is taken.
+            # NB: a number out of range raises OverflowError, a port in use raises OSError.
             await runner.cleanup()
-            self._tell_failure(service, port, str(error))
+            self._report_failure(service, port, str(error))
             return
         _log.info("health check opened", service=str(service), port=port)
-        self._told.pop(service, None)
-        self._checks[service] = _Check(port, self._addresses, runner)
+        self._reported.pop(service, None)
+        self._checks[service] = _HealthCheck(port, self._addresses, runner)
 
-    def _tell_failure(self, service: NamespacedName, port: int, error: str) -> None:
+    def _report_failure(self, service: NamespacedName, port: int, error: str) -> None:
         message = f'node {self._node} failed to start healthcheck "{service}" on port {port}: '
         message += error
-        if self._told.get(service) != message:
-            self._told[service] = message
+        if self._reported.get(service) != message:
+            self._reported[service] = message
             _log.error(
                 "health check cannot be opened", service=str(service), port=port, error=error
             )
             self._on_failure(service, message)
 
-    def _answer(self, service: NamespacedName) -> web.Response:
+    def _respond(self, service: NamespacedName) -> web.Response:
         check = self._checks.get(service)
         count = check.endpoints if check else 0
         healthy = self._is_proxy_healthy()
         return web.Response(
             status=200 if count and healthy else 503,
-            # NB: a text would get a charset into its content type, which kube-proxy does not send.
+            # NB: a text body would add a charset to the content type, which kube-proxy does not.
             body=render_check(service, count, proxy_healthy=healthy).encode(),
             headers={**HEADERS, WEIGHT_HEADER: str(count)},
         )

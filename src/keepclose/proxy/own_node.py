@@ -1,8 +1,8 @@
 """The node that a proxy runs on, as the API server describes it.
 
-Tells when what routing depends on changes (zone, region and, with topologyKeys, any label) and when
-the addresses of the node or of its pods do; heartbeats change neither. A Node that is deleted is no
-reason to stop: what was last known stays in effect, and the health page says that the node is gone.
+It reports changes of what routing depends on (zone, region and, with topologyKeys, any label) and
+changes of the addresses of the node or of its pods; heartbeats change neither. The proxy does not
+stop when its Node is deleted: the last state stays in effect, and only /healthz fails.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _log = structlog.get_logger(__name__)
 
 
 class NodeAddresses(msgspec.Struct, frozen=True):
-    """Addresses by family: at most one of the node itself, and the ranges of its pods."""
+    """Addresses by family: at most one of the node itself, and one range of its pods."""
 
     ips: dict[str, str] = {}
     pod_cidrs: dict[str, str] = {}
 
 
 class OwnNode:
-    """What is known of the own node; listeners hear of changes that matter to them."""
+    """The state of the own node; callbacks receive changes of topology and addresses."""
 
     def __init__(
         self,
@@ -47,20 +47,22 @@ class OwnNode:
         self._on_addresses = on_addresses
         self.view = NodeView(name)
         self.addresses = find_addresses(None, bind_address)
-        self._others: dict[str, dict[str, str]] = {}
+        self._other_labels: dict[str, dict[str, str]] = {}
 
-    def hear_node(self, old: Node | None, new: Node | None) -> None:
-        """Take in a change of a Node; others than the own one are ignored."""
-        one = new or old
-        if one is None or one.name != self._name:
+    def on_node(self, old: Node | None, new: Node | None) -> None:
+        """Handle a change of a Node; Nodes other than the own one are ignored."""
+        node = new or old
+        if node is None or node.name != self._name:
             return
         if new is None:
-            _log.warning("the Node is gone; what is known of it stays in effect", node=self._name)
+            _log.warning("own Node deleted; its last state stays in effect", node=self._name)
             return
         view = view_of(new, sees_labels=self._sees_labels)
-        view = msgspec.structs.replace(view, others=self._others)
+        view = msgspec.structs.replace(view, others=self._other_labels)
         if view != self.view:
-            _log.info("topology of the node", node=self._name, zone=view.zone, was=self.view.zone)
+            _log.info(
+                "topology of the node changed", node=self._name, zone=view.zone, was=self.view.zone
+            )
             self.view = view
             self._on_topology()
         addresses = find_addresses(new, self._bind_address)
@@ -68,35 +70,37 @@ class OwnNode:
             self.addresses = addresses
             self._on_addresses()
 
-    def know_others(self, nodes: Iterable[Node]) -> None:
-        """Take in the labels of all nodes, which topologyKeys compare with those of the own one."""
-        others = labels_by_node(nodes)
-        if others != self._others:
-            self._others = others
-            self.view = msgspec.structs.replace(self.view, others=others)
+    def set_all_nodes(self, nodes: Iterable[Node]) -> None:
+        """Set the labels of all nodes, which topologyKeys compare with those of the own node."""
+        labels = labels_by_node(nodes)
+        if labels != self._other_labels:
+            self._other_labels = labels
+            self.view = msgspec.structs.replace(self.view, others=labels)
             self._on_topology()
 
 
 def view_of(node: Node, *, sees_labels: bool) -> NodeView:
-    """Return what routing has to know of a node; labels only where some decision reads them."""
+    """Return the routing view of a node; it has labels only if topologyKeys read them."""
     view = NodeView.of(node)
     return view if sees_labels else msgspec.structs.replace(view, labels={})
 
 
 def find_addresses(node: Node | None, bind_address: str = "") -> NodeAddresses:
-    """Return the node's addresses: the first of each family, internal ones first.
+    """Return the node's addresses: the first of each family, internal addresses first.
 
-    A concrete address to bind to comes before them all. An unknown node has no others.
+    A specific bind address takes precedence. Without a Node there is no other address.
     """
-    found: list[str] = []
+    candidates: list[str] = []
     bound = canonical(bind_address) if bind_address else None
     if bound is not None and bound not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        found.append(bound)
+        candidates.append(bound)
     if node is not None:
-        for wanted in ("InternalIP", "ExternalIP"):
-            found += [one.address for one in node.status.addresses if one.type == wanted]
+        for address_type in ("InternalIP", "ExternalIP"):
+            candidates += [
+                entry.address for entry in node.status.addresses if entry.type == address_type
+            ]
     ips: dict[str, str] = {}
-    for text in found:
+    for text in candidates:
         family, address = family_of(text), canonical(text)
         if family is not None and address is not None:
             ips.setdefault(family, address)

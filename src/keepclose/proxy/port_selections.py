@@ -1,9 +1,8 @@
-"""What this node does with each service port of one family, kept up with every change.
+"""The selection of endpoints for each service port of one family on this node.
 
-For a touched Service its endpoints are collected and the selection of each port is asked for anew;
-what comes out goes to the rules, and sums that the metrics, health checks and the acknowledgement
-need are kept on the way, so that none of them looks at everything. Only carries what
-`routing.selection` decides.
+For a changed Service the module collects the endpoints, has `routing.selection` select for each
+port, and passes the result to the rules. It also keeps totals for the metrics, health checks and
+the acknowledgement, so that none of them has to read all ports. It never decides anything itself.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ EndpointsByPort = dict[PortKey, tuple[PortEndpoint, ...]]
 _ServicePortKey = tuple[NamespacedName, str, str]
 """A Service, the name of its port, and the protocol."""
 SetPort = Callable[[RoutedPort, Selection | None], None]
-"""How the rules are told of a port; None takes it away."""
+"""Sets the rules of a port; None removes them."""
 
-# Why a node does not follow hints that are there, the weightiest first.
+# Why a node does not follow existing hints, the most important reason first.
 FALLBACKS: Final = (
     ReasonCode.HINTS_IGNORED,
     ReasonCode.NODE_WITHOUT_ZONE,
@@ -51,16 +50,16 @@ class PortState(msgspec.Struct, frozen=True):
 
     @property
     def exception(self) -> ReasonCode | None:
-        """Why hints that the endpoints carry are not followed; None where they are, or none are."""
+        """Why the node ignores hints of the endpoints; None if it follows them or has none."""
         return _exception(self.endpoints, self.selection)
 
 
 class PortSelections(msgspec.Struct, frozen=True):
-    """A Service as this node treats it."""
+    """The ports of a Service with their endpoints and selections."""
 
     ports: dict[PortKey, PortState]
     local_ready: int
-    """How many different addresses on this node are ready, over all ports."""
+    """The number of different ready addresses on this node, over all ports."""
 
 
 class PortStates:
@@ -79,53 +78,54 @@ class PortStates:
         self.modes: Counter[str] = Counter()
         """Service ports by routing mode."""
         self.no_local: Counter[str] = Counter({"internal": 0, "external": 0})
-        """Ports whose Local policy finds nothing on this node, by direction."""
+        """Ports whose Local policy finds no endpoint on this node, by direction."""
         self.fallbacks: Counter[str] = Counter()
-        """Service ports whose hints are not followed, by reason."""
+        """Service ports whose hints this node does not follow, by reason."""
         self.health_checks: dict[NamespacedName, int] = {}
         """The health-check ports of Services."""
         self.udp: set[NamespacedName] = set()
         """Services with a UDP port."""
         self.exceptions: dict[NamespacedName, ReasonCode] = {}
-        """Services whose hints are not followed here."""
+        """Services whose hints this node does not follow."""
 
     def keys(self) -> list[NamespacedName]:
-        """Return all Services that have ports here."""
+        """Return all Services that have ports."""
         return list(self._ports)
 
-    def move_node(self, node: NodeView) -> None:
-        """Take another view of the own node; it counts from the next `select` on."""
+    def set_node(self, node: NodeView) -> None:
+        """Set the view of the own node for later calls of `select`."""
         self._node = node
 
     def set_ports(self, key: NamespacedName, ports: Ports) -> None:
-        """Note what ports a Service has; none means that it is gone."""
+        """Set the ports of a Service; none removes the Service."""
         if ports:
             self._ports[key] = ports
         else:
             self._ports.pop(key, None)
 
     def set_endpoints(self, key: NamespacedName, slices: Iterable[EndpointSlice]) -> None:
-        """Note what slices a Service has."""
-        found = collect_endpoints(slices, self._family, gates=self._gates)
-        if found:
+        """Set the slices of a Service."""
+        by_port = collect_endpoints(slices, self._family, gates=self._gates)
+        if by_port:
             self._endpoints[key] = {
-                port: usable_endpoints(endpoints, self._family) for port, endpoints in found.items()
+                port: usable_endpoints(endpoints, self._family)
+                for port, endpoints in by_port.items()
             }
         else:
             self._endpoints.pop(key, None)
 
     def select(self, key: NamespacedName) -> None:
-        """Ask anew what this node does with the ports of a Service, and tell the rules."""
+        """Select the endpoints of all ports of a Service again, and update the rules."""
         before = self.services.pop(key, None)
         if before is not None:
             self._count(key, before, -1)
         ports = self._ports.get(key, ())
-        endpoints = self._endpoints.get(key, {})
+        by_port = self._endpoints.get(key, {})
         states: dict[PortKey, PortState] = {}
         for port in ports:
-            found = endpoints.get(port.key, ())
-            selection = select(port, found, node=self._node, gates=self._gates)
-            states[port.key] = PortState(port, found, selection)
+            endpoints = by_port.get(port.key, ())
+            selection = select(port, endpoints, node=self._node, gates=self._gates)
+            states[port.key] = PortState(port, endpoints, selection)
         if before is not None:
             for port_key, state in before.ports.items():
                 if port_key not in states:
@@ -138,7 +138,7 @@ class PortStates:
             self._count(key, after, 1)
 
     def replay(self, set_port: SetPort) -> None:
-        """Tell other rules all that these were told."""
+        """Pass the selections of all ports to new rules."""
         self._set_port = set_port
         for service in self.services.values():
             for state in service.ports.values():
@@ -148,10 +148,10 @@ class PortStates:
         name = self._node.name
         return len(
             {
-                one.address
+                endpoint.address
                 for state in states.values()
-                for one in state.endpoints
-                if one.node_name == name and one.ready
+                for endpoint in state.endpoints
+                if endpoint.node_name == name and endpoint.ready
             }
         )
 
@@ -182,13 +182,13 @@ class PortStates:
 def _exception(endpoints: tuple[PortEndpoint, ...], selection: Selection) -> ReasonCode | None:
     codes = {reason.code for reason in selection.reasons}
     if selection.mode is RoutingMode.SAME_ZONE and ReasonCode.NODE_HINT_MISSING in codes:
-        # NB: the zone is what is left of a wish for the node.
+        # NB: the endpoints ask for the node, and the zone is only the fallback.
         return ReasonCode.NODE_HINT_MISSING
     if selection.mode is not RoutingMode.ALL or selection.cluster is None:
         return None
-    found = next((code for code in FALLBACKS if code in codes), None)
-    if found is None:
+    fallback = next((code for code in FALLBACKS if code in codes), None)
+    if fallback is None:
         return None
-    # NB: a reason may speak of a level that was never asked for on these endpoints.
-    is_hinted = any([one.ready and (one.zone_hints or one.node_hints) for one in endpoints])  # noqa: C419 - a list is quicker
-    return found if is_hinted else None
+    # NB: a reason may concern a level for which these endpoints have no hints.
+    hints = [endpoint.zone_hints or endpoint.node_hints for endpoint in endpoints if endpoint.ready]
+    return fallback if any(hints) else None

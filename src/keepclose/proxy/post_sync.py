@@ -1,7 +1,7 @@
-"""What follows from new rules of one family: health checks, forgotten UDP flows, an answer.
+"""The work after a sync of one family: acknowledgement, health checks, stale UDP flows.
 
-Only after the rules stand. Each part may fail without harm to the others or to the next sync: it
-is logged, and done again after the next one.
+It never runs before the rules are written. A failure of one part is logged, affects neither the
+other parts nor the next sync, and is retried after that sync.
 """
 
 from __future__ import annotations
@@ -21,53 +21,53 @@ from keepclose.proxy.port_selections import PortState, PortStates
 _log = structlog.get_logger(__name__)
 
 
-class Flows(Protocol):
-    """Who can forget flows of the kernel."""
+class FlowCleaner(Protocol):
+    """Deletes flows from the kernel's table."""
 
     async def clean(self, frontends: Frontends) -> CleanUp:
-        """Delete the UDP flows whose endpoint serves no more; raises ConntrackError."""
+        """Delete the UDP flows whose endpoint no longer serves; raises ConntrackError."""
         ...
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         ...
 
 
-class Aftermath:
-    """Does what follows from a sync of one family."""
+class PostSync:
+    """Runs the work after each sync of one family."""
 
     def __init__(
         self,
         family: str,
         *,
         states: PortStates,
-        flows: Flows,
+        flows: FlowCleaner,
         checks: HealthChecks,
         metrics: ProxyMetrics,
-        note: Callable[[], None],
+        on_written: Callable[[], None],
     ) -> None:
         self._family = family
         self._states = states
         self._flows = flows
         self._checks = checks
         self._metrics = metrics
-        self._note = note
+        self._on_written = on_written
         self._had_udp: set[NamespacedName] = set()
         self._is_clean = False
 
-    async def follow(self, touched: set[NamespacedName]) -> None:
-        """Do it all for a sync that touched these Services; raises nothing."""
-        self._note()
+    async def run(self, changed: set[NamespacedName]) -> None:
+        """Run the work after a sync in which these Services changed; raises nothing."""
+        self._on_written()
         await self._sync_checks()
-        # NB: whoever has had a UDP port may have left flows, even if it has none any more.
+        # NB: a Service that had a UDP port may have stale flows, even if it has none any more.
         udp = self._states.udp
-        concerned = {key for key in touched if key in udp or key in self._had_udp}
-        if concerned or not self._is_clean:
+        changed_udp = {key for key in changed if key in udp or key in self._had_udp}
+        if changed_udp or not self._is_clean:
             await self._clean_flows()
-        self._had_udp = (self._had_udp - concerned) | (concerned & udp)
+        self._had_udp = (self._had_udp - changed_udp) | (changed_udp & udp)
 
     async def close(self) -> None:
-        """Close the health checks and let go of the flows."""
+        """Close the health checks and the flow cleaner."""
         await self._checks.close()
         await self._flows.close()
 
@@ -87,26 +87,28 @@ class Aftermath:
             if state.port.protocol == "UDP"
         )
         try:
-            done = await self._flows.clean(frontends_of(states))
+            clean_up = await self._flows.clean(frontends_of(states))
         except ConntrackError as error:
-            # The next sync that touches a UDP port tries again.
+            # The next sync tries again.
             self._is_clean = False
-            _log.warning("old UDP flows stay", family=self._family, error=str(error))
+            _log.warning("stale UDP flows not deleted", family=self._family, error=str(error))
             return
         self._is_clean = True
-        self._metrics.conntrack_cleaned(self._family, done.seconds, done.deleted)
+        self._metrics.conntrack_cleaned(self._family, clean_up.seconds, clean_up.deleted)
 
 
 def frontends_of(states: Iterable[PortState]) -> Frontends:
-    """Return where clients of the ports send to, with all endpoints that serve there.
+    """Return the addresses to which clients of the ports send, with all serving endpoints.
 
-    Policies and topology have no say: a flow stays with an endpoint that would not be chosen now.
+    Policies and topology do not matter: a flow keeps an endpoint that is no longer selected.
     """
     addresses: dict[AddressPort, frozenset[AddressPort]] = {}
     node_ports: dict[int, frozenset[AddressPort]] = {}
     for state in states:
         port = state.port
-        serving = frozenset((one.address, one.port) for one in state.endpoints if one.serving)
+        serving = frozenset(
+            (endpoint.address, endpoint.port) for endpoint in state.endpoints if endpoint.serving
+        )
         for text in (port.cluster_ip, *port.load_balancer_ips, *port.external_ips):
             address = canonical(text)
             if address is not None:

@@ -1,6 +1,7 @@
-"""The proxy as a process: a connection, a writer, pages, and signals that end it.
+"""The proxy as a process: its connection, its writer, its pages, and the signals that end it.
 
-Ending it leaves the rules as they are, so that traffic flows on until the next one takes over.
+The end of the process never changes the rules, so that traffic continues until the next proxy
+takes over.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from keepclose.ruleset import cleanup_text
 from keepclose.ruleset.settings import RulesetSettings
 from keepclose.runtime.event_loop import until_signal
 
-# Caches hold much that stays; looking through all of it often costs more than it finds.
-_COLLECTED_AT_START: Final = 2_000_000
-_COLLECTED_AFTER: Final = (100_000, 50, 100)
-# A table of ten thousand Services takes the kernel many seconds; what takes longer hangs.
-_WRITE_S: Final = 120.0
-# How long a command that runs once waits for a server.
-_ANSWER_S: Final = 30.0
-_ONCE: Final = Retries(max_elapsed=0.0)
+# The caches hold many long-lived objects; frequent garbage collections cost more than they free.
+_GC_THRESHOLD_AT_START: Final = 2_000_000
+_GC_THRESHOLDS: Final = (100_000, 50, 100)
+# The kernel needs many seconds for a table of ten thousand Services; a longer write hangs.
+_WRITE_TIMEOUT_S: Final = 120.0
+# How long a command that runs once waits for the API server.
+_LIST_TIMEOUT_S: Final = 30.0
+_NO_RETRIES: Final = Retries(max_elapsed=0.0)
 
 _log = structlog.get_logger(__name__)
 
 
 class Address(NamedTuple):
-    """Where pages are served; port 0 takes any free one."""
+    """The address of an HTTP server; port 0 takes any free port."""
 
     host: str
     port: int
@@ -61,10 +62,10 @@ class Address(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What a proxy uses of the machine.
+    """What a proxy uses of the host.
 
-    A way to write rules, addresses for its pages, and settings of connection tracking, which are
-    left alone where there are none.
+    The writer of rules, the addresses of its pages, and the settings of connection tracking; None
+    leaves connection tracking as it is.
     """
 
     writer: WriterName = "auto"
@@ -74,7 +75,7 @@ class Surroundings(NamedTuple):
 
 
 def _ignore(_text: str) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def run_proxy(
@@ -84,27 +85,21 @@ def run_proxy(
     surroundings: Surroundings,
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
-    """Run a proxy until SIGTERM or SIGINT; `on_ready` is told once where its pages are.
+    """Run a proxy until SIGTERM or SIGINT; `on_ready` gets a line with the addresses of its pages.
 
-    Raise ConfigError when the cluster cannot be asked with these settings, CannotProgramError when
-    rules cannot be written here, and OSError when the pages cannot be served.
+    Raises ConfigError if the connection settings cannot work, CannotProgramError if this host does
+    not allow rules to be written, and OSError if the pages cannot be served.
     """
-    gc.set_threshold(_COLLECTED_AT_START)
+    gc.set_threshold(_GC_THRESHOLD_AT_START)
     work = serve_proxy(
         settings,
         connection,
         surroundings=surroundings,
         clock=SystemClock(),
         on_ready=on_ready,
-        on_synced=_spare_what_stays,
+        on_synced=_freeze_garbage_collector,
     )
     asyncio.run(until_signal(work))
-
-
-def _spare_what_stays() -> None:
-    """Have the collector look no more at what the start made."""
-    gc.freeze()
-    gc.set_threshold(*_COLLECTED_AFTER)
 
 
 def run_once(
@@ -121,7 +116,7 @@ def show_transactions(
     show: Callable[[str], None],
     writer: WriterName = "auto",
 ) -> None:
-    """Show what would have to be written; raises ConfigError and TimeoutError."""
+    """Show the transactions that a sync would write; raises ConfigError and TimeoutError."""
     asyncio.run(until_signal(_show(settings, connection, show, writer)))
 
 
@@ -140,24 +135,26 @@ async def serve_proxy(
     on_synced: Callable[[], None] | None = None,
     writer: NftWriter | None = None,
 ) -> None:
-    """Run a proxy until cancelled; `on_synced` is called once all rules are written."""
+    """Run a proxy until cancelled; it calls `on_synced` once all rules are written."""
     async with AsyncExitStack() as stack:
         if writer is None:
-            writer = await _choose(settings, surroundings.writer, clock)
+            writer = await _select_writer(settings, surroundings.writer, clock)
             stack.push_async_callback(writer.close)
             settings = await fit_settings(settings, writer)
         else:
             stack.push_async_callback(writer.close)
         if surroundings.conntrack is not None:
             tune_conntrack(surroundings.conntrack)
-        client = await stack.enter_async_context(connect(connection, clock=clock, retries=_ONCE))
+        client = await stack.enter_async_context(
+            connect(connection, clock=clock, retries=_NO_RETRIES)
+        )
         recorder = EventRecorder(
             client, component=PROXY_COMPONENT, clock=clock, host=settings.node_name
         )
         proxy = NodeProxy(client, settings, writer=writer, clock=clock, recorder=recorder)
-        said = [f"keepclose proxy runs for node {settings.node_name}"]
-        # Listing begins while the pages are made. NB: nothing of this runs before the first page
-        # has its port, so a port that is taken still ends the command before anything is written.
+        ready = [f"keepclose proxy runs for node {settings.node_name}"]
+        # The lists start while the pages are set up. NB: the task does not run before the first
+        # page has its port, so a port in use ends the command before it writes anything.
         running = asyncio.create_task(proxy.run())
         stack.push_async_callback(_cancel, running)
         if surroundings.pages is not None:
@@ -170,7 +167,7 @@ async def serve_proxy(
             stack.push_async_callback(pages.stop)
             host = surroundings.pages.host
             port = await pages.start(*surroundings.pages)
-            said.append(f"pages at http://{Address(host, port)}")
+            ready.append(f"pages at http://{Address(host, port)}")
         if surroundings.health is not None:
             server = HealthServer(
                 proxy.health,
@@ -179,13 +176,51 @@ async def serve_proxy(
                 count=proxy.metrics.answered,
             )
             stack.push_async_callback(server.stop)
-            said.append(await _serve_health(server, surroundings.health, stack))
-        on_ready(", ".join(said))
+            ready.append(await _serve_health(server, surroundings.health, stack))
+        on_ready(", ".join(ready))
         if on_synced is not None:
             stack.push_async_callback(
                 _cancel, asyncio.create_task(_call_after(proxy.synced, on_synced))
             )
         await running
+
+
+def find_families() -> tuple[str, ...]:
+    """Return the address families that this host has; IPv6 may be disabled."""
+    return PROXY_FAMILIES if Path("/proc/net/if_inet6").exists() else (IPV4,)
+
+
+def tune_conntrack(settings: ConntrackSettings) -> None:
+    """Apply the settings that can be applied, and log the others; traffic flows without them too.
+
+    NB: in a network namespace other than the host's, the maximum cannot be changed.
+    """
+    for attempt in (settings, settings._replace(max_per_core=0)):
+        try:
+            set_sysctls(attempt)
+        except SysctlError as error:
+            _log.warning("connection tracking settings not applied", error=str(error))
+        else:
+            return
+
+
+async def fit_settings(settings: ProxySettings, writer: NftWriter) -> ProxySettings:
+    """Return the settings without optional features that this nft or kernel does not support."""
+    tables = _nft_families(settings)
+    if not await find_missing(writer, tables, (POOLS, COUNTED_POOLS)):
+        return settings
+    if missing := await find_missing(writer, tables, (POOLS,)):
+        _log.warning("changes of large tables will be slow", missing=missing[0])
+        return replace(settings, pooled=False)
+    if settings.counts_connections:
+        _log.warning("connections are not counted", missing=COUNTED_POOLS.name)
+    return replace(settings, counts_connections=False)
+
+
+def _freeze_garbage_collector() -> None:
+    """Exclude all objects that exist after the start from garbage collection."""
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def _call_after(event: asyncio.Event, work: Callable[[], None]) -> None:
@@ -198,27 +233,8 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def find_families() -> tuple[str, ...]:
-    """Return the address families that this machine has; IPv6 may be switched off."""
-    return PROXY_FAMILIES if Path("/proc/net/if_inet6").exists() else (IPV4,)
-
-
-def tune_conntrack(settings: ConntrackSettings) -> None:
-    """Set what can be set, and log what cannot; traffic flows without it too.
-
-    NB: where a network namespace is not the machine's first, its maximum cannot be changed.
-    """
-    for wanted in (settings, settings._replace(max_per_core=0)):
-        try:
-            set_sysctls(wanted)
-        except SysctlError as error:
-            _log.warning("connection tracking stays as it is", error=str(error))
-        else:
-            return
-
-
 async def _serve_health(server: HealthServer, address: Address, stack: AsyncExitStack) -> str:
-    """Serve the health pages now, or as soon as whoever has their port lets go of it."""
+    """Serve the health pages now or, if another process has their port, once it is free."""
     try:
         port = await server.start(*address)
     except OSError as error:
@@ -228,26 +244,15 @@ async def _serve_health(server: HealthServer, address: Address, stack: AsyncExit
     return f"health at http://{Address(address.host, port)}/healthz"
 
 
-async def _choose(settings: ProxySettings, name: WriterName, clock: Clock) -> NftWriter:
-    wanted = WriterSettings(prefer=name, families=_tables(settings), limit=_WRITE_S)
-    chosen = await choose_writer(wanted, clock=clock)
-    return chosen.writer
+async def _select_writer(settings: ProxySettings, name: WriterName, clock: Clock) -> NftWriter:
+    writer_settings = WriterSettings(
+        prefer=name, families=_nft_families(settings), limit=_WRITE_TIMEOUT_S
+    )
+    selected = await choose_writer(writer_settings, clock=clock)
+    return selected.writer
 
 
-async def fit_settings(settings: ProxySettings, writer: NftWriter) -> ProxySettings:
-    """Return the settings without what this nft or kernel cannot do, but need not."""
-    tables = _tables(settings)
-    if not await find_missing(writer, tables, (POOLS, COUNTED_POOLS)):
-        return settings
-    if missing := await find_missing(writer, tables, (POOLS,)):
-        _log.warning("changes of large tables will be slow", missing=missing[0])
-        return replace(settings, pooled=False)
-    if settings.counts_connections:
-        _log.warning("connections are not counted", missing=COUNTED_POOLS.name)
-    return replace(settings, counts_connections=False)
-
-
-def _tables(settings: ProxySettings) -> tuple[NftFamily, ...]:
+def _nft_families(settings: ProxySettings) -> tuple[NftFamily, ...]:
     return tuple("ip" if family == IPV4 else "ip6" for family in settings.families)
 
 
@@ -255,7 +260,7 @@ async def _write_once(
     settings: ProxySettings, connection: ConnectionSettings, name: WriterName
 ) -> None:
     clock = SystemClock()
-    writer = await _choose(settings, name, clock)
+    writer = await _select_writer(settings, name, clock)
     try:
         await _sync_once(await fit_settings(settings, writer), connection, writer, clock)
     finally:
@@ -270,7 +275,7 @@ async def _show(
 ) -> None:
     clock = SystemClock()
     try:
-        reader: NftWriter | None = await _choose(settings, name, clock)
+        reader: NftWriter | None = await _select_writer(settings, name, clock)
     except CannotProgramError:
         reader = None
     if reader is not None:
@@ -285,13 +290,13 @@ async def _show(
 async def _sync_once(
     settings: ProxySettings, connection: ConnectionSettings, writer: NftWriter, clock: Clock
 ) -> None:
-    async with connect(connection, clock=clock, retries=_ONCE) as client:
+    async with connect(connection, clock=clock, retries=_NO_RETRIES) as client:
         proxy = NodeProxy(client, settings, writer=writer, clock=clock)
-        await proxy.run_once(within_s=_ANSWER_S)
+        await proxy.run_once(within_s=_LIST_TIMEOUT_S)
 
 
 async def _remove(settings: ProxySettings, name: WriterName) -> None:
-    writer = await _choose(settings, name, SystemClock())
+    writer = await _select_writer(settings, name, SystemClock())
     try:
         for family in settings.families:
             layout = RulesetSettings(family=family, table=settings.table)

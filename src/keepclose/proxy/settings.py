@@ -1,8 +1,8 @@
-"""How a proxy runs: for which node, how often it writes, and how it tells local traffic.
+"""Settings of a proxy: its node, how often it syncs, and how it detects local traffic.
 
-Names and defaults are those of kube-proxy's nftables mode, but one: local traffic is told by the
-pod ranges of the node, because the range of the whole cluster takes pods of other nodes for local
-ones, and then answers to them get lost on the way back.
+Names and defaults are those of kube-proxy's nftables mode, with one exception: by default the pod
+ranges of the node identify local traffic (NodeCIDR). The range of the whole cluster also covers
+pods of other nodes, and then replies to those pods are lost.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from keepclose.model.addresses import IPV4, IPV6, family_of
 from keepclose.model.gates import FeatureGates
 
 PROXY_COMPONENT: Final = "keepclose-proxy"
-_TABLE: Final = "kube-proxy"
 PROXY_FAMILIES: Final = (IPV4, IPV6)
 NODE_PORT_KEYWORDS: Final[dict[str, tuple[str, ...]]] = {
     "primary": (),
     "localhost": ("127.0.0.0/8", "::1/128"),
     "all": ("0.0.0.0/0", "::/0"),
 }
+_TABLE: Final = "kube-proxy"
 
 
 class DetectLocalMode(StrEnum):
-    """By what traffic of the node's own pods is known."""
+    """How rules identify traffic of the node's own pods."""
 
     CLUSTER_CIDR = "ClusterCIDR"
     NODE_CIDR = "NodeCIDR"
@@ -36,79 +36,83 @@ class DetectLocalMode(StrEnum):
 
 
 class ProxySettings(msgspec.Struct, frozen=True):
-    """Everything a proxy can be told; times are seconds."""
+    """The settings of a proxy; times are in seconds."""
 
     node_name: str
     gates: FeatureGates = FeatureGates()
     families: tuple[str, ...] = PROXY_FAMILIES
     table: str = _TABLE
     min_sync_s: float = 1.0
-    """The least time between the end of one sync and the start of the next."""
+    """The minimum time between the end of one sync and the start of the next."""
     sync_s: float = 30.0
-    """The longest wait after a failed sync, and between two looks whether the table is there."""
+    """The longest backoff after a failed sync, and the period of checks of the table."""
     full_sync_s: float = 3600.0
-    """How long a proxy trusts that nobody else changed its table."""
+    """The period of full syncs, which find changes that other programs made to the table."""
     later_s: float = 1.0
-    """How long chains that nothing leads to any more stay before they are deleted."""
+    """How long unused chains stay before they are deleted."""
     detect_local: DetectLocalMode = DetectLocalMode.NODE_CIDR
     cluster_cidrs: tuple[str, ...] = ()
     pod_interface: str = ""
-    """The name of the pods' bridge, or what the names of their interfaces begin with."""
+    """The name of the pods' bridge, or the prefix of their interfaces' names."""
     masquerade_all: bool = False
     masquerade_bit: int = 14
     node_port_addresses: tuple[str, ...] = ("primary",)
     bind_address: str = ""
     counts_connections: bool = True
     most_chains_counted: int = 200
-    """Up to how many service ports that need chains of their own: those with node ports, external
-    or load balancer IPs, affinity or weights. Counted, each of their endpoints needs a chain."""
+    """How many service ports with chains of their own (those with node ports, external or load
+    balancer IPs, affinity or weights) are counted; with more, none of them is. If counted, each of
+    their endpoints needs a chain."""
     pooled: bool = True
-    """Whether endpoints of plain ports share maps, whose changes cost the same in a large table."""
+    """Whether plain ports share maps of endpoints, so that a change in a large table is fast."""
     acknowledges: bool = True
     acknowledge_every_s: float = 5.0
     node_wait_s: float = 30.0
-    """How long a start waits for the Node and its addresses."""
+    """How long the proxy waits at start for the addresses of its Node."""
 
 
 def proxy_settings_errors(settings: ProxySettings) -> list[str]:
-    """Return what cannot be followed, named by the option that sets it; empty when all is well."""
-    flaws: list[str] = []
+    """Return the validation errors, each with the name of its option; empty if valid."""
+    errors: list[str] = []
     if not settings.node_name:
-        flaws.append("node-name must name the Node that this machine is")
+        errors.append("node-name must be the name of the Node of this host")
     if not 0 <= settings.masquerade_bit <= 31:
-        flaws.append(f"masquerade-bit must be from 0 to 31, but got {settings.masquerade_bit}")
+        errors.append(f"masquerade-bit must be from 0 to 31, but got {settings.masquerade_bit}")
     if settings.min_sync_s < 0:
-        flaws.append("min-sync-period must not be negative")
+        errors.append("min-sync-period must not be negative")
     if settings.sync_s <= 0 or settings.sync_s < settings.min_sync_s:
-        flaws.append("sync-period must be more than 0 and no less than min-sync-period")
+        errors.append("sync-period must be more than 0 and no less than min-sync-period")
     if not _is_table_name(settings.table):
-        flaws.append(f"table: {settings.table!r} must be of letters, digits, - and _")
+        errors.append(f"table: {settings.table!r} must consist of letters, digits, - and _")
     if settings.bind_address and family_of(settings.bind_address) is None:
-        flaws.append(f"bind-address: {settings.bind_address!r} is no IP address")
-    flaws += [f"cluster-cidr: {one!r} is no range" for one in _no_ranges(settings.cluster_cidrs)]
-    flaws += [
-        f"nodeport-addresses: {one!r} is no range and none of {', '.join(NODE_PORT_KEYWORDS)}"
-        for one in _no_ranges(settings.node_port_addresses)
-        if one not in NODE_PORT_KEYWORDS
+        errors.append(f"bind-address: {settings.bind_address!r} is not an IP address")
+    errors += [
+        f"cluster-cidr: {text!r} is not a range" for text in _invalid_ranges(settings.cluster_cidrs)
+    ]
+    keywords = ", ".join(NODE_PORT_KEYWORDS)
+    errors += [
+        f"nodeport-addresses: {text!r} is neither a range nor one of {keywords}"
+        for text in _invalid_ranges(settings.node_port_addresses)
+        if text not in NODE_PORT_KEYWORDS
     ]
     match settings.detect_local:
         case DetectLocalMode.BRIDGE_INTERFACE if not settings.pod_interface:
-            flaws.append("detect-local-mode BridgeInterface needs pod-bridge-interface")
+            errors.append("detect-local-mode BridgeInterface needs pod-bridge-interface")
         case DetectLocalMode.INTERFACE_PREFIX if not settings.pod_interface:
-            flaws.append("detect-local-mode InterfaceNamePrefix needs pod-interface-name-prefix")
-    return flaws
+            errors.append("detect-local-mode InterfaceNamePrefix needs pod-interface-name-prefix")
+    return errors
 
 
 def settings_warnings(settings: ProxySettings) -> list[str]:
-    """Return what works otherwise than its option sounds; kube-proxy goes on with these too."""
+    """Return warnings about settings without effect; kube-proxy accepts these settings too."""
     if settings.detect_local is DetectLocalMode.CLUSTER_CIDR and not settings.cluster_cidrs:
-        effect = "traffic of pods is not told from traffic from outside"
-        return [f"detect-local-mode is ClusterCIDR, but no cluster-cidr is given: {effect}"]
+        effect = "the proxy cannot distinguish traffic of pods from traffic from outside"
+        return [f"detect-local-mode is ClusterCIDR, but cluster-cidr is empty: {effect}"]
     return []
 
 
 def family_of_range(text: str) -> str | None:
-    """Return "IPv4" or "IPv6", or None when the text is no range of addresses."""
+    """Return "IPv4" or "IPv6", or None if the text is not a range of addresses."""
     try:
         network = ip_network(text, strict=False)
     except ValueError:
@@ -116,7 +120,7 @@ def family_of_range(text: str) -> str | None:
     return IPV4 if network.version == 4 else IPV6
 
 
-def _no_ranges(texts: tuple[str, ...]) -> list[str]:
+def _invalid_ranges(texts: tuple[str, ...]) -> list[str]:
     return [text for text in texts if family_of_range(text) is None]
 
 

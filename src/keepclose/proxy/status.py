@@ -1,7 +1,9 @@
-"""What a proxy does with every Service, as data: for its page and `keepclose proxy status`.
+"""The status of a proxy: what it does with each Service, its metrics and its mode, over HTTP.
 
-Renders decisions that were made elsewhere; the words are those of the reasons. Shares are of new
-connections that the kernel counted, by the zone of the endpoint that they were led to.
+`keepclose proxy status` reads the same data. The module only renders decisions of `routing`, in
+the words of their reasons. Connections are new connections that the kernel counted, by the zone of
+their endpoint. The paths are kube-proxy's; /debug/services.json is ours. The pages are read-only
+and have no authentication, so they are meant for loopback.
 """
 
 from __future__ import annotations
@@ -58,11 +60,11 @@ class ServiceReport(msgspec.Struct, frozen=True, rename="camel"):
     ports: tuple[PortStatus, ...] = ()
     connections: dict[str, int] = {}
     unserved: dict[str, int] = {}
-    """Opening packets that found no endpoint, by what became of them."""
+    """First packets of connections that found no endpoint, by action: reject or drop."""
 
 
 class FamilyStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """How the rules of a family are."""
+    """The state of the rules of one family."""
 
     synced: bool
     failing: bool
@@ -70,14 +72,14 @@ class FamilyStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProxyStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """A whole proxy."""
+    """The status of a whole proxy."""
 
     node: str
     zone: str = ""
     families: dict[str, FamilyStatus] = {}
     services: tuple[ServiceReport, ...] = ()
     counted: bool = False
-    """Whether connections are counted at all."""
+    """Whether the proxy counts connections."""
 
 
 def describe_services(
@@ -88,15 +90,15 @@ def describe_services(
     namespace: str = "",
     name: str = "",
 ) -> tuple[ServiceReport, ...]:
-    """Return the Services by name, those of one namespace or name only where that is given."""
+    """Return the Services sorted by name, or only those with the given namespace or name."""
     connections: dict[NamespacedName, dict[str, int]] = {}
-    for one in counts:
-        zones = connections.setdefault(NamespacedName(one.namespace, one.service), {})
-        zones[one.zone] = zones.get(one.zone, 0) + one.connections
-    refused: dict[NamespacedName, dict[str, int]] = {}
-    for lost in unserved:
-        key = NamespacedName(lost.namespace, lost.service)
-        refused.setdefault(key, {})[lost.action] = lost.packets
+    for count in counts:
+        zones = connections.setdefault(NamespacedName(count.namespace, count.service), {})
+        zones[count.zone] = zones.get(count.zone, 0) + count.connections
+    packets: dict[NamespacedName, dict[str, int]] = {}
+    for unserved_count in unserved:
+        key = NamespacedName(unserved_count.namespace, unserved_count.service)
+        packets.setdefault(key, {})[unserved_count.action] = unserved_count.packets
     keys = {key for states in families.values() for key in states}
     return tuple(
         ServiceReport(
@@ -109,7 +111,7 @@ def describe_services(
                 for state in states[key].ports.values()
             ),
             dict(sorted(connections.get(key, {}).items())),
-            refused.get(key, {}),
+            packets.get(key, {}),
         )
         for key in sorted(keys)
         if (not namespace or key.namespace == namespace) and (not name or key.name == name)
@@ -117,10 +119,10 @@ def describe_services(
 
 
 def describe_port(family: str, state: PortState) -> PortStatus:
-    """Return a port with all its endpoints, those that are used marked."""
+    """Return a port with all its endpoints, and which of them the node uses."""
     port, selection = state.port, state.selection
-    used = {one.key for one in selection.internal.endpoints}
-    used |= {one.key for one in selection.external.endpoints}
+    used = {endpoint.key for endpoint in selection.internal.endpoints}
+    used |= {endpoint.key for endpoint in selection.external.endpoints}
     return PortStatus(
         family=family,
         name=port.name,
@@ -132,33 +134,25 @@ def describe_port(family: str, state: PortState) -> PortStatus:
         external=_describe(selection.external) if port.is_externally_accessible else "",
         endpoints=tuple(
             EndpointStatus(
-                one.address,
-                one.port,
-                one.zone,
-                one.node_name,
-                _state(ready=one.ready, serving=one.serving, terminating=one.terminating),
-                one.key in used,
+                endpoint.address,
+                endpoint.port,
+                endpoint.zone,
+                endpoint.node_name,
+                _state(
+                    ready=endpoint.ready,
+                    serving=endpoint.serving,
+                    terminating=endpoint.terminating,
+                ),
+                endpoint.key in used,
             )
-            for one in state.endpoints
+            for endpoint in state.endpoints
         ),
         reasons=selection.reasons,
     )
 
 
-def _describe(outcome: Outcome) -> str:
-    if outcome.verdict is not PacketVerdict.NONE:
-        return outcome.verdict.value
-    return f"{len(outcome.endpoints)} endpoint" + ("" if len(outcome.endpoints) == 1 else "s")
-
-
-def _state(*, ready: bool, serving: bool, terminating: bool) -> str:
-    if terminating:
-        return "terminating, serving" if serving else "terminating"
-    return "ready" if ready else "not ready"
-
-
 class ProxyPages:
-    """The pages of one proxy."""
+    """The HTTP pages of one proxy."""
 
     def __init__(
         self,
@@ -169,7 +163,7 @@ class ProxyPages:
         status: Callable[[str, str], ProxyStatus],
         listen: Listen = listen_here,
     ) -> None:
-        """Take who makes the pages; `refresh` reads what is counted in the kernel before."""
+        """Take the sources of the pages; `refresh` reads the counters of the kernel first."""
         self._settings = settings
         self._metrics = metrics
         self._refresh = refresh
@@ -178,7 +172,7 @@ class ProxyPages:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port; raises OSError where that cannot be."""
+        """Start to listen and return the port; raises OSError."""
         listener = self._listen(host, port)
         bound: int = listener.getsockname()[1]
         app = web.Application()
@@ -195,7 +189,7 @@ class ProxyPages:
         return bound
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -224,3 +218,15 @@ class ProxyPages:
 
 def _json(value: msgspec.Struct) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def _describe(outcome: Outcome) -> str:
+    if outcome.verdict is not PacketVerdict.NONE:
+        return outcome.verdict.value
+    return f"{len(outcome.endpoints)} endpoint" + ("" if len(outcome.endpoints) == 1 else "s")
+
+
+def _state(*, ready: bool, serving: bool, terminating: bool) -> str:
+    if terminating:
+        return "terminating, serving" if serving else "terminating"
+    return "ready" if ready else "not ready"

@@ -1,8 +1,8 @@
-"""What a proxy cannot make use of in an object, said once in words.
+"""Validation of Services and EndpointSlices before the proxy writes rules for them.
 
-A server checks what it stores, so all this is rare; but one name or address that nftables cannot
-read would make it refuse the rules of all other Services too. So what is flawed is left out, with
-one line in the log, and the rest goes on.
+The API server validates what it stores, so errors are rare; but one name or address that nftables
+cannot parse would make it reject the rules of all other Services too. So the proxy ignores the
+invalid part of an object, logs it once, and routes the rest.
 """
 
 from __future__ import annotations
@@ -25,30 +25,32 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
 _FAMILIES: Final = {IPV4: AF_INET, IPV6: AF_INET6}
 _PROTOCOLS: Final = frozenset({"TCP", "UDP", "SCTP"})
 _LAST_PORT: Final = 65535
-_MOST_REMEMBERED: Final = 1000
+_MAX_LOGGED: Final = 1000
 _log = structlog.get_logger(__name__)
 
 
-class Flaws:
-    """The flaws that were told already."""
+class ValidationLog:
+    """Logs each validation error of an object once."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, NamespacedName, str]] = set()
+        self._logged: set[tuple[str, NamespacedName, str]] = set()
 
-    def note(self, kind: str, key: NamespacedName, flaw: str) -> None:
-        """Log a flaw of an object unless that was said before; "" is none."""
-        if not flaw:
+    def report(self, kind: str, key: NamespacedName, error: str) -> None:
+        """Log a validation error of an object unless it is logged already; "" is no error."""
+        if not error:
             return
-        # NB: an object may have several flaws, and each family looks for its own.
-        if (kind, key, flaw) not in self._told:
-            if len(self._told) >= _MOST_REMEMBERED:
-                self._told.clear()
-            self._told.add((kind, key, flaw))
-            _log.warning("left out", kind=kind, object=str(key), flaw=flaw)
+        # NB: an object may have several errors, and each family validates it.
+        if (kind, key, error) not in self._logged:
+            if len(self._logged) >= _MAX_LOGGED:
+                self._logged.clear()
+            self._logged.add((kind, key, error))
+            _log.warning(
+                "invalid part of an object ignored", kind=kind, object=str(key), error=error
+            )
 
 
-def port_flaw(port: RoutedPort, family: str) -> str:
-    """Return why rules for a service port cannot be written, or ""."""
+def port_error(port: RoutedPort, family: str) -> str:
+    """Return why the proxy cannot write rules for a service port, or ""."""
     namespace, name = port.service
     if not (_is_name(namespace) and _is_name(name) and (not port.name or _is_name(port.name))):
         return f"port {port.name!r} of {port.service}: not a name that Kubernetes allows"
@@ -57,12 +59,12 @@ def port_flaw(port: RoutedPort, family: str) -> str:
     if port.protocol not in _PROTOCOLS:
         return f"port {port.name!r}: unknown protocol {port.protocol!r}"
     if not 0 < port.port <= _LAST_PORT or not 0 <= port.node_port <= _LAST_PORT:
-        return f"port {port.name!r}: a number beyond {_LAST_PORT} or not above 0"
+        return f"port {port.name!r}: a number that is not from 1 to {_LAST_PORT}"
     return ""
 
 
-def service_flaw(service: Service) -> str:
-    """Return what of a Service can only be followed in part, or ""."""
+def service_error(service: Service) -> str:
+    """Return the first part of a Service that the proxy must ignore, or ""."""
     spec = service.spec
     for address in spec.external_ips:
         if address.strip() and family_of(address) is None:
@@ -80,14 +82,14 @@ def service_flaw(service: Service) -> str:
     return ""
 
 
-def slice_flaw(one: EndpointSlice, family: str) -> str:
-    """Return the first thing in a slice that must be left out, or ""."""
-    for port in one.ports:
+def slice_error(endpoint_slice: EndpointSlice, family: str) -> str:
+    """Return the first part of a slice that the proxy must ignore, or ""."""
+    for port in endpoint_slice.ports:
         if port.name is None:
             return "a port without a name"
         if not port.port or not 0 < port.port <= _LAST_PORT:
             return f"port {port.name!r} without a usable number"
-    for endpoint in one.endpoints:
+    for endpoint in endpoint_slice.endpoints:
         if not endpoint.addresses:
             return "an endpoint without an address"
         if not _is_of_family(endpoint.addresses[0], family):
@@ -96,15 +98,15 @@ def slice_flaw(one: EndpointSlice, family: str) -> str:
 
 
 def usable_endpoints(endpoints: tuple[PortEndpoint, ...], family: str) -> tuple[PortEndpoint, ...]:
-    """Return the endpoints to which rules of the family can lead; the same object when all."""
-    # NB: these addresses are canonical already, so a colon tells the family.
+    """Return the endpoints to which rules of the family can route; the same object if all can."""
+    # NB: these addresses are canonical, so a colon identifies the family.
     is_six = family == IPV6
     kept = [e for e in endpoints if (":" in e.address) is is_six and 0 < e.port <= _LAST_PORT]
     return endpoints if len(kept) == len(endpoints) else tuple(kept)
 
 
 def _is_of_family(text: str, family: str) -> bool:
-    # NB: the C library is quick and strict; only what it refuses is read leniently.
+    # NB: the C library is fast and strict; only what it rejects is parsed leniently.
     try:
         inet_pton(_FAMILIES[family], text)
     except (OSError, ValueError):

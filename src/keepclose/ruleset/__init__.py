@@ -1,10 +1,12 @@
 """Selections of endpoints -> nftables table -> smallest safe change, as text; and a packet tracer.
 
-Pure: no I/O, no clock. One `Ruleset` serves one address family of one node. Use:
+In: the service ports of one node and address family, each with its selected endpoints, and a
+listing of the table in the kernel. Out: nftables transactions. Pure: no I/O, no clock. This package
+never chooses endpoints (`routing` does) and never writes to the kernel (`proxy` does). Use:
 
     ruleset = Ruleset(RulesetSettings(family="IPv4", node_name="n1", ...))
     ruleset.set_port(ServicePortKey.of(port), port, selection)      # port: a RoutedPort
-    ruleset.set_port(key, None, None)                               # it is gone
+    ruleset.set_port(key, None, None)                               # removes the port
     update = ruleset.reconcile(listing_of(documents))   # at start and after a failed write;
                                                         # TableListing() where there is no table yet
     update = ruleset.commit()                           # later: only what changed; None = nothing
@@ -13,19 +15,19 @@ Pure: no I/O, no clock. One `Ruleset` serves one address family of one node. Use
     for text in ruleset.sweep(update.serial): write(text)
     ruleset.set_service_cidrs(...), ruleset.set_nodeport_ips(...)   # seen by the next commit
     ruleset.counters()                                  # counter name -> what it counts
-    ruleset.model()                                     # the Table as wanted now, for the tracer
+    ruleset.model()                                     # the desired Table, for the tracer
     cleanup_text(settings)                              # removes the table, on request only
 
-Texts must be written in the order in which they were handed out, all or nothing each. If one fails,
-drop the rest, list the table and `reconcile`. A live chain is never rewritten: a change makes a
-chain with a new name (first phase), switches the map elements to it (second phase), and what is no
-longer used waits for `sweep`, which computes the deletions when they are due, so a chain, set or
-element that came back into use meanwhile is left alone. Chain names end in a fingerprint of their
-rules: after a restart what is still right is recognised by its name and not touched.
+The caller must write the texts in the order in which they were returned, each all or nothing. If
+one fails, drop the rest, list the table and `reconcile`. A live chain is never rewritten: a change
+creates a chain with a new name (first phase) and switches the map elements to it (second phase).
+Unused objects wait for `sweep`, which computes the deletions when they are due, so a chain, set or
+element that came back into use meanwhile stays. A chain name ends in a fingerprint of the chain's
+rules: after a restart `reconcile` recognises a correct chain by its name and leaves it alone.
 
-With `pooled` settings plain ports (a cluster IP, equal weights, no affinity) have
-no chains of their own: their endpoints are elements of one map, so that the time for a change does
-not grow with the table. Long phases come as several transactions; only their order matters.
+With `pooled` settings plain ports (a cluster IP, equal weights, no affinity) have no chains of
+their own: their endpoints are elements of one map, so that the time for a change does not grow with
+the table. A long phase is split into several transactions; only their order matters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Commands to nftables, the transactions they make up, and the update as a sequence of those.
+"""nftables commands, the transactions they form, and the update as a sequence of transactions.
 
-One command a line, only verbs that every nft from 1.0.1 on knows: add (fine if it is there), delete
-(an error if it is not), flush. Commands are data first and text when asked for, so that a test can
-apply them to a table and check what the kernel would have refused.
+A transaction has one command a line. Only verbs occur that every nft since 1.0.1 has: add
+(idempotent), delete (an error if the object does not exist), flush. Commands are data and become
+text on request, so that a test can apply them to a table and check what the kernel would reject.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from keepclose.ruleset.names import quote_comment
 from keepclose.ruleset.tables import Chain, Counter, Element, Map, Rule, Set
 
 MOST_COMMANDS: Final = 2_000
-"""How many commands go into one transaction, more or less; each takes nft a few kilobytes."""
+"""The approximate number of commands in one transaction; nft needs a few kilobytes for each."""
 FEW_ELEMENTS: Final = 100
-"""How many elements may share a transaction with other commands; more are quicker apart."""
+"""How many elements may share a transaction with other commands; more are faster separately."""
 
 
 class AddTable(msgspec.Struct, frozen=True, gc=False):
-    """Have the table."""
+    """Create the table unless it exists."""
 
     comment: str
 
     def text(self, table: str) -> str:
-        """Return the command for the table, which is given with its family."""
+        """Return the command as nft text; `table` includes the family."""
         return f"add table {table} {{ comment {quote_comment(self.comment)} ; }}"
 
 
 class AddChain(msgspec.Struct, frozen=True, gc=False):
-    """Have the chain; its rules are added one by one."""
+    """Create the chain unless it exists; `AddRule` adds its rules."""
 
     chain: Chain
 
@@ -61,7 +61,7 @@ class AddRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class FlushChain(msgspec.Struct, frozen=True, gc=False):
-    """Take all rules out of the chain."""
+    """Remove all rules of the chain."""
 
     name: str
 
@@ -71,7 +71,7 @@ class FlushChain(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteChain(msgspec.Struct, frozen=True, gc=False):
-    """Remove a chain that nothing refers to."""
+    """Delete a chain that nothing refers to."""
 
     name: str
 
@@ -81,25 +81,25 @@ class DeleteChain(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddSet(msgspec.Struct, frozen=True, gc=False):
-    """Have the set."""
+    """Create the set unless it exists."""
 
     set: Set
 
     def text(self, table: str) -> str:
         """Return the command."""
-        one = self.set
-        parts = [f"type {' . '.join(one.key)} ;"]
-        if one.timeout_s:
-            parts.append(f"flags dynamic,timeout ; timeout {one.timeout_s}s ;")
-        if one.counted:
+        added = self.set
+        parts = [f"type {' . '.join(added.key)} ;"]
+        if added.timeout_s:
+            parts.append(f"flags dynamic,timeout ; timeout {added.timeout_s}s ;")
+        if added.counted:
             parts.append("counter ;")
-        if one.comment:
-            parts.append(f"comment {quote_comment(one.comment)} ;")
-        return f"add set {table} {one.name} {{ {' '.join(parts)} }}"
+        if added.comment:
+            parts.append(f"comment {quote_comment(added.comment)} ;")
+        return f"add set {table} {added.name} {{ {' '.join(parts)} }}"
 
 
 class DeleteSet(msgspec.Struct, frozen=True, gc=False):
-    """Remove a set that no rule refers to."""
+    """Delete a set that no rule refers to."""
 
     name: str
 
@@ -109,35 +109,36 @@ class DeleteSet(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddMap(msgspec.Struct, frozen=True, gc=False):
-    """Have the map."""
+    """Create the map unless it exists."""
 
     map: Map
 
     def text(self, table: str) -> str:
         """Return the command."""
-        one = self.map
-        comment = f" comment {quote_comment(one.comment)} ;" if one.comment else ""
-        types = f"typeof {one.typeof}" if one.typeof else f"type {' . '.join(one.key)} : verdict"
-        counter = " counter ;" if one.counted else ""
-        return f"add map {table} {one.name} {{ {types} ;{counter}{comment} }}"
+        added = self.map
+        comment = f" comment {quote_comment(added.comment)} ;" if added.comment else ""
+        key = " . ".join(added.key)
+        types = f"typeof {added.typeof}" if added.typeof else f"type {key} : verdict"
+        counter = " counter ;" if added.counted else ""
+        return f"add map {table} {added.name} {{ {types} ;{counter}{comment} }}"
 
 
 class AddElement(msgspec.Struct, frozen=True, gc=False):
-    """Put an element where its key is free."""
+    """Add an element whose key is free in the set or map."""
 
     element: Element
 
     def text(self, table: str) -> str:
         """Return the command."""
-        one = self.element
-        comment = f" comment {quote_comment(one.comment)}" if one.comment else ""
-        verdict = f" : {one.verdict.text()}" if one.verdict is not None else ""
-        key = " . ".join(one.key)
-        return f"add element {table} {one.container} {{ {key}{comment}{verdict} }}"
+        element = self.element
+        comment = f" comment {quote_comment(element.comment)}" if element.comment else ""
+        verdict = f" : {element.verdict.text()}" if element.verdict is not None else ""
+        key = " . ".join(element.key)
+        return f"add element {table} {element.container} {{ {key}{comment}{verdict} }}"
 
 
 class DeleteElement(msgspec.Struct, frozen=True, gc=False):
-    """Take an element out of its set or map."""
+    """Delete an element of a set or map."""
 
     container: str
     key: tuple[str, ...]
@@ -148,7 +149,7 @@ class DeleteElement(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddCounter(msgspec.Struct, frozen=True, gc=False):
-    """Have the counter; one that is there keeps its count."""
+    """Create the counter unless it exists; an existing counter keeps its count."""
 
     counter: Counter
 
@@ -158,7 +159,7 @@ class AddCounter(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteCounter(msgspec.Struct, frozen=True, gc=False):
-    """Remove a counter that no rule refers to."""
+    """Delete a counter that no rule refers to."""
 
     name: str
 
@@ -184,7 +185,7 @@ Command = (
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """Commands that the kernel carries out together or not at all."""
+    """Commands that the kernel applies all or nothing."""
 
     table: str
     """The table with its family, such as "ip kube-proxy"."""
@@ -193,57 +194,59 @@ class Transaction(msgspec.Struct, frozen=True):
     @property
     def elements(self) -> tuple[AddElement | DeleteElement, ...]:
         """The commands if all of them add or delete elements; empty otherwise."""
-        found = [one for one in self.commands if isinstance(one, AddElement | DeleteElement)]
-        return tuple(found) if len(found) == len(self.commands) else ()
+        commands = [
+            command for command in self.commands if isinstance(command, AddElement | DeleteElement)
+        ]
+        return tuple(commands) if len(commands) == len(self.commands) else ()
 
     @property
     def text(self) -> str:
-        """The transaction as nft reads it, one command a line; "" for none."""
+        """The transaction as nft text, one command a line; "" for no commands."""
         table = self.table
         return "".join([f"{command.text(table)}\n" for command in self.commands])
 
 
 class Update(msgspec.Struct, frozen=True):
-    """What to write, in order, to get from what the kernel has to what is wanted."""
+    """Transactions that turn the table in the kernel into the desired one, in order."""
 
     serial: int
-    """What `sweep` is told once the update has been in force for more than a second."""
+    """The argument of `sweep`, once the update has been in force for more than a second."""
     transactions: tuple[Transaction, ...]
     ports: int
     """How many service ports changed."""
     retired: int
-    """How many objects wait to be deleted because of this update."""
+    """How many objects this update leaves for deletion."""
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """The text of each transaction; none when only deletions are due later."""
+        """The text of each transaction; empty if the update only leaves objects for deletion."""
         return tuple([transaction.text for transaction in self.transactions])
 
     @property
     def commands(self) -> int:
-        """How many commands there are in all phases."""
+        """The number of commands in all phases."""
         return sum([len(transaction.commands) for transaction in self.transactions])
 
 
 def add_chain(chain: Chain) -> list[Command]:
-    """Return the commands that make a chain with its rules."""
+    """Return the commands that create a chain with its rules."""
     return [AddChain(chain), *[AddRule(chain.name, rule) for rule in chain.rules]]
 
 
 def split_commands(
     commands: Sequence[Command], most: int = MOST_COMMANDS
 ) -> Iterator[tuple[Command, ...]]:
-    """Yield the commands in parts that may be carried out one after the other.
+    """Yield the commands in parts that the kernel may apply one after the other.
 
     A chain stays together with its rules, and an element with the one that it replaces. Many
-    elements at the end are apart from what comes before them, because a writer may have a shorter
-    way for them. NB: what makes up the fixed part of a table has to come first and be less than
-    the most.
+    elements at the end form a part of their own, because a writer may have a faster path for them.
+    NB: the commands of the fixed part of a table must come first and be fewer than `most`.
     """
     start = 0
-    apart = _first_of_last_elements(commands)
+    last_elements = _start_of_last_elements(commands)
     for at in range(len(commands)):
-        if at == apart or (at - start >= most and _may_begin(commands[at - 1], commands[at])):
+        is_full = at - start >= most
+        if at == last_elements or (is_full and _may_begin(commands[at - 1], commands[at])):
             if at == start:
                 continue
             yield tuple(commands[start:at])
@@ -252,8 +255,8 @@ def split_commands(
         yield tuple(commands[start:])
 
 
-def _first_of_last_elements(commands: Sequence[Command]) -> int:
-    """Return where the elements at the end begin; -1 where they are few or have nothing before."""
+def _start_of_last_elements(commands: Sequence[Command]) -> int:
+    """Return the index of the first of the elements at the end; -1 if these are few."""
     at = len(commands)
     while at and isinstance(commands[at - 1], AddElement | DeleteElement):
         at -= 1

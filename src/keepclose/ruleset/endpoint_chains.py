@@ -1,12 +1,13 @@
-"""The chains that send connections of one service port to its endpoints.
+"""The chains that route connections of one service port to its endpoints.
 
-Without session affinity one rule draws an endpoint and translates to it. With it, a client that an
-endpoint's set remembers goes to that endpoint again, and every choice is remembered; the set
-belongs to the endpoint and outlives changes of the others. Endpoints with unequal weights take
-unequal shares of the numbers drawn. Where connections are counted, endpoints in different places
-have chains of their own, which count; all in one place share a counter and the one rule.
+Without session affinity one rule draws an endpoint and translates to it. With session affinity an
+endpoint's set remembers its clients: a client in the set goes to that endpoint again, and each
+choice updates the set. The set belongs to the endpoint and outlives changes of other endpoints.
+Endpoints with unequal weights get unequal shares of the numbers. If connections are counted,
+endpoints in different places (zone, node) have chains of their own, which count; if all endpoints
+are in one place, they share a counter and one rule.
 
-Which endpoints there are, and in which order, is not decided here.
+This module never decides which endpoints there are, nor their order: `routing` does.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from keepclose.ruleset.statements import (
 from keepclose.ruleset.tables import Chain, Counted, Counter, Rule, Set, make_rule
 
 MOST_NUMBERS: Final = 1_000_000
-"""From how many numbers an endpoint is drawn at most; greater weights are scaled down."""
+"""The most numbers to draw an endpoint from; weights with a greater sum are scaled down."""
 
 
-class Scribe(msgspec.Struct):
-    """Collects the chains of one service port as they are written, those referred to first."""
+class ChainBuilder(msgspec.Struct):
+    """Builds the chains of one service port; a chain comes before those that refer to it."""
 
     settings: RulesetSettings
     key: ServicePortKey
@@ -57,90 +58,91 @@ class Scribe(msgspec.Struct):
     transport: str
     mode: str
     affinity_s: int = 0
-    """For how long a client comes back to its endpoint; 0 for no affinity."""
+    """The timeout of session affinity; 0 for no affinity."""
     chains: dict[str, Chain] = {}
     sets: dict[str, Set] = {}
     counters: dict[tuple[str, str], Counter] = {}
-    """By the zone and node of what they count."""
+    """By the zone and node of the endpoints that they count."""
 
-    def write_chain(self, prefix: str, rules: Sequence[Rule], *, base: str = "") -> str:
-        """Add a chain of these rules and return its name, which follows from them."""
-        printed = "\n".join([rule.whole_text for rule in rules])
-        name = whole_name(prefix, base or self.base, print_of=printed)
+    def add_chain(self, prefix: str, rules: Sequence[Rule], *, base: str = "") -> str:
+        """Add a chain of these rules and return its name, which ends in their fingerprint."""
+        text = "\n".join([rule.whole_text for rule in rules])
+        name = whole_name(prefix, base or self.base, fingerprint_of=text)
         self.chains[name] = Chain(name, tuple(rules))
         return name
 
-    def write_endpoints(self, prefix: str, endpoints: Sequence[PortEndpoint]) -> str:
-        """Add a chain that leads to these endpoints and return its name; "" for no endpoints."""
+    def add_endpoints_chain(self, prefix: str, endpoints: Sequence[PortEndpoint]) -> str:
+        """Add a chain that routes to these endpoints and return its name; "" for no endpoints."""
         usable = distinct_endpoints(endpoints, self.settings.family)
         if not usable:
             return ""
         if self.affinity_s:
-            return self.write_chain(prefix, self._sticky_rules(usable))
+            return self.add_chain(prefix, self._affinity_rules(usable))
         if self.settings.count_by is CountBy.NOTHING:
-            return self.write_chain(prefix, [self._translation(usable)])
-        places = dict.fromkeys([self._place(one) for one in usable])
+            return self.add_chain(prefix, [self._translation(usable)])
+        places = dict.fromkeys([self._place(endpoint) for endpoint in usable])
         if len(places) == 1:
-            return self.write_chain(prefix, [self._translation(usable, self._count(*places))])
-        # NB: a chain for each endpoint, not a map for each place: what the kernel needs to take in
-        # a map grows with the number of maps that there are, and soon is the most of all.
-        shares = split_by_weight([one.weight for one in usable])
+            return self.add_chain(prefix, [self._translation(usable, self._count(*places))])
+        # NB: a chain for each endpoint, not a map for each place: the kernel's time to add a map
+        # grows with the number of maps, and soon exceeds all other costs.
+        shares = split_by_weight([endpoint.weight for endpoint in usable])
         branches = [
             Branch(
                 share,
-                self.write_chain(
+                self.add_chain(
                     ENDPOINT,
-                    [self._translation((one,), self._count(self._place(one)))],
-                    base=endpoint_base(self.key, one.address, one.port),
+                    [self._translation((endpoint,), self._count(self._place(endpoint)))],
+                    base=endpoint_base(self.key, endpoint.address, endpoint.port),
                 ),
             )
-            for share, one in zip(shares, usable, strict=True)
+            for share, endpoint in zip(shares, usable, strict=True)
         ]
-        return self.write_chain(prefix, [self._rule(Choose(tuple(branches)))])
+        return self.add_chain(prefix, [self._rule(Choose(tuple(branches)))])
 
     def _rule(self, *statements: Statement) -> Rule:
         return make_rule(self.settings.ip, *statements)
 
     def _translation(self, endpoints: Sequence[PortEndpoint], *counting: Statement) -> Rule:
-        shares = split_by_weight([one.weight for one in endpoints])
+        shares = split_by_weight([endpoint.weight for endpoint in endpoints])
         targets = [
-            RuleTarget(share, one.address, one.port)
-            for share, one in zip(shares, endpoints, strict=True)
+            RuleTarget(share, endpoint.address, endpoint.port)
+            for share, endpoint in zip(shares, endpoints, strict=True)
         ]
         is_protocol = Match(PacketField.PROTOCOL, (self.transport,))
         return self._rule(is_protocol, *counting, Translate(tuple(targets)))
 
-    def _sticky_rules(self, endpoints: Sequence[PortEndpoint]) -> list[Rule]:
-        shares = split_by_weight([one.weight for one in endpoints])
+    def _affinity_rules(self, endpoints: Sequence[PortEndpoint]) -> list[Rule]:
+        shares = split_by_weight([endpoint.weight for endpoint in endpoints])
         rules: list[Rule] = []
         branches: list[Branch] = []
-        for share, one in zip(shares, endpoints, strict=True):
-            chain, memory = self._sticky_endpoint(one)
-            rules.append(self._rule(InSet((PacketField.SOURCE,), memory), Goto(chain)))
+        for share, endpoint in zip(shares, endpoints, strict=True):
+            chain, clients = self._add_affinity_chain(endpoint)
+            rules.append(self._rule(InSet((PacketField.SOURCE,), clients), Goto(chain)))
             branches.append(Branch(share, chain))
         rules.append(self._rule(Choose(tuple(branches))))
         return rules
 
-    def _sticky_endpoint(self, endpoint: PortEndpoint) -> tuple[str, str]:
+    def _add_affinity_chain(self, endpoint: PortEndpoint) -> tuple[str, str]:
+        """Add the chain of one endpoint; return its name and that of the set of its clients."""
         base = endpoint_base(self.key, endpoint.address, endpoint.port)
-        memory = whole_name(AFFINITY, base)
-        self.sets[memory] = Set(memory, (self.settings.address_type,), timeout_s=self.affinity_s)
+        clients = whole_name(AFFINITY, base)
+        self.sets[clients] = Set(clients, (self.settings.address_type,), timeout_s=self.affinity_s)
         counting: tuple[Statement, ...] = ()
         if self.settings.count_by is not CountBy.NOTHING:
             counting = (self._count(self._place(endpoint)),)
-        rules = [self._rule(Remember(memory)), self._translation((endpoint,), *counting)]
-        return self.write_chain(ENDPOINT, rules, base=base), memory
+        rules = [self._rule(Remember(clients)), self._translation((endpoint,), *counting)]
+        return self.add_chain(ENDPOINT, rules, base=base), clients
 
     def _place(self, endpoint: PortEndpoint) -> tuple[str, str]:
         return endpoint_place(endpoint, self.settings)
 
     def _count(self, place: tuple[str, str]) -> Count:
-        known = self.counters.get(place)
-        if known is None:
+        counter = self.counters.get(place)
+        if counter is None:
             name = whole_name(TRAFFIC, counter_base(self.key, *place, self.mode))
-            known = Counter(name, Counted(self.key, *place, self.mode))
-            self.counters[place] = known
-        return Count(known.name)
+            counter = Counter(name, Counted(self.key, *place, self.mode))
+            self.counters[place] = counter
+        return Count(counter.name)
 
 
 def endpoint_place(endpoint: PortEndpoint, settings: RulesetSettings) -> tuple[str, str]:
@@ -152,19 +154,23 @@ def endpoint_place(endpoint: PortEndpoint, settings: RulesetSettings) -> tuple[s
 
 
 def distinct_endpoints(endpoints: Sequence[PortEndpoint], family: str) -> list[PortEndpoint]:
-    """Return the endpoints that can be translated to: a plain address of the family and a port."""
+    """Return the endpoints with a canonical address of the family and a valid port.
+
+    nftables can translate only to these.
+    """
     return [
-        one
-        for one in endpoints
-        if plain_address(one.address, family) == one.address and 0 < one.port < 1 << 16
+        endpoint
+        for endpoint in endpoints
+        if plain_address(endpoint.address, family) == endpoint.address
+        and 0 < endpoint.port < 1 << 16
     ]
 
 
 def split_by_weight(weights: Sequence[int]) -> list[int]:
-    """Return how many of the numbers drawn each weight gets: at least one, and as few as can be.
+    """Return how many numbers each weight gets: at least one, and as few as possible.
 
-    All ones for equal weights; great ones are scaled so that no more than `MOST_NUMBERS`, and one
-    for each, are drawn from.
+    Equal weights get one number each. Large weights are scaled down to about `MOST_NUMBERS` numbers
+    in all.
     """
     divisor = gcd(*weights)
     if divisor <= 0:
@@ -173,5 +179,5 @@ def split_by_weight(weights: Sequence[int]) -> list[int]:
     if total == len(weights):
         return [1] * len(weights)
     if total > MOST_NUMBERS:
-        return [max(1, one // divisor * MOST_NUMBERS // total) for one in weights]
-    return [max(1, one // divisor) for one in weights]
+        return [max(1, weight // divisor * MOST_NUMBERS // total) for weight in weights]
+    return [max(1, weight // divisor) for weight in weights]

@@ -1,13 +1,17 @@
 """The part of the table that does not depend on Services: hooks, dispatch, checks, masquerading.
 
     from the wire: prerouting -110 firewall-check . -100 services (dispatch, translation)
-                   then forward 0 or input 0: refusals; then postrouting 100 masquerading
+                   then forward 0 or input 0: reject, drop; then postrouting 100 masquerading
     from the node: output -110 . -100 . 0, then postrouting 100
 
-Chains, sets and maps are kube-proxy's of the same names. Refusing is left to the filter hooks,
-because older kernels cannot reject before routing. Priorities are numbers: nft 1.0.6 knows the
-words only at some hooks. An empty chain named after a fingerprint of all this tells a later start
-that the rules are already these ones.
+Chains, sets and maps have the names and the purpose of kube-proxy's. Only the filter hooks reject,
+because older kernels cannot reject before routing. Priorities are numbers: nft 1.0.6 accepts the
+words only at some hooks. An empty chain, named after a fingerprint of the layout, is its marker.
+
+A table with the right marker and the right number of rules stays as it is. A table without a marker
+(kube-proxy's, or none) gets its base chains deleted and created again, because their hooks cannot
+be changed in place; a table with another marker gets only its rules replaced. All of it is one
+transaction, so there is never a moment without rules.
 """
 
 from __future__ import annotations
@@ -79,8 +83,8 @@ COUNTED_ENDPOINTS: Final = {
     "udp": "udp-counted-endpoints",
     "sctp": "sctp-counted-endpoints",
 }
-"""The same where connections are counted. NB: the kernel gives no counters to a map that it has, so
-these need names of their own."""
+"""The same if connections are counted. NB: the kernel cannot add counters to an existing map, so
+these maps have names of their own."""
 UNSERVED_SERVICES: Final = "unserved-services"
 UNSERVED_NODEPORTS: Final = "unserved-nodeports"
 CONTAINERS: Final = (
@@ -98,8 +102,8 @@ CONTAINERS: Final = (
     UNSERVED_NODEPORTS,
 )
 """Every set and map whose elements the proxy writes."""
-
 REJECT_CHAIN: Final = "reject-chain"
+DESTINATION: Final = (PacketField.DESTINATION, PacketField.PROTOCOL, PacketField.PORT)
 
 _SERVICES = "services"
 _MASQUERADING = "masquerading"
@@ -118,7 +122,6 @@ _BASE_CHAINS: Final[tuple[tuple[str, Hook, tuple[str, ...]], ...]] = (
     ("nat-output", Hook("nat", "output", -100), (_SERVICES,)),
     ("nat-postrouting", Hook("nat", "postrouting", 100), (_MASQUERADING,)),
 )
-DESTINATION: Final = (PacketField.DESTINATION, PacketField.PROTOCOL, PacketField.PORT)
 _NODEPORT = (PacketField.PROTOCOL, PacketField.PORT)
 _COMMENT = "rules for Services, by keepclose"
 
@@ -129,14 +132,14 @@ class Layout(msgspec.Struct, frozen=True):
     sets: tuple[Set, ...]
     maps: tuple[Map, ...]
     chains: tuple[Chain, ...]
-    """Chains that rules jump to come before those rules."""
+    """A chain comes before the chains whose rules jump to it."""
     elements: tuple[Element, ...]
     marker: Chain
-    """An empty chain whose name says which layout the chains above have."""
+    """An empty chain whose name identifies the layout."""
 
 
-def lay_out(settings: RulesetSettings) -> Layout:
-    """Return the fixed part of the table; addresses that are none of the family are left out."""
+def build_layout(settings: RulesetSettings) -> Layout:
+    """Return the fixed part of the table; addresses of the other family are left out."""
     checks = (
         Chain(_FIREWALL_CHECK, (make_rule(settings.ip, Lookup(DESTINATION, FIREWALL_IPS)),)),
         Chain(
@@ -175,28 +178,63 @@ def lay_out(settings: RulesetSettings) -> Layout:
         if (address := plain_address(text, settings.family))
     ]
     chains = checks + bases
-    prints = [_print_chain(chain) for chain in chains]
+    identity = [_describe_chain(chain) for chain in chains]
     if settings.pooled:
-        prints += [endpoints_map(settings, transport) for transport in ENDPOINTS_MAP]
+        identity += [endpoints_map(settings, transport) for transport in ENDPOINTS_MAP]
     return Layout(
         sets=_sets(settings),
         maps=_maps(settings),
         chains=chains,
         elements=tuple(dict.fromkeys(nodeport_ips)),
         marker=Chain(
-            LAYOUT + fingerprint("\n".join(prints)),
+            LAYOUT + fingerprint("\n".join(identity)),
             comment="says which rules the chains without a slash hold",
         ),
     )
 
 
+def place_layout(layout: Layout, existing: TableListing, *, trust: bool) -> list[Command]:
+    """Return the commands that install the layout in the listed table; none if it is installed.
+
+    Without `trust` the layout is always written again.
+    """
+    if trust and all(existing.holds(chain) for chain in (layout.marker, *layout.chains)):
+        return []
+    markers = sorted([name for name in existing.chains if name.startswith(LAYOUT)])
+    commands: list[Command] = [AddTable(_COMMENT)]
+    if existing.chains and not markers:
+        for chain in layout.chains:
+            if chain.hook is not None:
+                commands += [AddChain(Chain(chain.name)), DeleteChain(chain.name)]
+    commands += [AddSet(layout_set) for layout_set in layout.sets]
+    commands += [AddMap(layout_map) for layout_map in layout.maps]
+    for chain in layout.chains:
+        commands += [AddChain(chain), FlushChain(chain.name), *_rules(chain)]
+    commands.append(AddChain(layout.marker))
+    commands += [DeleteChain(name) for name in markers if name != layout.marker.name]
+    if NODEPORT_IPS in existing.sets - {layout_set.name for layout_set in layout.sets}:
+        commands.append(DeleteSet(NODEPORT_IPS))
+    return commands
+
+
+def replace_layout(placed: Layout, layout: Layout) -> list[Command]:
+    """Return the commands that turn a layout into another with the same chains, sets and maps."""
+    if placed.marker == layout.marker:
+        return []
+    commands: list[Command] = []
+    for old, new in zip(placed.chains, layout.chains, strict=True):
+        if old != new:
+            commands += [FlushChain(new.name), *_rules(new)]
+    return [*commands, AddChain(layout.marker), DeleteChain(placed.marker.name)]
+
+
 def endpoints_map(settings: RulesetSettings, transport: str) -> str:
-    """Return the name of the map that holds the pooled endpoints of a protocol."""
+    """Return the name of the map of the pooled endpoints of a protocol."""
     return (ENDPOINTS_MAP if settings.count_by is CountBy.NOTHING else COUNTED_ENDPOINTS)[transport]
 
 
 def counted_containers(settings: RulesetSettings) -> tuple[str, ...]:
-    """Return the sets and maps whose elements count."""
+    """Return the sets and maps whose elements have counters."""
     if settings.count_by is CountBy.NOTHING:
         return ()
     pooled = COUNTED_ENDPOINTS.values() if settings.pooled else ()
@@ -204,22 +242,22 @@ def counted_containers(settings: RulesetSettings) -> tuple[str, ...]:
 
 
 def _counting(settings: RulesetSettings, *conditions: MatchCondition) -> tuple[Rule, ...]:
-    """Return a rule that does nothing but look packets up, which their element counts."""
+    """Return a rule that only looks packets up, so that the matching element counts them."""
     if settings.count_by is CountBy.NOTHING:
         return ()
     return (make_rule(settings.ip, *conditions, comment="counts what finds no endpoint"),)
 
 
-def _print_chain(chain: Chain) -> str:
+def _describe_chain(chain: Chain) -> str:
     return f"{chain.name} {chain.hook} {[rule.whole_text for rule in chain.rules]}"
 
 
 def _base_chain(
     settings: RulesetSettings, name: str, hook: Hook, targets: tuple[str, ...]
 ) -> Chain:
-    # Translation happens once for a connection anyway; only filters see its later packets.
-    new = (IsNew(),) if hook.type == "filter" else ()
-    rules = tuple([make_rule(settings.ip, *new, Jump(target)) for target in targets])
+    # Only filter hooks see later packets of a connection; nat hooks see the first packet.
+    is_new = (IsNew(),) if hook.type == "filter" else ()
+    rules = tuple([make_rule(settings.ip, *is_new, Jump(target)) for target in targets])
     return Chain(name, rules, hook)
 
 
@@ -231,7 +269,7 @@ def _services(settings: RulesetSettings) -> Chain:
     if settings.masquerade_all:
         rules.append(make_rule(ip, is_cluster_ip, mark, comment="all traffic to cluster IPs"))
     elif outside is not None:
-        # Whoever reaches a cluster IP through this node must get answers through it, too.
+        # A client that reaches a cluster IP through this node must get its replies through it too.
         rules.append(
             make_rule(ip, is_cluster_ip, outside, mark, comment="cluster IPs, not from our pods")
         )
@@ -279,7 +317,7 @@ def _cluster_ip_check(settings: RulesetSettings) -> Chain:
 def _nodeport_address(settings: RulesetSettings) -> MatchCondition:
     if settings.nodeport_ips is not None:
         return InSet((PacketField.DESTINATION,), NODEPORT_IPS)
-    # NB: what is sent to a loopback address must not leave the node with it as its source.
+    # NB: a packet to a loopback address must not leave the node with that address as its source.
     loopback = "127.0.0.0/8" if settings.family == IPV4 else "::1"
     return Match(PacketField.DESTINATION, (loopback,), negated=True)
 
@@ -326,42 +364,10 @@ def _endpoints(settings: RulesetSettings, transport: str) -> Map:
         endpoints_map(settings, transport),
         (settings.address_type, PROTOCOL_TYPE, PORT_TYPE, "integer"),
         comment="endpoints by cluster IP and number",
-        # NB: were the port of any protocol, nft 1.0.6 would not let later rules use the map.
+        # NB: with a port of any protocol (th dport), nft 1.0.6 rejects later rules with the map.
         typeof=f"{key} : {ip} daddr . {transport} dport",
         counted=settings.count_by is not CountBy.NOTHING,
     )
-
-
-def place_layout(layout: Layout, existing: TableListing, *, trust: bool) -> list[Command]:
-    """Return what makes the fixed part of the listed table this one; nothing if it is already."""
-    if trust and all(existing.holds(chain) for chain in (layout.marker, *layout.chains)):
-        return []
-    markers = sorted([name for name in existing.chains if name.startswith(LAYOUT)])
-    commands: list[Command] = [AddTable(_COMMENT)]
-    if existing.chains and not markers:
-        for chain in layout.chains:
-            if chain.hook is not None:
-                commands += [AddChain(Chain(chain.name)), DeleteChain(chain.name)]
-    commands += [AddSet(one) for one in layout.sets]
-    commands += [AddMap(one) for one in layout.maps]
-    for chain in layout.chains:
-        commands += [AddChain(chain), FlushChain(chain.name), *_rules(chain)]
-    commands.append(AddChain(layout.marker))
-    commands += [DeleteChain(name) for name in markers if name != layout.marker.name]
-    if NODEPORT_IPS in existing.sets - {one.name for one in layout.sets}:
-        commands.append(DeleteSet(NODEPORT_IPS))
-    return commands
-
-
-def replace_layout(placed: Layout, layout: Layout) -> list[Command]:
-    """Return what turns one fixed part into another that has the same chains, sets and maps."""
-    if placed.marker == layout.marker:
-        return []
-    commands: list[Command] = []
-    for old, new in zip(placed.chains, layout.chains, strict=True):
-        if old != new:
-            commands += [FlushChain(new.name), *_rules(new)]
-    return [*commands, AddChain(layout.marker), DeleteChain(placed.marker.name)]
 
 
 def _rules(chain: Chain) -> list[AddRule]:

@@ -1,8 +1,9 @@
-"""What a table in the kernel holds, read from nft's JSON listings.
+"""Reads the contents of a table in the kernel from nft's JSON listings.
 
-Names and elements are read, and how many rules each chain has. The rules themselves are not: those
-of a chain follow from its name, and if somebody emptied it or added to it, their number tells.
-Nothing in a listing can make reading fail; what has another shape is skipped, as if it were absent.
+It reads names, elements, and the number of rules of each chain. It does not read the rules: the
+name of a chain identifies its rules, and their number shows whether another program emptied the
+chain or added rules. Nothing in a listing can make the reader fail: an entry of another shape is
+skipped, as if it were absent.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ _PROTOCOLS: Final = {"6": "tcp", "17": "udp", "132": "sctp"}
 
 
 class TableListing(msgspec.Struct, frozen=True):
-    """Names of what exists, and elements by container: key to verdict, "" in a set.
+    """The contents of a table: names, and elements by container: key to verdict, "" in a set.
 
-    The empty listing is that of a table which does not exist.
+    An empty listing stands for a table that does not exist.
     """
 
     chains: frozenset[str] = frozenset()
@@ -28,27 +29,27 @@ class TableListing(msgspec.Struct, frozen=True):
     counters: frozenset[str] = frozenset()
     elements: Mapping[str, Mapping[ElementKey, str]] = {}
     rules: Mapping[str, int] | None = None
-    """How many rules each chain has, unless none; None where nobody listed rules."""
+    """The number of rules of each chain that has rules; None if the listing had no rules."""
 
     def holds(self, chain: Chain) -> bool:
-        """Tell whether the chain is there and, as far as can be seen, has its rules."""
+        """Return whether the chain exists and, if rules were listed, has the right number."""
         if chain.name not in self.chains:
             return False
         return self.rules is None or self.rules.get(chain.name, 0) == len(chain.rules)
 
 
 def listing_of(documents: Iterable[object]) -> TableListing:
-    """Return what the documents together list, as decoded from `nft --json list ...`.
+    """Return the contents that the documents list together, as decoded from `nft --json list ...`.
 
-    One listing of the whole table does, and so does a terse one (names only) followed by one for
-    each set and map.
+    Give one listing of the whole table, or a terse one (names only) followed by one for each set
+    and map.
     """
     names: dict[str, set[str]] = {"chain": set(), "set": set(), "counter": set()}
     elements: dict[str, dict[ElementKey, str]] = {}
     rules: dict[str, int] | None = None
     for document in documents:
         for kind, item in _items(document):
-            # NB: a table is listed with its rules; a list of chains comes without both.
+            # NB: a listing of a table contains its rules; a listing of chains has neither.
             if kind == "table" and rules is None:
                 rules = {}
             chain = item.get("chain")
@@ -61,7 +62,7 @@ def listing_of(documents: Iterable[object]) -> TableListing:
                 names[kind].add(name)
             if kind in ("set", "map"):
                 _read_elements(item.get("elem"), elements.setdefault(name, {}))
-    chains, sets, counters = [frozenset(found) for found in names.values()]
+    chains, sets, counters = [frozenset(of_kind) for of_kind in names.values()]
     return TableListing(chains, sets, counters, elements, rules)
 
 
@@ -78,14 +79,14 @@ def _read_elements(listed: object, into: dict[ElementKey, str]) -> None:
     for entry in listed if isinstance(listed, list) else ():
         # An element of a map is a pair of key and verdict.
         is_pair = isinstance(entry, list) and len(entry) == 2
-        shown, verdict = entry if is_pair else (entry, None)
-        key = _key(shown)
+        listed_key, verdict = entry if is_pair else (entry, None)
+        key = _key(listed_key)
         if key:
             into[key] = _verdict(verdict)
 
 
-def _key(shown: object) -> ElementKey:
-    value = shown
+def _key(listed: object) -> ElementKey:
+    value = listed
     if isinstance(value, dict) and isinstance(value.get("elem"), dict):
         value = value["elem"].get("val")
     if isinstance(value, dict):
@@ -94,18 +95,18 @@ def _key(shown: object) -> ElementKey:
     texts = [str(part) for part in parts if isinstance(part, str | int)]
     if len(texts) != len(parts):
         return ()
-    # NB: without /etc/protocols nft lists numbers. In our keys a protocol comes first or follows an
-    # address, and is never last; ports and the numbers of endpoints do not.
+    # NB: without /etc/protocols nft lists numbers. In our keys a protocol is never last, and comes
+    # first or after an address; ports and the numbers of endpoints never do.
     for at, text in enumerate(texts[:-1]):
         if text in _PROTOCOLS and (at == 0 or not texts[at - 1].isalnum()):
             texts[at] = _PROTOCOLS[text]
     return tuple(texts)
 
 
-def _verdict(shown: object) -> str:
-    if not isinstance(shown, dict):
+def _verdict(listed: object) -> str:
+    if not isinstance(listed, dict):
         return ""
-    for word, argument in shown.items():
+    for word, argument in listed.items():
         if isinstance(argument, list):
             return " . ".join([str(part) for part in argument])
         if isinstance(argument, dict) and isinstance(argument.get("target"), str):

@@ -1,11 +1,14 @@
-"""Names of chains, sets and counters: kube-proxy's, and a fingerprint of what a chain holds.
+"""Names of chains, sets and counters, and all other text that may occur in a transaction.
 
-The base name of a service port is HASH-namespace/service/protocol/port, where HASH is the start of
-the base32 of the SHA-256 of the rest; an endpoint adds "__address/port", a counter
-"__zone/node/mode". kube-proxy cuts a base at 240 bytes. Chains of ours end in "." and eight letters
-that follow from their rules, so a chain of one name has always had the same rules.
+The base name of a service port is kube-proxy's: HASH-namespace/service/protocol/port, where HASH is
+the start of the base32 of the SHA-256 of the rest. An endpoint adds "__address/port", a counter
+"__zone/node/mode"; a base is cut at 240 bytes. Our chains end in "." and a fingerprint of their
+rules, so a chain of one name has always had the same rules.
 
-Only letters that nft takes unquoted can ever stand in a name, whatever the objects are called.
+A name contains only characters that nft accepts unquoted, whatever the objects are called. nft has
+no escapes inside quotes, so characters that would end a quotation are replaced. An invalid address,
+or one of the other family, becomes "" and its user drops it: one bad object must not make the
+kernel reject the changes of all others.
 """
 
 from __future__ import annotations
@@ -27,8 +30,11 @@ from keepclose.model.meta import NamespacedName
 from keepclose.routing.service_ports import RoutedPort
 
 NAME_LIMIT: Final = 255
-"""Bytes that the kernel leaves for the name of an object."""
+"""The kernel's limit for the name of an object, in bytes."""
 BASE_LIMIT: Final = 240
+COMMENT_LIMIT: Final = 128
+"""nft's limit for a comment, in bytes."""
+INTERFACE_LIMIT: Final = 15
 
 SERVICE_CHAIN: Final = "service-"
 LOCAL: Final = "local-"
@@ -43,11 +49,7 @@ POOL: Final = "pool/"
 _BASE32: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _PAIRS: Final = tuple([first + second for first in _BASE32 for second in _BASE32])
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9/_.-]")
-_CACHED: Final = 1 << 16
-COMMENT_LIMIT: Final = 128
-"""Bytes that nft takes for a comment."""
-INTERFACE_LIMIT: Final = 15
-
+_CACHE_SIZE: Final = 1 << 16
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _INTERFACE: Final = re.compile(r"[^A-Za-z0-9_.:@+-]")
 _OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -63,7 +65,7 @@ class ServicePortKey(NamedTuple):
 
     @classmethod
     def of(cls, port: RoutedPort) -> ServicePortKey:
-        """Return the identity of a port as routing sees it."""
+        """Return the identity of a routed port."""
         return cls(port.service, port.name, port.protocol)
 
     def __str__(self) -> str:
@@ -71,81 +73,66 @@ class ServicePortKey(NamedTuple):
 
 
 def fingerprint(text: str) -> str:
-    """Return eight letters and digits that follow from the text."""
+    """Return a hash of the text, as eight letters and digits."""
     return _eight_letters(blake2b(text.encode("utf-8", "replace"), digest_size=5).digest())
 
 
-@lru_cache(maxsize=_CACHED)
+@lru_cache(maxsize=_CACHE_SIZE)
 def port_base(key: ServicePortKey) -> str:
     """Return the base name of a service port, such as ULMVA6XW-ns1/svc1/tcp/p80."""
     return hash_and_cut(_path(key))
 
 
 def endpoint_base(key: ServicePortKey, address: str, port: int) -> str:
-    """Return the base name of one endpoint of the port; colons of IPv6 turn to dots."""
+    """Return the base name of one endpoint of the port; colons of IPv6 become dots."""
     return hash_and_cut(f"{_path(key)}__{address.replace(':', '.')}/{port}")
 
 
 def counter_base(key: ServicePortKey, *labels: str) -> str:
-    """Return the base name of a counter of the port, told from others by the labels."""
+    """Return the base name of the counter of the port that has these labels."""
     return hash_and_cut(f"{_path(key)}__{'/'.join(labels)}")
 
 
 def hash_and_cut(path: str) -> str:
-    """Return the path behind its hash, in letters that nft accepts, no longer than a base may be.
+    """Return the hash of the path and the path, in characters that nft accepts, cut to the limit.
 
-    NB: the hash is of the path as given, so that replaced letters cannot make two names one.
+    NB: the hash covers the original path, so that two paths cannot get the same name when
+    characters are replaced.
     """
     code = _eight_letters(sha256(path.encode("utf-8", "replace")).digest())
     base = _UNSAFE.sub("_", f"{code}-{path}")
     return base if len(base) <= BASE_LIMIT else f"{base[: BASE_LIMIT - 3]}..."
 
 
-def whole_name(prefix: str, base: str, *, print_of: str = "") -> str:
+def whole_name(prefix: str, base: str, *, fingerprint_of: str = "") -> str:
     """Return prefix and base, followed by the fingerprint of a text unless that is empty.
 
-    The base gives way where the kernel's limit would be passed; its hash is never lost.
+    If the name exceeds the kernel's limit, the end of the base is cut; its hash is kept.
     """
-    suffix = f".{fingerprint(print_of)}" if print_of else ""
+    suffix = f".{fingerprint(fingerprint_of)}" if fingerprint_of else ""
     room = NAME_LIMIT - len(prefix) - len(suffix)
     return f"{prefix}{base if len(base) <= room else f'{base[: room - 3]}...'}{suffix}"
 
 
 def safe_name(name: str) -> str:
-    """Return the name with what nft would not take unquoted replaced."""
+    """Return the name with all characters replaced that nft does not accept unquoted."""
     return _UNSAFE.sub("_", name)[:NAME_LIMIT]
 
 
 def is_service_chain(name: str) -> bool:
-    """Tell whether a chain belongs to a service port, ours or kube-proxy's."""
+    """Return whether a chain belongs to a service port, ours or kube-proxy's."""
     return "/" in name and not name.startswith(LAYOUT)
 
 
-def _eight_letters(digest: bytes) -> str:
-    """Return how the base32 of the bytes begins; encoding them all takes several times as long."""
-    number = int.from_bytes(digest[:5], "big")
-    return (
-        _PAIRS[number >> 30]
-        + _PAIRS[number >> 20 & 1023]
-        + _PAIRS[number >> 10 & 1023]
-        + _PAIRS[number & 1023]
-    )
-
-
-def _path(key: ServicePortKey) -> str:
-    (namespace, name), port, protocol = key
-    return f"{namespace}/{name}/{protocol.lower()}/{port}"
-
-
 def plain_comment(text: str) -> str:
-    """Return the text on one line, without quotes, cut to what nft takes for a comment."""
+    """Return the text on one line, without quotes, cut to nft's limit for comments."""
     plain = _CONTROLS.sub(" ", text).replace('"', "'")
-    # NB: a lone surrogate has no bytes, and a letter of several bytes must not be cut in two.
+    # NB: a lone surrogate has no UTF-8 form, and the cut must not split a multi-byte character.
     return plain.encode("utf-8", "replace")[:COMMENT_LIMIT].decode("utf-8", "ignore")
 
 
 def quote_comment(text: str) -> str:
-    """Return the text in quotes, on one line and cut to what nft takes for a comment."""
+    """Return the text in quotes, on one line and cut to nft's limit for comments."""
     return f'"{plain_comment(text)}"'
 
 
@@ -156,8 +143,8 @@ def quote_interface(name: str, *, is_prefix: bool = False) -> str:
 
 
 def plain_address(text: str, family: str) -> str:
-    """Return the address as nft writes it, or "" when it is none of the family."""
-    # The usual case, which is worth a short way: every endpoint of every Service comes by.
+    """Return the address in nft's form, or "" if it is not an address of the family."""
+    # A fast path for the usual case: this function sees every endpoint of every Service.
     if _CANONICAL_IPV4.fullmatch(text):
         return text if family == IPV4 else ""
     address = canonical(text)
@@ -168,32 +155,51 @@ def plain_address(text: str, family: str) -> str:
 
 @lru_cache(maxsize=4096)
 def plain_range(text: str, family: str) -> str:
-    """Return the range without stray bits, or "" when it is none of the family."""
+    """Return the range with its host bits cleared, or "" if it is not a range of the family."""
     try:
         network = ip_network(text.strip(), strict=False)
     except ValueError:
         return ""
     if network.version != (4 if family == IPV4 else 6):
         return ""
-    # An IPv6 scope is no part of a range.
+    # A range cannot have an IPv6 scope.
     return "" if "%" in text else str(network)
 
 
 def plain_ranges(texts: Iterable[str], family: str) -> tuple[str, ...]:
-    """Return the ranges of the family, sorted, with those that others hold left out.
+    """Return the ranges of the family, sorted, without ranges that others contain.
 
-    Single addresses come without a length. NB: nft refuses sets whose ranges overlap.
+    Single addresses have no prefix length. NB: nft rejects sets whose ranges overlap.
     """
-    return _collapsed(tuple([known for text in texts if (known := plain_range(text, family))]))
+    return _collapsed(tuple([cidr for text in texts if (cidr := plain_range(text, family))]))
 
 
 @lru_cache(maxsize=1024)
 def _collapsed(ranges: tuple[str, ...]) -> tuple[str, ...]:
-    # NB: the two kinds of range cannot be merged with each other, nor be sorted.
-    fours = [one for text in ranges if isinstance(one := ip_network(text), IPv4Network)]
-    sixes = [one for text in ranges if isinstance(one := ip_network(text), IPv6Network)]
+    # NB: ranges of the two families can neither be merged nor be compared with each other.
+    ipv4 = [network for text in ranges if isinstance(network := ip_network(text), IPv4Network)]
+    ipv6 = [network for text in ranges if isinstance(network := ip_network(text), IPv6Network)]
     merged = [
-        *[str(one) for one in collapse_addresses(fours)],
-        *[str(one) for one in collapse_addresses(sixes)],
+        *[str(network) for network in collapse_addresses(ipv4)],
+        *[str(network) for network in collapse_addresses(ipv6)],
     ]
     return tuple([text.removesuffix("/32" if ":" not in text else "/128") for text in merged])
+
+
+def _path(key: ServicePortKey) -> str:
+    (namespace, name), port, protocol = key
+    return f"{namespace}/{name}/{protocol.lower()}/{port}"
+
+
+def _eight_letters(digest: bytes) -> str:
+    """Return the first eight characters of the base32 of the bytes.
+
+    Encoding all bytes takes several times as long.
+    """
+    number = int.from_bytes(digest[:5], "big")
+    return (
+        _PAIRS[number >> 30]
+        + _PAIRS[number >> 20 & 1023]
+        + _PAIRS[number >> 10 & 1023]
+        + _PAIRS[number & 1023]
+    )

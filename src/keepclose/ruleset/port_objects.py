@@ -1,13 +1,20 @@
 """Everything in the table that belongs to one service port.
 
-The objects follow from the port and from what was selected for it: elements that lead from its
-cluster IP, node port, external and load balancer IPs to its chains, or that refuse; the chain for
-traffic from outside, which masquerades or, under the Local policy, keeps the client's address; the
-chain that lets only the source ranges in; hairpin entries for endpoints on this node. As kube-proxy
-does it, with PreferLocal (the first draft of KEP-3015) beside Cluster and Local: it always
-masquerades what comes from outside.
+As in kube-proxy: elements that dispatch from its cluster IP, node port, external and load balancer
+IPs to its chains, or that reject; the chain for traffic from outside, which masquerades or, under
+the Local policy, keeps the client's address; the chain that admits only the source ranges; hairpin
+entries for endpoints on this node. PreferLocal (the first draft of KEP-3015) always masquerades
+traffic from outside.
 
-Decides nothing about endpoints. What is not an address, a known protocol or a port is left out.
+A plain port (a cluster IP and nothing else, no affinity, equal weights) needs no chain of its own.
+Its endpoints are in one map for each protocol; its dispatch goes to the chain for that number of
+endpoints, which draws a number and looks the endpoint up by cluster IP, protocol, port and number.
+So a changed endpoint is one changed element, which counts its own connections. This matters because
+the kernel's time for a new chain, rule or map grows with their number, and nft reads all of them
+before it adds one. While the number of endpoints changes, the chain for the old number may still
+draw the last endpoint, so elements are added before the dispatch is switched and deleted later.
+
+This module never chooses endpoints. It drops invalid addresses, protocols and ports.
 """
 
 from __future__ import annotations
@@ -22,7 +29,7 @@ import msgspec
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.selection import Outcome, PacketVerdict, Selection
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
-from keepclose.ruleset.endpoint_chains import Scribe, distinct_endpoints, endpoint_place
+from keepclose.ruleset.endpoint_chains import ChainBuilder, distinct_endpoints, endpoint_place
 from keepclose.ruleset.layout import (
     CLUSTER_IPS,
     DESTINATION,
@@ -51,6 +58,7 @@ from keepclose.ruleset.names import (
 )
 from keepclose.ruleset.settings import CountBy, RulesetSettings
 from keepclose.ruleset.statements import (
+    DnatTarget,
     Draw,
     Drop,
     Goto,
@@ -59,7 +67,6 @@ from keepclose.ruleset.statements import (
     PacketField,
     Return,
     SetMark,
-    To,
 )
 from keepclose.ruleset.tables import (
     Chain,
@@ -75,19 +82,30 @@ from keepclose.ruleset.tables import (
 
 TRANSPORTS: Final = frozenset({"tcp", "udp", "sctp"})
 LONGEST_AFFINITY_S: Final = 86400
-"""For how long a client may come back to its endpoint; a server accepts no more."""
-
+"""The longest timeout of session affinity that an API server accepts."""
 _REFUSALS: Final[dict[PacketVerdict, ChainVerdict | None]] = {
     PacketVerdict.NONE: None,
     PacketVerdict.DROP: Drop(),
     PacketVerdict.REJECT: Goto(REJECT_CHAIN),
 }
-
-
 _COUNTING: Final = {
     NO_ENDPOINT_SERVICES: UNSERVED_SERVICES,
     NO_ENDPOINT_NODEPORTS: UNSERVED_NODEPORTS,
 }
+
+
+class PortObjects(msgspec.Struct, frozen=True):
+    """The objects of one service port; a chain comes after the chains that it refers to."""
+
+    chains: tuple[Chain, ...] = ()
+    sets: tuple[Set, ...] = ()
+    counters: tuple[Counter, ...] = ()
+    elements: tuple[Element, ...] = ()
+    counted: tuple[Counted, ...] = ()
+    """What the counters of pooled endpoints count, in the order of the endpoints."""
+
+
+NO_OBJECTS: Final = PortObjects()
 
 
 def pooled_endpoints(
@@ -103,54 +121,35 @@ def pooled_endpoints(
     ):
         return []
     endpoints = distinct_endpoints(selection.internal.endpoints, settings.family)
-    return endpoints if len({one.weight for one in endpoints}) == 1 else []
+    return endpoints if len({endpoint.weight for endpoint in endpoints}) == 1 else []
 
 
 def pool_elements(
     at: tuple[str, str, str], endpoints: Sequence[PortEndpoint], settings: RulesetSettings
 ) -> list[Element]:
-    """Return what leads from an address, protocol and port to the endpoints, of which some are."""
+    """Return the elements that route an address, protocol and port to one or more endpoints."""
     transport = at[1]
     container = endpoints_map(settings, transport)
     pool = pool_chain(settings.ip, transport, len(endpoints), container)
     elements = [
-        Element(container, (*at, _number(index)), To(one.address, one.port))
-        for index, one in enumerate(endpoints)
+        Element(container, (*at, _number(index)), DnatTarget(endpoint.address, endpoint.port))
+        for index, endpoint in enumerate(endpoints)
     ]
     return [*elements, Element(SERVICE_IPS, at, Goto(pool.name))]
 
 
 @lru_cache(maxsize=4096)
 def pool_chain(ip: str, transport: str, count: int, container: str) -> Chain:
-    """Return the chain that draws one of so many endpoints of whatever port it is entered for."""
+    """Return the chain that draws one of `count` endpoints; all ports with that many share it."""
     is_protocol = Match(PacketField.PROTOCOL, (transport,))
     rule = make_rule(ip, is_protocol, Draw(DESTINATION, count, container))
-    return Chain(whole_name(POOL, f"{transport}/{count}", print_of=rule.text), (rule,))
-
-
-@lru_cache(maxsize=4096)
-def _number(index: int) -> str:
-    return str(index)
-
-
-class PortObjects(msgspec.Struct, frozen=True):
-    """What one service port has in the table; chains come after those that they refer to."""
-
-    chains: tuple[Chain, ...] = ()
-    sets: tuple[Set, ...] = ()
-    counters: tuple[Counter, ...] = ()
-    elements: tuple[Element, ...] = ()
-    counted: tuple[Counted, ...] = ()
-    """What the counters of pooled endpoints count, by the number of the endpoint."""
-
-
-NO_OBJECTS: Final = PortObjects()
+    return Chain(whole_name(POOL, f"{transport}/{count}", fingerprint_of=rule.text), (rule,))
 
 
 def render_port(
     key: ServicePortKey, port: RoutedPort, selection: Selection, *, settings: RulesetSettings
 ) -> PortObjects:
-    """Return what the table needs for the port; nothing for a protocol that nobody knows."""
+    """Return the objects of the port in the table; none for an unknown protocol."""
     transport = port.transport
     if transport not in TRANSPORTS:
         return NO_OBJECTS
@@ -166,7 +165,7 @@ def render_port(
             ),
             counted=_counted(key, pooled, str(selection.mode), settings),
         )
-    scribe = Scribe(
+    builder = ChainBuilder(
         settings=settings
         if settings.count_chains
         else msgspec.structs.replace(settings, count_by=CountBy.NOTHING),
@@ -176,14 +175,14 @@ def render_port(
         mode=str(selection.mode),
         affinity_s=_affinity_seconds(port),
     )
-    cluster = scribe.write_endpoints(SERVICE_CHAIN, selection.cluster or ())
-    local = scribe.write_endpoints(LOCAL, selection.local or ())
+    cluster = builder.add_endpoints_chain(SERVICE_CHAIN, selection.cluster or ())
+    local = builder.add_endpoints_chain(LOCAL, selection.local or ())
     elements: list[Element] = []
     is_counting = settings.count_by is not CountBy.NOTHING
 
     if cluster_ip := plain_address(port.cluster_ip, settings.family):
         elements.append(Element(CLUSTER_IPS, (cluster_ip,)))
-        internal = _leads_to(
+        internal = _target_chain(
             selection.internal, selection, port.internal_policy, cluster=cluster, local=local
         )
         at = (cluster_ip, transport, str(port.port))
@@ -198,8 +197,8 @@ def render_port(
     external_ips = port.external_ips if settings.uses_external_ips else ()
     outside_ips = dict.fromkeys((*_addresses(external_ips, settings.family), *balancer_ips))
     if outside_ips or port.node_port:
-        via = _external_chain(scribe, port, selection, cluster=cluster, local=local)
-        # What enters the chain and finds no way out of it keeps its address and is refused here.
+        via = _external_chain(builder, port, selection, cluster=cluster, local=local)
+        # A packet that the chain does not translate keeps its destination and is rejected here.
         refusal = (
             _REFUSALS[selection.external.verdict]
             or _REFUSALS[selection.external_from_inside.verdict]
@@ -219,16 +218,16 @@ def render_port(
                 if is_counting:
                     elements.append(Element(_COUNTING[refusals], key_at))
     if balancer_ips and (ranges := plain_ranges(port.source_ranges, settings.family)):
-        firewall = _firewall_chain(scribe, ranges, balancer_ips)
+        firewall = _firewall_chain(builder, ranges, balancer_ips)
         elements += [
             Element(FIREWALL_IPS, (address, transport, str(port.port)), Goto(firewall))
             for address in balancer_ips
         ]
     elements += _hairpins(selection, transport, settings)
     return PortObjects(
-        tuple(scribe.chains.values()),
-        tuple(scribe.sets.values()),
-        tuple(scribe.counters.values()),
+        tuple(builder.chains.values()),
+        tuple(builder.sets.values()),
+        tuple(builder.counters.values()),
         tuple(elements),
     )
 
@@ -238,23 +237,23 @@ def _counted(
 ) -> tuple[Counted, ...]:
     if settings.count_by is CountBy.NOTHING:
         return ()
-    places = [endpoint_place(one, settings) for one in pooled]
-    # Endpoints in one place share what says so; there are many more endpoints than places.
+    places = [endpoint_place(endpoint, settings) for endpoint in pooled]
+    # Endpoints in one place share one object; there are many more endpoints than places.
     by_place = {place: Counted(key, *place, mode) for place in places}
     return tuple([by_place[place] for place in places])
 
 
 def _affinity_seconds(port: RoutedPort) -> int:
-    # NB: nft takes no other number than one of these, and then refuses everybody's rules.
+    # NB: nft rejects the rules of all Services if one timeout is out of range.
     if port.session_affinity != "ClientIP":
         return 0
     return min(max(0, port.affinity_seconds), LONGEST_AFFINITY_S)
 
 
-def _leads_to(
+def _target_chain(
     outcome: Outcome, selection: Selection, policy: TrafficPolicy, *, cluster: str, local: str
 ) -> str:
-    """Return the chain that has the outcome's endpoints; "" when it has none."""
+    """Return the chain that routes to the outcome's endpoints; "" if it has none."""
     if not outcome.endpoints:
         return ""
     if policy is TrafficPolicy.CLUSTER:
@@ -265,12 +264,12 @@ def _leads_to(
 
 
 def _external_chain(
-    scribe: Scribe, port: RoutedPort, selection: Selection, *, cluster: str, local: str
+    builder: ChainBuilder, port: RoutedPort, selection: Selection, *, cluster: str, local: str
 ) -> str:
-    """Add the chain for traffic to external addresses; "" when nobody could get anywhere."""
-    ip, mark = scribe.settings.ip, SetMark(scribe.settings.mark)
+    """Add the chain for traffic to external addresses; "" if no client can reach an endpoint."""
+    ip, mark = builder.settings.ip, SetMark(builder.settings.mark)
     outcome, policy = selection.external, port.external_policy
-    target = _leads_to(outcome, selection, policy, cluster=cluster, local=local)
+    target = _target_chain(outcome, selection, policy, cluster=cluster, local=local)
     inside = cluster if selection.external_from_inside.endpoints else ""
     if not target and not inside:
         return ""
@@ -278,43 +277,51 @@ def _external_chain(
     if policy is not TrafficPolicy.LOCAL:
         rules.append(make_rule(ip, mark, comment="masquerade"))
     else:
-        # Traffic of the node and its pods is not bound to the node's own endpoints: it stands for
-        # what would leave through the load balancer and come back at any node.
+        # Traffic of the node and its pods may use endpoints of all nodes: it stands for traffic
+        # that would leave through the load balancer and come back to any node.
         onward = Goto(inside) if inside else Return()
-        pods = scribe.settings.local_traffic.condition(scribe.settings.family)
+        pods = builder.settings.local_traffic.condition(builder.settings.family)
         if pods is not None:
             rules.append(make_rule(ip, pods, onward, comment="own pods use the whole cluster"))
         is_own = IsLocal(PacketField.SOURCE)
-        # NB: the address asked for may be the node's own, and would then be the source as well.
+        # NB: the destination may be the node's own address, and would then be the source as well.
         if inside:
             rules.append(make_rule(ip, is_own, mark, comment="masquerade the node itself"))
         rules.append(make_rule(ip, is_own, onward, comment="the node uses the whole cluster"))
     if target:
         rules.append(make_rule(ip, Goto(target)))
-    return scribe.write_chain(EXTERNAL_CHAIN, rules)
+    return builder.add_chain(EXTERNAL_CHAIN, rules)
 
 
-def _firewall_chain(scribe: Scribe, ranges: tuple[str, ...], balancer_ips: tuple[str, ...]) -> str:
-    settings = scribe.settings
+def _firewall_chain(
+    builder: ChainBuilder, ranges: tuple[str, ...], balancer_ips: tuple[str, ...]
+) -> str:
+    settings = builder.settings
     allowed = ranges
     node_ip = plain_address(settings.node_ip, settings.family)
-    # What the node sends to such an address may come back to it with that address as its source.
-    if node_ip and any(ip_address(node_ip) in ip_network(one) for one in ranges):
+    # A packet from the node to such an address may return to it with that address as its source.
+    if node_ip and any(ip_address(node_ip) in ip_network(cidr) for cidr in ranges):
         allowed = plain_ranges((*ranges, *balancer_ips), settings.family)
     others = Match(PacketField.SOURCE, allowed, negated=True)
-    return scribe.write_chain(FIREWALL, [make_rule(settings.ip, others, Drop())])
+    return builder.add_chain(FIREWALL, [make_rule(settings.ip, others, Drop())])
 
 
 def _hairpins(selection: Selection, transport: str, settings: RulesetSettings) -> list[Element]:
     node = settings.node_name
     if not node:
         return []
-    here = [one for one in selection.reachable if one.node_name == node]
+    local = [endpoint for endpoint in selection.reachable if endpoint.node_name == node]
     return [
-        Element(HAIRPINS, (one.address, one.address, transport, str(one.port)))
-        for one in distinct_endpoints(here, settings.family)
+        Element(HAIRPINS, (endpoint.address, endpoint.address, transport, str(endpoint.port)))
+        for endpoint in distinct_endpoints(local, settings.family)
     ]
 
 
 def _addresses(texts: tuple[str, ...], family: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([known for text in texts if (known := plain_address(text, family))]))
+    addresses = [address for text in texts if (address := plain_address(text, family))]
+    return tuple(dict.fromkeys(addresses))
+
+
+@lru_cache(maxsize=4096)
+def _number(index: int) -> str:
+    return str(index)

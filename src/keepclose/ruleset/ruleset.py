@@ -1,10 +1,9 @@
-"""The wanted table of one address family, and the shortest safe way to it.
+"""The desired table of one address family, and the shortest safe update to it.
 
-Work is in proportion to what changed: only touched service ports are rendered, and only their
-objects compared. No chain that packets may be in is ever rewritten. A packet keeps the rules it set
-out with while lookups in maps see the newest elements, so a chain must have been there one
-transaction before the first element leads to it; and it must stay for a while after the last one
-has left it.
+Work is in proportion to what changed: only changed service ports are rendered, and only their
+objects are compared. A chain that packets may be in is never rewritten. A packet keeps the rules it
+started with while lookups in maps see the newest elements. So a chain must exist one transaction
+before the first element points to it, and must stay for a while after the last element is gone.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from keepclose.ruleset.layout import (
     UNSERVED_NODEPORTS,
     UNSERVED_SERVICES,
     Layout,
-    lay_out,
+    build_layout,
     place_layout,
     replace_layout,
 )
@@ -59,12 +58,10 @@ from keepclose.ruleset.statements import Drop
 from keepclose.ruleset.tables import Counted, Slot, Table, Unserved
 
 _POOLED = frozenset({*ENDPOINTS_MAP.values(), *COUNTED_ENDPOINTS.values()})
-_EARLY = frozenset({HAIRPINS, NODEPORT_IPS, UNSERVED_SERVICES, UNSERVED_NODEPORTS, *_POOLED})
-"""Containers whose elements do no harm before the chains are switched."""
-_LASTING = frozenset({HAIRPINS, *_POOLED})
-"""Containers whose elements are still needed by packets that the old rules sent."""
-
-
+_ADDED_EARLY = frozenset({HAIRPINS, NODEPORT_IPS, UNSERVED_SERVICES, UNSERVED_NODEPORTS, *_POOLED})
+"""Containers whose elements may be added before the dispatch is switched to new chains."""
+_DELETED_LATE = frozenset({HAIRPINS, *_POOLED})
+"""Containers whose elements packets under old rules still need."""
 _REFUSALS = {
     UNSERVED_SERVICES: NO_ENDPOINT_SERVICES,
     UNSERVED_NODEPORTS: NO_ENDPOINT_NODEPORTS,
@@ -72,36 +69,37 @@ _REFUSALS = {
 
 
 class Ruleset:
-    """What is wanted, what the kernel has, and what waits to be deleted."""
+    """The table of one family: its desired state, the kernel's state, and pending deletions."""
 
     def __init__(self, settings: RulesetSettings) -> None:
         self._settings = settings
-        self._layout = lay_out(settings)
+        self._layout = build_layout(settings)
         self._placed: Layout | None = None
         self._ports: dict[ServicePortKey, PortObjects] = {}
         self._before: dict[ServicePortKey, PortObjects] = {}
+        """The committed objects of ports that changed since the last commit."""
         self._chained: set[ServicePortKey] = set()
         self._ledger = ElementLedger()
         self._ledger.claim(None, self._layout.elements)
         self._retirement = Retirement()
         self._serial = 0
         self._installed: dict[Item, int] = {}
-        """Chains, sets and counters in the kernel; of sets the timeout."""
+        """Chains, sets and counters in the kernel; the value of a set is its timeout."""
 
     @property
     def settings(self) -> RulesetSettings:
-        """How the table is laid out now."""
+        """The current settings of the table."""
         return self._settings
 
     @property
     def chained_ports(self) -> int:
-        """How many service ports lead to their endpoints through chains of their own."""
+        """The number of service ports that have chains of their own."""
         return len(self._chained)
 
     def set_port(
         self, key: ServicePortKey, port: RoutedPort | None, selection: Selection | None
     ) -> None:
-        """Say what is wanted for a service port from the next commit on; None removes it."""
+        """Set the desired state of a service port for the next commit; None removes the port."""
         objects = NO_OBJECTS
         if port is not None and selection is not None:
             objects = render_port(key, port, selection, settings=self._settings)
@@ -117,38 +115,38 @@ class Ruleset:
         self._before.setdefault(key, before)
 
     def set_service_cidrs(self, cidrs: Sequence[str]) -> None:
-        """Say from which ranges cluster IPs are taken; unallocated ones are dropped."""
+        """Set the ranges of cluster IPs; the rules drop traffic to unallocated ones."""
         self._change_layout(replace(self._settings, service_cidrs=tuple(cidrs)))
 
     def set_nodeport_ips(self, addresses: Sequence[str]) -> None:
-        """Say on which addresses node ports answer; ignored if they answer on all."""
+        """Set the addresses on which node ports answer; ignored if they answer on all."""
         if self._settings.nodeport_ips is not None:
             self._change_layout(replace(self._settings, nodeport_ips=tuple(addresses)))
 
     def commit(self) -> Update | None:
-        """Return what has to be written for all that was said since last time.
+        """Return the update for all changes since the last commit; None for no changes.
 
-        None for nothing. NB: until the first `reconcile` nothing is known of the kernel; a commit
-        before it takes the table for absent.
+        NB: before the first `reconcile` the kernel's state is unknown; a commit then assumes that
+        the table does not exist.
         """
         if self._placed is None:
             return self.reconcile(TableListing())
         first = replace_layout(self._placed, self._layout)
         self._placed = self._layout
-        return self._update(first, self._settle_ports(first))
+        return self._update(first, self._update_ports(first))
 
     def reconcile(self, existing: TableListing, *, trust: bool = True) -> Update:
-        """Return what has to be written to get from the listed table to the wanted one.
+        """Return the update from the listed table to the desired one.
 
-        What is right already is not touched; a chain that has not as many rules as it should gets
-        them written anew. Without `trust` all chains do, which may lose a few connections.
+        Objects that are correct stay as they are. A chain with the wrong number of rules gets its
+        rules written again. Without `trust` all chains do, which may lose a few connections.
         """
         self._placed = self._layout
         first = place_layout(self._layout, existing, trust=trust)
         self._before.clear()
         self._retirement = Retirement()
         self._ledger = self._claim_all()
-        self._ledger.assume(
+        self._ledger.set_installed(
             {
                 (name, key): verdict
                 for name in CONTAINERS
@@ -156,7 +154,8 @@ class Ruleset:
                 for key, verdict in existing.elements.get(name, {}).items()
             }
         )
-        # NB: timeouts are not listed; -1 has every wanted set added once more, which sets them.
+        # NB: a listing has no timeouts; -1 makes the update add every desired set again, which
+        # sets its timeout.
         self._installed = {
             **{(CHAIN, name): 0 for name in existing.chains if is_service_chain(name)},
             **{(SET, name): -1 for name in existing.sets if name.startswith(AFFINITY)},
@@ -178,15 +177,15 @@ class Ruleset:
     def sweep(self, serial: int) -> tuple[str, ...]:
         """Return the transactions that delete what updates up to the serial left unused.
 
-        What came back into use since is spared; empty when nothing is due. Flushing comes in a
-        transaction of its own, because older kernels let go of references only after it.
+        Objects that came back into use stay; empty if nothing is due. The flushes are a transaction
+        of their own, because older kernels release references only after it.
         """
         return tuple([transaction.text for transaction in self.sweep_transactions(serial)])
 
     def sweep_transactions(self, serial: int) -> tuple[Transaction, ...]:
-        """Return what `sweep` does, as data."""
+        """Return the transactions of `sweep`, as data."""
         due = self._retirement.take(serial)
-        unused = [slot for slot in due.slots if self._ledger.wanted(slot) is None]
+        unused = [slot for slot in due.slots if self._ledger.desired(slot) is None]
         due = due._replace(slots=tuple(unused))
         for slot in due.slots:
             self._ledger.forget(slot)
@@ -206,7 +205,7 @@ class Ruleset:
         }
 
     def counted_by(self, slot: Slot) -> Counted | Unserved | None:
-        """Return what the counter of an element counts; None for one that belongs to no port."""
+        """Return what the counter of an element counts; None for an element without a port."""
         container, key = slot
         refusals = _REFUSALS.get(container)
         if refusals is not None:
@@ -224,33 +223,33 @@ class Ruleset:
     def changing_counters(self) -> dict[Slot, Counted | Unserved]:
         """Return the elements with counters of all ports that changed since the last commit.
 
-        With what they count until then: an element may soon stand for another endpoint.
+        Each comes with what it counts until the next commit, which may give it another endpoint.
         """
-        found: dict[Slot, Counted | Unserved] = {}
+        changing: dict[Slot, Counted | Unserved] = {}
         if self._settings.count_by is CountBy.NOTHING:
-            return found
+            return changing
         for key, before in self._before.items():
             if before.elements == self._ports.get(key, NO_OBJECTS).elements:
                 continue
             for element in before.elements:
                 container = element.container
                 if container in _POOLED:
-                    found[element.slot] = before.counted[int(element.key[-1])]
+                    changing[element.slot] = before.counted[int(element.key[-1])]
                 elif container in _REFUSALS:
-                    what = self.counted_by(element.slot)
-                    if what is not None:
-                        found[element.slot] = what
-        return found
+                    counted = self.counted_by(element.slot)
+                    if counted is not None:
+                        changing[element.slot] = counted
+        return changing
 
     def model(self) -> Table:
-        """Return the table as it is wanted now, committed or not."""
+        """Return the desired table, committed or not."""
         layout = self._layout
         table = Table(
             family=self._settings.family,
             name=self._settings.table,
             chains={chain.name: chain for chain in (*layout.chains, layout.marker)},
-            sets={one.name: one for one in layout.sets},
-            maps={one.name: one for one in layout.maps},
+            sets={layout_set.name: layout_set for layout_set in layout.sets},
+            maps={layout_map.name: layout_map for layout_map in layout.maps},
             elements={name: {} for name in CONTAINERS},
             counters={},
         )
@@ -258,8 +257,8 @@ class Ruleset:
             table.elements[element.container][element.key] = element
         for objects in self._ports.values():
             table.chains.update({chain.name: chain for chain in objects.chains})
-            table.sets.update({one.name: one for one in objects.sets})
-            table.counters.update({one.name: one for one in objects.counters})
+            table.sets.update({port_set.name: port_set for port_set in objects.sets})
+            table.counters.update({counter.name: counter for counter in objects.counters})
         return table
 
     def _claim_all(self) -> ElementLedger:
@@ -272,12 +271,12 @@ class Ruleset:
     def _change_layout(self, settings: RulesetSettings) -> None:
         if settings == self._settings:
             return
-        self._ledger.renounce(None, self._layout.elements)
-        self._settings, self._layout = settings, lay_out(settings)
+        self._ledger.release(None, self._layout.elements)
+        self._settings, self._layout = settings, build_layout(settings)
         self._ledger.claim(None, self._layout.elements)
 
-    def _settle_ports(self, first: list[Command]) -> int:
-        """Install what touched ports need, retire what they do not; return how many changed."""
+    def _update_ports(self, first: list[Command]) -> int:
+        """Install what changed ports need and retire the rest; return how many ports changed."""
         count = 0
         for key, before in self._before.items():
             after = self._ports.get(key, NO_OBJECTS)
@@ -285,12 +284,12 @@ class Ruleset:
                 continue
             count += 1
             self._install(after, first)
-            # NB: pools belong to nobody. Making one costs more than all else, so those that no port
-            # needs now stay until the table is compared as a whole.
-            gone = [item for item in _items(before) - _items(after) if not _is_pool(item)]
-            self._retirement.add(gone, self._serial + 1)
+            # NB: all ports share the pool chains. Creating one costs more than all else, so unused
+            # ones stay until the next `reconcile`.
+            unused = [item for item in _items(before) - _items(after) if not _is_pool(item)]
+            self._retirement.add(unused, self._serial + 1)
             if before.elements != after.elements:
-                self._ledger.renounce(key, before.elements)
+                self._ledger.release(key, before.elements)
                 self._ledger.claim(key, after.elements)
         self._before.clear()
         return count
@@ -298,22 +297,22 @@ class Ruleset:
     def _install(
         self, objects: PortObjects, first: list[Command], *, damaged: Sequence[str] = ()
     ) -> None:
-        installed, spare = self._installed, self._retirement.spare
+        installed, keep = self._installed, self._retirement.cancel
         for counter in objects.counters:
             item: Item = (COUNTER, counter.name)
-            spare(item)
+            keep(item)
             if item not in installed:
                 installed[item] = 0
                 first.append(AddCounter(counter))
-        for one in objects.sets:
-            item = (SET, one.name)
-            spare(item)
-            if installed.get(item) != one.timeout_s:
-                installed[item] = one.timeout_s
-                first.append(AddSet(one))
+        for port_set in objects.sets:
+            item = (SET, port_set.name)
+            keep(item)
+            if installed.get(item) != port_set.timeout_s:
+                installed[item] = port_set.timeout_s
+                first.append(AddSet(port_set))
         for chain in objects.chains:
             item = (CHAIN, chain.name)
-            spare(item)
+            keep(item)
             if item not in installed:
                 installed[item] = 0
                 first += add_chain(chain)
@@ -322,17 +321,17 @@ class Ruleset:
 
     def _update(self, first: list[Command], ports: int) -> Update | None:
         second: list[Command] = []
-        for slot, is_taken, wanted in self._ledger.changes():
+        for slot, is_taken, desired in self._ledger.changes():
             container, key = slot
-            if container in _LASTING and wanted is None:
+            if container in _DELETED_LATE and desired is None:
                 self._ledger.keep(slot)
                 self._retirement.add_slot(slot, self._serial + 1)
                 continue
-            phase = first if container in _EARLY and wanted is not None else second
+            phase = first if container in _ADDED_EARLY and desired is not None else second
             if is_taken:
                 phase.append(DeleteElement(container, key))
-            if wanted is not None:
-                phase.append(AddElement(wanted))
+            if desired is not None:
+                phase.append(AddElement(desired))
         retired = self._retirement.count(self._serial + 1)
         transactions = tuple(
             [self._transaction(part) for phase in (first, second) for part in split_commands(phase)]
@@ -347,9 +346,9 @@ class Ruleset:
 
 
 def cleanup_text(settings: RulesetSettings) -> str:
-    """Return the transaction that removes the table whether or not it exists.
+    """Return the transaction that removes the table, whether or not it exists.
 
-    NB: if it is the last one that translates, the kernel forgets all translated connections.
+    NB: if no other table has nat chains, the kernel forgets all translated connections.
     """
     return f"add table {settings.whole_table}\ndelete table {settings.whole_table}\n"
 
@@ -357,7 +356,7 @@ def cleanup_text(settings: RulesetSettings) -> str:
 def _items(objects: PortObjects) -> set[Item]:
     return {
         *[(CHAIN, chain.name) for chain in objects.chains],
-        *[(SET, one.name) for one in objects.sets],
+        *[(SET, port_set.name) for port_set in objects.sets],
         *[(COUNTER, counter.name) for counter in objects.counters],
     }
 

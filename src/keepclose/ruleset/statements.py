@@ -1,8 +1,9 @@
 """The statements of rules: a small closed set, each with its nftables text.
 
-Everything a rule can do is one of these structs. They are the only source of both the text that the
-kernel gets and of what the tracer follows, so the two cannot drift apart. Texts are those that
-kube-proxy's nftables mode writes and nft 1.0.6 accepts. Values come checked and quoted.
+Every match and action of a rule is one of these structs. The text for the kernel and the tracer
+both follow from them alone, so the two cannot drift apart. The texts are those that kube-proxy's
+nftables mode writes and nft 1.0.6 accepts. This module neither validates nor quotes values: the
+caller must.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 
 class PacketField(StrEnum):
-    """What of a packet a rule may look at."""
+    """A field of a packet that a rule can match."""
 
     SOURCE = "saddr"
     DESTINATION = "daddr"
@@ -24,7 +25,7 @@ class PacketField(StrEnum):
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
-    """Go on if the field is one of the values: addresses, ranges, a protocol, an interface.
+    """Match if the field has one of the values: addresses, ranges, a protocol, an interface.
 
     Several addresses or ranges must not overlap.
     """
@@ -40,7 +41,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 
 
 class InSet(msgspec.Struct, frozen=True, gc=False):
-    """Go on if the fields together are an element of the set."""
+    """Match if the fields together are an element of the set."""
 
     fields: tuple[PacketField, ...]
     name: str
@@ -51,7 +52,7 @@ class InSet(msgspec.Struct, frozen=True, gc=False):
 
 
 class IsLocal(msgspec.Struct, frozen=True, gc=False):
-    """Go on if the address is one of the node's own."""
+    """Match if the address is one of the node's own."""
 
     field: PacketField
 
@@ -61,7 +62,7 @@ class IsLocal(msgspec.Struct, frozen=True, gc=False):
 
 
 class IsNew(msgspec.Struct, frozen=True, gc=False):
-    """Go on if the packet opens a connection."""
+    """Match if the packet opens a connection."""
 
     def text(self, ip: str) -> str:  # noqa: ARG002
         """Return the nftables form."""
@@ -69,7 +70,7 @@ class IsNew(msgspec.Struct, frozen=True, gc=False):
 
 
 class IsTranslated(msgspec.Struct, frozen=True, gc=False):
-    """Go on if the connection's destination was replaced."""
+    """Match if the connection's destination was translated (DNAT)."""
 
     def text(self, ip: str) -> str:  # noqa: ARG002
         """Return the nftables form."""
@@ -77,7 +78,7 @@ class IsTranslated(msgspec.Struct, frozen=True, gc=False):
 
 
 class HasMark(msgspec.Struct, frozen=True, gc=False):
-    """Go on if the packet carries the mark's bit."""
+    """Match if the packet carries the mark's bit."""
 
     mark: int
 
@@ -87,7 +88,7 @@ class HasMark(msgspec.Struct, frozen=True, gc=False):
 
 
 class SetMark(msgspec.Struct, frozen=True, gc=False):
-    """Set the mark's bit and leave the others."""
+    """Set the mark's bit and keep the other bits."""
 
     mark: int
 
@@ -97,7 +98,7 @@ class SetMark(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClearMark(msgspec.Struct, frozen=True, gc=False):
-    """Clear the mark's bit, which is known to be set, and leave the others."""
+    """Clear the mark's bit, which must be set, and keep the other bits."""
 
     mark: int
 
@@ -107,7 +108,7 @@ class ClearMark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Masquerade(msgspec.Struct, frozen=True, gc=False):
-    """Replace the source by an address of the node."""
+    """Translate the source to an address of the node."""
 
     def text(self, ip: str) -> str:  # noqa: ARG002
         """Return the nftables form."""
@@ -115,7 +116,7 @@ class Masquerade(msgspec.Struct, frozen=True, gc=False):
 
 
 class Jump(msgspec.Struct, frozen=True, gc=False):
-    """Go through a chain and come back."""
+    """Evaluate a chain, then continue with the next rule."""
 
     chain: str
 
@@ -125,7 +126,7 @@ class Jump(msgspec.Struct, frozen=True, gc=False):
 
 
 class Goto(msgspec.Struct, frozen=True, gc=False):
-    """Go through a chain and then back to where this one was called from."""
+    """Evaluate a chain, then return to the caller of the current chain."""
 
     chain: str
 
@@ -135,7 +136,7 @@ class Goto(msgspec.Struct, frozen=True, gc=False):
 
 
 class Return(msgspec.Struct, frozen=True, gc=False):
-    """Go back to where the chain was called from."""
+    """Return to the caller of the current chain."""
 
     def text(self, ip: str) -> str:  # noqa: ARG002
         """Return the nftables form."""
@@ -143,7 +144,7 @@ class Return(msgspec.Struct, frozen=True, gc=False):
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):
-    """Lose the packet."""
+    """Drop the packet."""
 
     def text(self, ip: str = "") -> str:  # noqa: ARG002
         """Return the nftables form."""
@@ -151,7 +152,7 @@ class Drop(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False):
-    """Lose the packet and tell the sender."""
+    """Drop the packet and send an error to its source."""
 
     def text(self, ip: str) -> str:  # noqa: ARG002
         """Return the nftables form."""
@@ -159,7 +160,7 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lookup(msgspec.Struct, frozen=True, gc=False):
-    """Do what the map says for the fields; go on if it says nothing."""
+    """Apply the verdict that the map has for the fields; continue if it has none."""
 
     fields: tuple[PacketField, ...]
     name: str
@@ -170,14 +171,14 @@ class Lookup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Branch(NamedTuple):
-    """A chain that takes its share of the packets."""
+    """A chain and its share of the packets."""
 
     share: int
     chain: str
 
 
 class Choose(msgspec.Struct, frozen=True, gc=False):
-    """Go to one of the chains by chance, each in proportion to its share."""
+    """Go to a random chain, each with a probability in proportion to its share."""
 
     branches: tuple[Branch, ...]
 
@@ -194,7 +195,7 @@ class Choose(msgspec.Struct, frozen=True, gc=False):
 
 
 class RuleTarget(NamedTuple):
-    """An endpoint that takes its share of the connections."""
+    """An endpoint and its share of the connections."""
 
     share: int
     address: str
@@ -202,7 +203,7 @@ class RuleTarget(NamedTuple):
 
 
 class Translate(msgspec.Struct, frozen=True, gc=False):
-    """Replace the destination by one of the targets by chance, each in proportion to its share."""
+    """Translate the destination to a random target, each in proportion to its share."""
 
     targets: tuple[RuleTarget, ...]
 
@@ -221,8 +222,8 @@ class Translate(msgspec.Struct, frozen=True, gc=False):
         return f"dnat {ip} addr . port to numgen random mod {total} map {{ {elements} }}"
 
 
-class To(msgspec.Struct, frozen=True, gc=False):
-    """What a map of endpoints holds: the address and port of one."""
+class DnatTarget(msgspec.Struct, frozen=True, gc=False):
+    """The value of an element in a map of endpoints: an address and port."""
 
     address: str
     port: int
@@ -233,11 +234,11 @@ class To(msgspec.Struct, frozen=True, gc=False):
 
 
 class Draw(msgspec.Struct, frozen=True, gc=False):
-    """Replace the destination by what the map has for the fields and a number drawn by chance."""
+    """Translate the destination to what the map has for the fields and a random number."""
 
     fields: tuple[PacketField, ...]
     total: int
-    """How many numbers are drawn from; all are as likely."""
+    """The number is from 0 to total - 1; all are equally likely."""
     name: str
 
     def text(self, ip: str) -> str:
@@ -247,7 +248,7 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
 
 
 class Remember(msgspec.Struct, frozen=True, gc=False):
-    """Put the source into the set, or start its time there anew."""
+    """Add the source to the set, or reset its timeout there."""
 
     name: str
 
@@ -297,7 +298,7 @@ def _fields(fields: tuple[PacketField, ...], ip: str) -> str:
 
 
 def _slots(shares: list[int]) -> tuple[int, list[str]]:
-    """Return how many numbers are drawn from, and which of them each share takes."""
+    """Return how many numbers there are to draw from, and which of them belong to each share."""
     total = sum(shares)
     if total == len(shares):
         return total, [str(index) for index in range(total)]

@@ -1,9 +1,9 @@
 """The table as data: chains of rules, sets, maps with their elements, counters.
 
 All structs are frozen and compare by value. A rule carries its text beside its statements, because
-the text is needed anyway (it names the chain) and making it twice would double the work. Maps here
-lead to verdicts, but for that of endpoints; sets either hold what the proxy writes or, with a
-timeout, what packets do.
+the chain name needs the text anyway and rendering it twice would double the work. Maps hold
+verdicts, except the maps of endpoints, which hold addresses. The proxy writes the elements of sets,
+except of sets with a timeout, which the kernel fills as packets pass.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import msgspec
 
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.ruleset.names import ServicePortKey, quote_comment
-from keepclose.ruleset.statements import Drop, Goto, Statement, To
+from keepclose.ruleset.statements import DnatTarget, Drop, Goto, Statement
 
 ElementKey = tuple[str, ...]
-ChainVerdict = Goto | Drop | To
-"""What a map has for a key: where packets go, or in the map of endpoints the new address."""
+Slot = tuple[str, ElementKey]
+"""The container and key of an element."""
+ChainVerdict = Goto | Drop | DnatTarget
+"""The value of a map element: a verdict, or in a map of endpoints the new destination."""
 
 FAMILIES: Final = {IPV4: "ip", IPV6: "ip6"}
 ADDRESS_TYPES: Final = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
@@ -28,7 +30,7 @@ PORT_TYPE: Final = "inet_service"
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
-    """What a chain does with a packet that gets this far."""
+    """One rule of a chain: its statements and their nftables text."""
 
     statements: tuple[Statement, ...]
     text: str
@@ -36,12 +38,12 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def whole_text(self) -> str:
-        """The rule as nft reads it, with its comment."""
+        """The rule as nft text, with its comment."""
         return f"{self.text} comment {quote_comment(self.comment)}" if self.comment else self.text
 
 
 class Hook(NamedTuple):
-    """Where packets enter a base chain."""
+    """The netfilter hook at which packets enter a base chain."""
 
     type: str
     name: str
@@ -49,7 +51,7 @@ class Hook(NamedTuple):
 
 
 class Chain(msgspec.Struct, frozen=True, gc=False):
-    """Rules under a name; packets enter by a hook or from other chains."""
+    """Named rules; packets enter at a hook or from other chains."""
 
     name: str
     rules: tuple[Rule, ...] = ()
@@ -58,26 +60,26 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Set(msgspec.Struct, frozen=True, gc=False):
-    """Keys of one type; with a timeout packets add to it and time takes away."""
+    """Keys of one type; with a timeout, packets add elements and elements expire."""
 
     name: str
     key: tuple[str, ...]
     timeout_s: int = 0
     comment: str = ""
     counted: bool = False
-    """Whether each element counts the packets that were looked up with it."""
+    """Whether each element counts the packets that match it."""
 
 
 class Map(msgspec.Struct, frozen=True, gc=False):
-    """Keys of one type, each with a verdict, or with what `typeof` says instead."""
+    """Keys of one type, each with a verdict or, given `typeof`, with another value."""
 
     name: str
     key: tuple[str, ...]
     comment: str = ""
     typeof: str = ""
-    """Key and value by example, for types that have no name."""
+    """Key and value as expressions, for types that have no name."""
     counted: bool = False
-    """Whether each element counts the packets that were looked up with it."""
+    """Whether each element counts the packets that match it."""
 
 
 class Element(msgspec.Struct, frozen=True, gc=False):
@@ -90,18 +92,15 @@ class Element(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def slot(self) -> Slot:
-        """The place that only one element can have."""
+        """The container and key, which only one element can have."""
         return self.container, self.key
-
-
-Slot = tuple[str, ElementKey]
 
 
 class Counted(NamedTuple):
     """What a counter counts: new connections of a service port to some of its endpoints.
 
-    `node` is "" where endpoints of several nodes are counted as one; `mode` is what narrowed the
-    endpoints, "" for nothing.
+    `node` is "" if the counter covers endpoints of several nodes; `mode` is the routing mode that
+    selected the endpoints, "" for none.
     """
 
     port: ServicePortKey
@@ -111,11 +110,11 @@ class Counted(NamedTuple):
 
 
 class Unserved(NamedTuple):
-    """What the counter of an element counts where a service port has no endpoint to offer."""
+    """What the counter of an element counts: packets to a service port without endpoints."""
 
     port: ServicePortKey
     action: str
-    """What becomes of the packets: reject or drop."""
+    """What the rules do with the packets: reject or drop."""
 
 
 class Counter(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +125,7 @@ class Counter(msgspec.Struct, frozen=True, gc=False):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A whole table of one family; elements are under their container, by key."""
+    """A whole table of one family; elements are grouped by container, then by key."""
 
     family: str
     name: str
@@ -143,5 +142,5 @@ def make_rule(ip: str, *statements: Statement, comment: str = "") -> Rule:
 
 
 def render_statements(ip: str, statements: Sequence[Statement]) -> str:
-    """Return the statements as nft reads them, in one line."""
+    """Return the statements as nft text, on one line."""
     return " ".join([statement.text(ip) for statement in statements])

@@ -1,11 +1,12 @@
-"""Follows one packet through a table, statement by statement, as the kernel would.
+"""Traces one packet through a table, statement by statement, as the kernel evaluates it.
 
-A packet from outside or from a pod passes prerouting, then input if its destination is the node's
-own or forward and postrouting if not; one that the node itself sends passes output and postrouting,
-and input when it comes back to the node. Only first packets of connections are traced. Where the
-kernel draws a number, the caller chooses, or all choices are followed with their probabilities.
+A packet from outside or from a pod passes prerouting, then input if the destination is the node's
+own, otherwise forward and postrouting. A packet that the node itself sends passes output and
+postrouting, and input if it returns to the node. The tracer handles only the first packet of a
+connection. Where the kernel draws a number, the caller chooses, or the tracer follows all choices
+with their probabilities.
 
-Reads the same structs that the kernel's text is made of, and nothing else.
+It reads the structs from which the kernel's text is rendered, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from keepclose.ruleset.statements import (
     Choose,
     ClearMark,
     Count,
+    DnatTarget,
     Draw,
     Drop,
     Goto,
@@ -41,17 +43,16 @@ from keepclose.ruleset.statements import (
     Remember,
     Return,
     SetMark,
-    To,
     Translate,
     VerdictAction,
 )
 from keepclose.ruleset.tables import Table
 
 _Choice = Callable[[Sequence[int]], int]
-"""Given the shares of the alternatives, returns the index of one."""
+"""Takes the shares of the alternatives and returns the index of one."""
 
-_DEEPEST: Final = 16
-"""How many chains the kernel lets a packet be in at once."""
+_MAX_DEPTH: Final = 16
+"""The kernel's limit for nested chains."""
 
 
 class Packet(msgspec.Struct, frozen=True):
@@ -63,19 +64,19 @@ class Packet(msgspec.Struct, frozen=True):
     protocol: str = "tcp"
     interface: str = ""
     from_node: bool = False
-    """Sent by a process of the node, not by one of its pods."""
+    """Whether a process of the node sent it, not one of its pods."""
 
 
 class TracedNode(msgspec.Struct, frozen=True):
-    """What of the node matters to packets: its addresses and what its affinity sets remember."""
+    """The state of a node that matters to packets: its addresses and its affinity sets."""
 
     addresses: frozenset[str] = frozenset()
     remembered: Mapping[str, frozenset[str]] = {}
-    """Clients by affinity set."""
+    """Clients by the name of the affinity set."""
 
 
 class Fate(Enum):
-    """What becomes of a packet."""
+    """What the rules do with a packet."""
 
     PASSED = "passed"
     DROPPED = "dropped"
@@ -83,29 +84,29 @@ class Fate(Enum):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """What happened to a packet, and by which rules."""
+    """What the table did with a packet, and by which rules."""
 
     fate: Fate
     endpoint: tuple[str, int] | None
-    """To what the destination was translated."""
+    """The endpoint to which the destination was translated."""
     masqueraded: bool
     mark: int
     remembered: tuple[str, ...]
-    """Affinity sets that the client was put into."""
+    """Affinity sets to which the client was added."""
     counted: tuple[str, ...]
     path: tuple[str, ...]
-    """The rules that took effect, each behind its chain."""
+    """The rules that took effect, each as "chain: rule"."""
 
 
 class _Outcome(NamedTuple):
-    """One way a packet can go, and how likely it does."""
+    """One possible trace of a packet, and its probability."""
 
     trace: Trace
     probability: Fraction
 
 
 class _End(Enum):
-    """How a rule or a chain let go of the packet."""
+    """How the evaluation of a rule or chain ended."""
 
     GO_ON = "go on with the next rule"
     GO_BACK = "leave the chain"
@@ -115,43 +116,20 @@ class _End(Enum):
 
 
 def trace_packet(table: Table, packet: Packet, node: TracedNode, *, choose: _Choice) -> Trace:
-    """Return the way that the packet takes when the caller draws the numbers.
+    """Return the trace of the packet; the caller draws the numbers.
 
-    A jump to a chain that does not exist, which no kernel would accept, raises KeyError.
+    A jump to a chain that does not exist, which no kernel accepts, raises KeyError.
     """
-    return _Walk(table, packet, node, choose).walk()
+    return _Evaluation(table, packet, node, choose).run()
 
 
 def trace_outcomes(table: Table, packet: Packet, node: TracedNode) -> tuple[_Outcome, ...]:
-    """Return every way the packet can take, in the order in which rules list the alternatives."""
+    """Return every possible trace, in the order in which rules list the alternatives."""
     return tuple(_explore(table, packet, node))
 
 
-def _explore(table: Table, packet: Packet, node: TracedNode) -> Iterator[_Outcome]:
-    taken: list[int] = []
-    while True:
-        shares_met: list[Sequence[int]] = []
-
-        def choose(shares: Sequence[int], met: list[Sequence[int]] = shares_met) -> int:
-            met.append(shares)
-            if len(met) > len(taken):
-                taken.append(0)
-            return taken[len(met) - 1]
-
-        trace = trace_packet(table, packet, node, choose=choose)
-        probability = Fraction(1)
-        for index, shares in zip(taken, shares_met, strict=True):
-            probability *= Fraction(shares[index], sum(shares))
-        yield _Outcome(trace, probability)
-        while taken and taken[-1] == len(shares_met[len(taken) - 1]) - 1:
-            taken.pop()
-        if not taken:
-            return
-        taken[-1] += 1
-
-
-class _Walk:
-    """A packet on its way; every change that rules make to it is kept here."""
+class _Evaluation:
+    """The evaluation of one packet: its state, as rules change it."""
 
     def __init__(self, table: Table, packet: Packet, node: TracedNode, choose: _Choice) -> None:
         self._table = table
@@ -167,7 +145,7 @@ class _Walk:
         self._counted: list[str] = []
         self._path: list[str] = []
 
-    def walk(self) -> Trace:
+    def run(self) -> Trace:
         fate = Fate.PASSED
         for hook in self._hooks():
             end = self._pass_hook(hook)
@@ -185,7 +163,7 @@ class _Walk:
         )
 
     def _hooks(self) -> Iterator[str]:
-        # NB: whether the destination is the node's own is asked after it may have been translated.
+        # NB: a hook may translate the destination, so `_is_own` must run after it.
         if self._packet.from_node:
             yield "output"
             yield "postrouting"
@@ -200,20 +178,20 @@ class _Walk:
             yield "postrouting"
 
     def _pass_hook(self, name: str) -> _End:
-        entered = [
+        base_chains = [
             (chain.hook.priority, chain.name)
             for chain in self._table.chains.values()
             if chain.hook is not None and chain.hook.name == name
         ]
-        for _, chain in sorted(entered):
+        for _, chain in sorted(base_chains):
             end = self._pass_chain(chain, 1)
             if end in (_End.DROP, _End.REJECT):
                 return end
         return _End.ACCEPT
 
     def _pass_chain(self, name: str, depth: int) -> _End:
-        if depth > _DEEPEST:
-            raise RecursionError(f"chain {name} is entered from more than {_DEEPEST} others")
+        if depth > _MAX_DEPTH:
+            raise RecursionError(f"chain {name} is entered from more than {_MAX_DEPTH} others")
         for rule in self._table.chains[name].rules:
             step = len(self._path)
             for statement in rule.statements:
@@ -223,9 +201,9 @@ class _Walk:
                     continue
                 if len(self._path) == step:
                     self._path.append(f"{name}: {rule.text}")
-                end = self._carry_out(statement, depth)
+                end = self._act(statement, depth)
                 if end is None:
-                    # A lookup that finds nothing ends the rule as if it had not been there.
+                    # A lookup that finds nothing ends the rule as if the rule did not exist.
                     del self._path[step:]
                     break
                 if end is _End.GO_BACK:
@@ -234,7 +212,7 @@ class _Walk:
                     return end
         return _End.GO_ON
 
-    def _carry_out(self, statement: VerdictAction, depth: int) -> _End | None:
+    def _act(self, statement: VerdictAction, depth: int) -> _End | None:
         match statement:
             case Jump(chain):
                 return self._pass_chain(chain, depth + 1)
@@ -245,9 +223,13 @@ class _Walk:
                 return self._go_to(branches[drawn].chain, depth)
             case Lookup(fields, name):
                 element = self._table.elements[name].get(self._key(fields))
-                if element is None or element.verdict is None or isinstance(element.verdict, To):
+                if (
+                    element is None
+                    or element.verdict is None
+                    or isinstance(element.verdict, DnatTarget)
+                ):
                     return None
-                return self._carry_out(element.verdict, depth)
+                return self._act(element.verdict, depth)
             case Return():
                 return _End.GO_BACK
             case Drop():
@@ -278,21 +260,21 @@ class _Walk:
 
     def _draw(self, key: tuple[str, ...], name: str) -> _End | None:
         element = self._table.elements[name].get(key)
-        if element is None or not isinstance(element.verdict, To):
+        if element is None or not isinstance(element.verdict, DnatTarget):
             return None
         self._destination, self._port = element.verdict.address, element.verdict.port
         self._endpoint = self._destination, self._port
         return _End.ACCEPT
 
     def _go_to(self, chain: str, depth: int) -> _End:
-        # The kernel remembers no way back into a chain that was left by goto.
+        # The kernel never returns to a chain that was left by goto.
         end = self._pass_chain(chain, depth)
         return _End.GO_BACK if end is _End.GO_ON else end
 
     def _matches(self, condition: MatchCondition) -> bool:
         match condition:
             case Match(field, values, negated):
-                return any(_holds(value, self._value(field)) for value in values) is not negated
+                return any(_covers(value, self._value(field)) for value in values) is not negated
             case InSet(fields, name):
                 key = self._key(fields)
                 is_remembered = key[0] in self._node.remembered.get(name, ())
@@ -331,10 +313,33 @@ class _Walk:
 
 
 @lru_cache(maxsize=4096)
-def _holds(value: str, seen: str) -> bool:
-    """Tell whether what a rule names holds what the packet has."""
+def _covers(value: str, actual: str) -> bool:
+    """Return whether the value in a rule (a range, a prefix) covers the packet's actual value."""
     if value.endswith('*"'):
-        return seen.startswith(value.removesuffix('*"'))
+        return actual.startswith(value.removesuffix('*"'))
     if "/" not in value:
-        return value == seen
-    return ip_address(seen) in ip_network(value)
+        return value == actual
+    return ip_address(actual) in ip_network(value)
+
+
+def _explore(table: Table, packet: Packet, node: TracedNode) -> Iterator[_Outcome]:
+    choices: list[int] = []
+    while True:
+        all_shares: list[Sequence[int]] = []
+
+        def choose(shares: Sequence[int], seen: list[Sequence[int]] = all_shares) -> int:
+            seen.append(shares)
+            if len(seen) > len(choices):
+                choices.append(0)
+            return choices[len(seen) - 1]
+
+        trace = trace_packet(table, packet, node, choose=choose)
+        probability = Fraction(1)
+        for index, shares in zip(choices, all_shares, strict=True):
+            probability *= Fraction(shares[index], sum(shares))
+        yield _Outcome(trace, probability)
+        while choices and choices[-1] == len(all_shares[len(choices) - 1]) - 1:
+            choices.pop()
+        if not choices:
+            return
+        choices[-1] += 1

@@ -1,8 +1,8 @@
-"""The kernel's table of connections over netlink: list flows of one protocol, delete single ones.
+"""The kernel's connection tracking table over netlink: lists flows of a protocol, deletes flows.
 
-No program is needed for it. A socket belongs to the network namespace of the thread that opens it.
-A flow is deleted by the tuple of its answers and its identity number, which the kernel makes of
-the other tuple: a newer flow of the same client stays when it goes to another endpoint.
+It needs no conntrack program. A socket belongs to the network namespace of the thread that opens
+it. A flow is deleted by its reply tuple and its identity number, which the kernel computes from the
+flow: a newer flow of the same client to another endpoint is never deleted.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ _ORIGINAL, _REPLY, _ID, _ZONE, _FILTER = 1, 2, 12, 18, 25
 _TUPLE_IP, _TUPLE_PROTO = 1, 2
 _SOURCES, _DESTINATIONS = (1, 3), (2, 4)
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
-# The kernel compares this part of the original tuple (since 5.8).
+# The part of the original tuple that the kernel compares (since 5.8).
 _BY_PROTOCOL: Final = 1 << 3
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _CODE: Final = struct.Struct("=i")
-_MOST_CODE: Final = (1 << 31) - 1
-_RECEIVED: Final = 1 << 18
+_MAX_CODE: Final = (1 << 31) - 1
+_RECEIVE_BYTES: Final = 1 << 18
 _DELETED_AT_ONCE: Final = 64
 
 
 class Flow(NamedTuple):
-    """A connection that the kernel translates, or only knows."""
+    """A connection that the kernel tracks, translated or not."""
 
     protocol: int
     destination: str
-    """Where the client sends to: the address of the Service."""
+    """The original destination: the address of the Service."""
     destination_port: int
     reply_source: str
-    """Who answers: the endpoint."""
+    """The source of replies: the endpoint."""
     reply_source_port: int
     source: str
     source_port: int
-    answers: bytes = b""
-    """The tuple of the answers, as the kernel gave it."""
+    reply: bytes = b""
+    """The reply tuple, as the kernel sent it."""
     identity: bytes = b""
     zone: bytes = b""
 
 
 class FlowListing(NamedTuple):
-    """Flows, and whether the kernel's table stood still while they were listed."""
+    """Flows, and whether the kernel's table stayed unchanged during the listing."""
 
     flows: list[Flow]
     complete: bool
 
 
 class FlowTable:
-    """A netlink socket; blocking, for one thread at a time."""
+    """A netlink socket for the kernel's flows; it blocks, and serves one thread at a time."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class FlowTable:
         seconds: float = 10.0,
         opened: socket.socket | None = None,
     ) -> None:
-        """Open it in the namespace of the calling thread; raises OSError.
+        """Open the socket in the namespace of the calling thread; raises OSError.
 
-        A test hands in an opened socket with something else than a kernel at its other end.
+        A test passes an open socket whose peer is not the kernel.
         """
         self._family = family
         if opened is None:
@@ -92,7 +92,7 @@ class FlowTable:
     def list_flows(self, protocol: int) -> FlowListing:
         """Return all flows of a protocol and of this family; raises OSError.
 
-        A table that changes all the while is read again a few times; then what was read counts.
+        If the table changes meanwhile, it is read again a few times; the last listing counts.
         """
         listing = FlowListing([], complete=False)
         for _ in range(ATTEMPTS):
@@ -102,14 +102,14 @@ class FlowTable:
         return listing
 
     def delete(self, flows: Sequence[Flow]) -> int:
-        """Delete flows and return how many were still there; raises OSError for any refusal."""
+        """Delete flows and return how many still existed; raises OSError for any error."""
         deleted = 0
         for start in range(0, len(flows), _DELETED_AT_ONCE):
-            part = flows[start : start + _DELETED_AT_ONCE]
+            batch = flows[start : start + _DELETED_AT_ONCE]
             waiting = set()
             messages = []
-            for flow in part:
-                parts = [_nest(_REPLY, flow.answers)]
+            for flow in batch:
+                parts = [_nest(_REPLY, flow.reply)]
                 if flow.identity:
                     parts.append(_attribute(_ID, flow.identity))
                 if flow.zone:
@@ -122,30 +122,30 @@ class FlowTable:
 
     def _count_deleted(self, waiting: set[int]) -> int:
         deleted = 0
-        refusal = 0
+        error_code = 0
         while waiting:
-            for kind, _flags, sequence, body in _messages(self._socket.recv(_RECEIVED)):
+            for kind, _flags, sequence, body in _messages(self._socket.recv(_RECEIVE_BYTES)):
                 if kind != _ERROR or sequence not in waiting:
                     continue
                 waiting.discard(sequence)
                 code = _error_code(body)
-                # It ended by itself in the meantime.
+                # With ENOENT the flow has ended meanwhile.
                 if code not in {0, errno.ENOENT}:
-                    refusal = code
+                    error_code = code
                 deleted += code == 0
-        if refusal:
-            raise OSError(refusal, f"cannot delete flows: {os.strerror(refusal)}")
+        if error_code:
+            raise OSError(error_code, f"cannot delete flows: {os.strerror(error_code)}")
         return deleted
 
     def _list_once(self, protocol: int) -> FlowListing:
-        wanted = _nest(_TUPLE_PROTO, _attribute(_NUMBER, bytes([protocol])))
-        chosen = _attribute(1, struct.pack("=I", _BY_PROTOCOL)) + _attribute(2, bytes(4))
-        body = _nest(_ORIGINAL, wanted) + _nest(_FILTER, chosen)
+        original = _nest(_TUPLE_PROTO, _attribute(_NUMBER, bytes([protocol])))
+        flow_filter = _attribute(1, struct.pack("=I", _BY_PROTOCOL)) + _attribute(2, bytes(4))
+        body = _nest(_ORIGINAL, original) + _nest(_FILTER, flow_filter)
         self._socket.send(self._message(_GET, _REQUEST | _DUMP, body))
         flows: list[Flow] = []
         complete = True
         while True:
-            for kind, flags, sequence, data in _messages(self._socket.recv(_RECEIVED)):
+            for kind, flags, sequence, data in _messages(self._socket.recv(_RECEIVE_BYTES)):
                 if sequence != self._sequence:
                     continue
                 if flags & _INTERRUPTED:
@@ -156,7 +156,7 @@ class FlowTable:
                     code = _error_code(data)
                     raise OSError(code, f"cannot list flows: {os.strerror(code)}")
                 flow = parse_flow(data[4:])
-                # A kernel that does not know the filter gives everything.
+                # A kernel without support for the filter lists all flows.
                 if flow is not None and flow.protocol == protocol:
                     flows.append(flow)
 
@@ -168,21 +168,21 @@ class FlowTable:
 
 
 def parse_flow(data: bytes) -> Flow | None:
-    """Return the flow of a netlink message's attributes; None when it is none with ports."""
+    """Return the flow of a netlink message's attributes; None for a flow without ports."""
     attributes = dict(_attributes(data))
     original, reply = attributes.get(_ORIGINAL), attributes.get(_REPLY)
     if original is None or reply is None:
         return None
-    one, other = _parse_tuple(original), _parse_tuple(reply)
-    if one is None or other is None:
+    original_tuple, reply_tuple = _parse_tuple(original), _parse_tuple(reply)
+    if original_tuple is None or reply_tuple is None:
         return None
-    protocol, source, source_port, destination, destination_port = one
+    protocol, source, source_port, destination, destination_port = original_tuple
     return Flow(
         protocol,
         destination,
         destination_port,
-        other[1],
-        other[2],
+        reply_tuple[1],
+        reply_tuple[2],
         source,
         source_port,
         reply,
@@ -195,11 +195,11 @@ def _parse_tuple(data: bytes) -> tuple[int, str, int, str, int] | None:
     parts = dict(_attributes(data))
     addresses = dict(_attributes(parts.get(_TUPLE_IP, b"")))
     ports = dict(_attributes(parts.get(_TUPLE_PROTO, b"")))
-    source = next((addresses[one] for one in _SOURCES if one in addresses), None)
-    destination = next((addresses[one] for one in _DESTINATIONS if one in addresses), None)
+    source = next((addresses[kind] for kind in _SOURCES if kind in addresses), None)
+    destination = next((addresses[kind] for kind in _DESTINATIONS if kind in addresses), None)
     if source is None or destination is None or not {len(source), len(destination)} <= {4, 16}:
         return None
-    # Others, such as ICMP, have no ports.
+    # Other protocols, such as ICMP, have no ports.
     if not ports.get(_NUMBER) or _SOURCE_PORT not in ports or _DESTINATION_PORT not in ports:
         return None
     return (
@@ -213,9 +213,9 @@ def _parse_tuple(data: bytes) -> tuple[int, str, int, str, int] | None:
 
 def _error_code(body: bytes) -> int:
     if len(body) < _CODE.size:
-        raise OSError(errno.EBADMSG, "the kernel's answer is cut short")
-    # NB: the least number of 32 bits has no opposite among them.
-    return min(-int(_CODE.unpack_from(body)[0]), _MOST_CODE)
+        raise OSError(errno.EBADMSG, "the kernel's reply is cut short")
+    # NB: the negative of the least 32-bit number does not fit into 32 bits.
+    return min(-int(_CODE.unpack_from(body)[0]), _MAX_CODE)
 
 
 def _address(raw: bytes) -> str:

@@ -1,9 +1,14 @@
-"""Flows that go to endpoints which serve no more: found by what Services offer now, and forgotten.
+"""Deletes stale UDP flows, and sets the sysctls of connection tracking at start.
 
-A UDP flow has no end, so a client that goes on sending stays with its first endpoint for ever. As
-kube-proxy does, a flow is stale when its original destination is a Service's address and whoever
-answers is none of the Service's serving endpoints, whatever topology and policies say: a change of
-those never cuts a flow. TCP flows end by themselves and are never touched.
+A UDP flow has no end, so a client that keeps sending would stay with its first endpoint forever. As
+in kube-proxy, a flow is stale if its original destination is an address of a Service and its reply
+source is not a serving endpoint of that Service. Topology and policies do not matter: a change of
+those never cuts a flow. TCP flows end by themselves and are never deleted.
+
+The sysctls are kube-proxy's. Forwarding, route_localnet and the reverse path filters belong to the
+network plugin of the node and are never changed. A setting of 0 leaves the value as it is. A value
+that cannot be written is an error, unless it is already set: nf_conntrack_max cannot be changed in
+a network namespace other than the host's.
 """
 
 from __future__ import annotations
@@ -23,33 +28,32 @@ from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
 AddressPort = tuple[str, int]
 _DEFAULT_LIMIT: Final = 30.0
-
-_log = structlog.get_logger(__name__)
-_MOST: Final = 1 << 20
-_PER_BUCKET: Final = 4
-_MAX: Final = "net/netfilter/nf_conntrack_max"
+_CONNTRACK_MAX_LIMIT: Final = 1 << 20
+_FLOWS_PER_BUCKET: Final = 4
+_CONNTRACK_MAX: Final = "net/netfilter/nf_conntrack_max"
 _HASH_SIZE: Final = Path("module/nf_conntrack/parameters/hashsize")
+_log = structlog.get_logger(__name__)
 
 
 class Frontends(NamedTuple):
-    """Where clients send to, and the endpoints that may answer there, of one protocol.
+    """The addresses of Services and their serving endpoints, for one protocol.
 
-    Addresses are in their canonical form.
+    Addresses are in canonical form.
     """
 
     addresses: Mapping[AddressPort, frozenset[AddressPort]] = {}
-    """By cluster IP, load-balancer IP or external IP and port; also those without an endpoint."""
+    """By cluster IP, load balancer IP or external IP and port; also those without an endpoint."""
     node_ports: Mapping[int, frozenset[AddressPort]] = {}
-    """By node port; only those with an endpoint, since a port alone may belong to others."""
+    """By node port; only those with an endpoint: other programs may use the same port number."""
 
 
 class CleanUp(NamedTuple):
-    """What a clean-up did."""
+    """The result of a clean-up."""
 
     examined: int = 0
     deleted: int = 0
     complete: bool = True
-    """False when the kernel's table changed too fast to be read whole."""
+    """False if the kernel's table changed too fast to be read completely."""
     seconds: float = 0.0
 
 
@@ -58,22 +62,22 @@ class ConntrackError(Exception):
 
 
 def select_stale(flows: Iterable[Flow], frontends: Frontends) -> list[Flow]:
-    """Return the flows to a Service whose endpoint serves no more; flows elsewhere never."""
+    """Return the flows to a Service whose endpoint no longer serves, never any other flow."""
     stale = []
     for flow in flows:
-        answering = (flow.reply_source, flow.reply_source_port)
+        endpoint = (flow.reply_source, flow.reply_source_port)
         serving = frontends.addresses.get((flow.destination, flow.destination_port))
-        if serving is not None and answering not in serving:
+        if serving is not None and endpoint not in serving:
             stale.append(flow)
             continue
         serving = frontends.node_ports.get(flow.destination_port)
-        if serving is not None and answering not in serving:
+        if serving is not None and endpoint not in serving:
             stale.append(flow)
     return stale
 
 
 class Conntrack:
-    """The flows of one family in one network namespace."""
+    """The kernel's flows of one family in one network namespace."""
 
     def __init__(
         self,
@@ -91,25 +95,25 @@ class Conntrack:
     async def clean(self, frontends: Frontends, *, protocol: int = UDP) -> CleanUp:
         """Delete the stale flows of a protocol; raises ConntrackError.
 
-        Nothing is read when no Service is given.
+        Without Services it does not read the kernel's table.
         """
         if not frontends.addresses and not frontends.node_ports:
             return CleanUp()
         started = self._clock.monotonic()
-        done = await self._run(lambda: self._clean(frontends, protocol))
-        done = done._replace(seconds=self._clock.monotonic() - started)
-        if done.deleted or not done.complete:
+        clean_up = await self._run(lambda: self._clean(frontends, protocol))
+        clean_up = clean_up._replace(seconds=self._clock.monotonic() - started)
+        if clean_up.deleted or not clean_up.complete:
             _log.info(
-                "stale flows forgotten",
+                "stale flows deleted",
                 protocol=protocol,
-                examined=done.examined,
-                deleted=done.deleted,
-                complete=done.complete,
+                examined=clean_up.examined,
+                deleted=clean_up.deleted,
+                complete=clean_up.complete,
             )
-        return done
+        return clean_up
 
     async def close(self) -> None:
-        """Let go of the thread."""
+        """Stop the thread."""
         self._thread.stop()
 
     def _clean(self, frontends: Frontends, protocol: int) -> CleanUp:
@@ -129,7 +133,10 @@ class Conntrack:
 
 
 class ConntrackSettings(NamedTuple):
-    """As in the configuration of kube-proxy; seconds, and 0 to leave a value alone."""
+    """The conntrack section of kube-proxy's configuration; 0 leaves a value as it is.
+
+    Timeouts are in seconds.
+    """
 
     max_per_core: int = 32768
     min: int = 131072
@@ -141,30 +148,30 @@ class ConntrackSettings(NamedTuple):
 
 
 class SysctlError(Exception):
-    """A kernel setting could not be read or written; says which one and the way out."""
+    """A sysctl could not be read or written; the message names it and a remedy."""
 
 
 def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:
-    """Return how many flows the kernel shall be able to know; 0 to leave that alone."""
+    """Return the limit for the number of flows in the kernel; 0 leaves it as it is."""
     if settings.max_per_core <= 0:
         return 0
     scaled = settings.max_per_core * cpus
-    if scaled > _MOST:
-        return _MOST
+    if scaled > _CONNTRACK_MAX_LIMIT:
+        return _CONNTRACK_MAX_LIMIT
     return max(scaled, settings.min)
 
 
-def wanted_sysctls(settings: ConntrackSettings, cpus: int) -> dict[str, int]:
-    """Return what to write, by the path below /proc/sys."""
-    wanted = {
-        _MAX: conntrack_max(settings, cpus),
+def desired_sysctls(settings: ConntrackSettings, cpus: int) -> dict[str, int]:
+    """Return the desired values, by the path below /proc/sys."""
+    desired = {
+        _CONNTRACK_MAX: conntrack_max(settings, cpus),
         "net/netfilter/nf_conntrack_tcp_timeout_established": settings.tcp_established_timeout,
         "net/netfilter/nf_conntrack_tcp_timeout_close_wait": settings.tcp_close_wait_timeout,
         "net/netfilter/nf_conntrack_tcp_be_liberal": int(settings.tcp_be_liberal),
         "net/netfilter/nf_conntrack_udp_timeout": settings.udp_timeout,
         "net/netfilter/nf_conntrack_udp_timeout_stream": settings.udp_stream_timeout,
     }
-    return {name: value for name, value in wanted.items() if value > 0}
+    return {name: value for name, value in desired.items() if value > 0}
 
 
 def set_sysctls(
@@ -174,21 +181,21 @@ def set_sysctls(
     proc: Path = Path("/proc/sys"),
     sys: Path = Path("/sys"),
 ) -> list[str]:
-    """Write what differs and return the names of what was written; raises SysctlError.
+    """Write the values that differ and return their names; raises SysctlError.
 
     NB: /proc/sys/net is that of the calling thread's namespace.
     """
     written = []
-    for name, value in wanted_sysctls(settings, cpus or os.cpu_count() or 1).items():
+    for name, value in desired_sysctls(settings, cpus or os.cpu_count() or 1).items():
         if _write(proc / name, value, what=name):
             written.append(name)
-        if name == _MAX and _grow_hash(sys / _HASH_SIZE, value // _PER_BUCKET):
+        if name == _CONNTRACK_MAX and _grow_hash(sys / _HASH_SIZE, value // _FLOWS_PER_BUCKET):
             written.append(_HASH_SIZE.name)
     return written
 
 
 def _grow_hash(path: Path, buckets: int) -> bool:
-    # The whole machine shares this table; it only ever grows.
+    # All network namespaces of the host share this table, so it is never shrunk.
     if _read(path, what=path.name) >= buckets:
         return False
     return _write(path, buckets, what=path.name)
@@ -210,7 +217,9 @@ def _write(path: Path, value: int, *, what: str) -> bool:
     try:
         path.write_text(str(value))
     except OSError as error:
-        hint = "; --no-tune-conntrack leaves all of them alone" if what == _MAX else ""
+        hint = (
+            "; --no-tune-conntrack leaves all of them unchanged" if what == _CONNTRACK_MAX else ""
+        )
         raise SysctlError(f"cannot set {what} to {value} (it is {before}): {error}{hint}") from None
     _log.info("kernel setting changed", name=what, before=before, value=value)
     return True

@@ -1,12 +1,12 @@
-"""How many connections went where, and how many packets found no endpoint; read from the kernel.
+"""Totals of connections by zone and of packets without an endpoint, from counters of the kernel.
 
-Plain service ports are counted by the elements of maps, other ports by named counters. An element
-goes with its endpoint, so what it counted is added up here, and its counter is read once more
-before a write that may take it away: sums only grow as long as the proxy runs. A restarted proxy
-starts from 0, as monitoring expects.
+Elements of maps count plain service ports, named counters count other ports. An element is deleted
+with its endpoint, so this module adds up what elements counted, and reads the counter of an element
+once more before a write that may delete it: totals never decrease while the proxy runs. A restarted
+proxy starts from 0, as monitoring expects.
 
-Reading takes time that grows with the number of endpoints, so a look stays fresh for a second, or
-for twenty times as long as it took.
+The time of a read grows with the number of endpoints, so its result is used for a second, or for
+twenty times as long as the read took.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keepclose.ruleset.tables import Counted, Slot, Unserved
 
 FRESH_S: Final = 1.0
 SHARE: Final = 20
-"""A look may take this part of the time at most."""
+"""Reads may take one part in so many of the time."""
 _log = structlog.get_logger(__name__)
 
 ConnectionKey = tuple[str, str, str, str]
@@ -38,7 +38,7 @@ UnservedKey = tuple[str, str, str]
 
 
 class ConnectionCounters:
-    """Sums of all families, as they were at the last look."""
+    """The totals of all families at the last read."""
 
     def __init__(
         self, rules: Mapping[str, Rules], *, table: str, reader: CounterReader, clock: Clock
@@ -47,33 +47,33 @@ class ConnectionCounters:
         self._table = table
         self._reader = reader
         self._clock = clock
-        self._looked_at = -math.inf
+        self._read_at = -math.inf
         self._fresh_s = FRESH_S
         self._turn = asyncio.Lock()
         self._last: dict[tuple[str, str], Counts] = {}
-        """What elements had counted when they were read last, by family and set or map."""
-        self._sums: Counter[ConnectionKey] = Counter()
+        """The counters of elements at the last read, by family and set or map."""
+        self._connections: Counter[ConnectionKey] = Counter()
         self._unserved: Counter[UnservedKey] = Counter()
         self.counts: tuple[ConnectionCount, ...] = ()
-        """By Service, zone and mode, as they were at the last look."""
+        """By Service, zone and mode, at the last read."""
         self.unserved: tuple[UnservedCount, ...] = ()
-        """By Service and what became of the packets."""
+        """By Service and action."""
 
     async def start(self) -> None:
-        """Take what elements have counted so far for the sums of an earlier proxy."""
+        """Read the counters of an earlier proxy, which do not belong to the totals."""
         try:
             for family, rules in self._rules.items():
                 for container in rules.counted_containers:
                     counts = await self._reader.read_elements(_ip(family), self._table, container)
                     self._last[family, container] = counts
         except OSError as error:
-            _log.warning("connections cannot be counted", error=str(error))
+            _log.warning("connection counters cannot be read", error=str(error))
 
     async def refresh(self) -> None:
-        """Look again unless that was done just now; what cannot be read stays as it was."""
+        """Read the counters unless the last read is recent; after a failure the totals stay."""
         async with self._turn:
             started = self._clock.monotonic()
-            if started - self._looked_at < self._fresh_s:
+            if started - self._read_at < self._fresh_s:
                 return
             named: Counter[ConnectionKey] = Counter()
             try:
@@ -87,23 +87,23 @@ class ConnectionCounters:
                         )
                         self._add_all(family, container, counts)
             except OSError as error:
-                _log.warning("connections cannot be counted", error=str(error))
+                _log.warning("connection counters cannot be read", error=str(error))
                 return
-            self._looked_at = self._clock.monotonic()
-            self._fresh_s = max(FRESH_S, SHARE * (self._looked_at - started))
-            sums = self._sums + named
+            self._read_at = self._clock.monotonic()
+            self._fresh_s = max(FRESH_S, SHARE * (self._read_at - started))
+            totals = self._connections + named
             for key in named:
-                # NB: a counter that is there says so, even at 0.
-                sums.setdefault(key, 0)
+                # NB: a sum of Counters drops zeros; an existing counter is shown even at 0.
+                totals.setdefault(key, 0)
             self.counts = tuple(
-                ConnectionCount(*key, packets) for key, packets in sorted(sums.items())
+                ConnectionCount(*key, packets) for key, packets in sorted(totals.items())
             )
             self.unserved = tuple(
                 UnservedCount(*key, packets) for key, packets in sorted(self._unserved.items())
             )
 
     async def collect(self, family: str, changing: Mapping[Slot, Counted | Unserved]) -> None:
-        """Add up what these elements have counted, before a write that may take them away."""
+        """Add the counters of these elements to the totals before a write may delete them."""
         ip = _ip(family)
         by_container: dict[str, list[Slot]] = {}
         for slot in changing:
@@ -114,26 +114,30 @@ class ConnectionCounters:
                     counts = await self._reader.read_elements(
                         ip, self._table, container, [key for _, key in slots]
                     )
-                    known = {encode_key(slot[1], ip): changing[slot] for slot in slots}
+                    counted_by_key = {encode_key(slot[1], ip): changing[slot] for slot in slots}
                 except (OSError, NoBinaryFormError) as error:
-                    _log.warning("some connections are not counted", error=str(error))
+                    _log.warning(
+                        "connections of changed elements not counted",
+                        container=container,
+                        error=str(error),
+                    )
                     continue
                 last = self._last.setdefault((family, container), {})
                 for key, count in counts.items():
-                    packets = _more(last, counts, key)
+                    packets = _increase(last, counts, key)
                     last[key] = count
-                    if packets and key in known:
-                        self._add(known[key], packets)
+                    if packets and key in counted_by_key:
+                        self._add(counted_by_key[key], packets)
 
     async def close(self) -> None:
-        """Let go of the reader."""
+        """Close the reader."""
         await self._reader.close()
 
     def _add_all(self, family: str, container: str, counts: Counts) -> None:
         last = self._last.get((family, container), {})
         rules, ip = self._rules[family], _ip(family)
         for key, count in counts.items():
-            if count.packets and (packets := _more(last, counts, key)):
+            if count.packets and (packets := _increase(last, counts, key)):
                 counted = rules.counted_by((container, decode_key(key, ip)))
                 if counted is not None:
                     self._add(counted, packets)
@@ -141,16 +145,16 @@ class ConnectionCounters:
 
     def _add(self, counted: Counted | Unserved, packets: int) -> None:
         if isinstance(counted, Counted):
-            self._sums[_key_of(counted)] += packets
+            self._connections[_key_of(counted)] += packets
         else:
             (namespace, name), _, _ = counted.port
             self._unserved[namespace, name, counted.action] += packets
 
 
-def _more(last: Counts, counts: Counts, key: bytes) -> int:
-    """Return how many packets an element has counted since it was read last."""
+def _increase(last: Counts, counts: Counts, key: bytes) -> int:
+    """Return how many packets an element has counted since the last read."""
     count, before = counts[key], last.get(key)
-    # NB: under the same key there may be another element by now, which began at 0.
+    # NB: the key may belong to another element meanwhile, which started from 0.
     if before is None or before.data != count.data or before.packets > count.packets:
         return count.packets
     return count.packets - before.packets

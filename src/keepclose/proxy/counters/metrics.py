@@ -1,10 +1,10 @@
-"""What a proxy counts, under the names, labels and buckets of kube-proxy's nftables mode.
+"""The metrics of a proxy, with the names, labels and buckets of kube-proxy's nftables mode.
 
-So existing dashboards work. Ours begin with `keepclose_proxy_`: service ports by routing mode,
-hints that are not followed by reason, and connections by Service and zone, which are read from the
-kernel when a page is asked for. A series appears once there is something to say. Nothing here
-blocks, and the client library of Prometheus is loaded when the first page is asked for: that takes
-as long as routing a hundred Services, which should come first.
+So existing dashboards work. Our own metrics begin with `keepclose_proxy_`: service ports by routing
+mode, ignored hints by reason, and connections by Service and zone, which the proxy reads from the
+kernel for each request of the page. A series appears with its first value. Nothing here blocks. The
+client library of Prometheus is loaded for the first request: loading takes as long as routing a
+hundred Services, which must come first.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PROGRAMMING: Final = (
     *(float(second) for second in range(120, 301, 30)),
 )
 _EVERYWHERE: Final = "Everywhere"
-# So many notes are kept before the library is loaded after all.
-_MOST_NOTES: Final = 1000
+# With more pending updates the library is loaded without a request.
+_MAX_PENDING: Final = 1000
 
 
 class ConnectionCount(NamedTuple):
-    """How many connections this node has led to endpoints in one zone."""
+    """The number of connections that this node routed to endpoints in one zone."""
 
     namespace: str
     service: str
@@ -43,7 +43,7 @@ class ConnectionCount(NamedTuple):
 
 
 class UnservedCount(NamedTuple):
-    """How many packets to a Service found no endpoint on this node, and were refused or dropped."""
+    """The number of packets to a Service that found no endpoint, by action: reject or drop."""
 
     namespace: str
     service: str
@@ -51,8 +51,8 @@ class UnservedCount(NamedTuple):
     packets: int
 
 
-class Changes(NamedTuple):
-    """How many changes of Services and slices came, and how many of them wait for a sync."""
+class ChangeTotals(NamedTuple):
+    """The numbers of received changes of Services and slices, and of those that wait for a sync."""
 
     services: int = 0
     endpoints: int = 0
@@ -61,39 +61,39 @@ class Changes(NamedTuple):
 
 
 class ProxyMetrics:
-    """The metrics of one proxy; notes are taken at once and turned into series when needed."""
+    """The metrics of one proxy; updates wait until the first request creates the series."""
 
     def __init__(self) -> None:
-        self._notes: list[Callable[[MetricSeries], None]] = []
-        self._made: MetricSeries | None = None
+        self._updates: list[Callable[[MetricSeries], None]] = []
+        self._created: MetricSeries | None = None
         self._services = 0
         self._endpoints = 0
         self._pending = (0, 0)
 
     @property
     def registry(self) -> CollectorRegistry:
-        """The series as they are now."""
+        """The registry with the current series."""
         return self._series().registry
 
     def service_changed(self) -> None:
-        """Count an event of a Service."""
+        """Count a change of a Service."""
         self._services += 1
 
     def endpoints_changed(self) -> None:
-        """Count an event of a slice."""
+        """Count a change of a slice."""
         self._endpoints += 1
 
     def show_pending(self, *, services: int, endpoints: int) -> None:
-        """Show how many changes no sync has taken yet."""
+        """Set the numbers of changes that wait for a sync."""
         self._pending = (services, endpoints)
 
     def queued(self, family: str, now: float) -> None:
-        """Note that a sync was asked for."""
-        self._note(lambda series: series.queued(family, now))
+        """Record the request of a sync."""
+        self._record(lambda series: series.queued(family, now))
 
     def synced(self, family: str, seconds: float, *, is_full: bool) -> None:
-        """Note the end of a sync, whether it succeeded or not."""
-        self._note(lambda series: series.synced(family, seconds, is_full=is_full))
+        """Record the duration of a sync, successful or not."""
+        self._record(lambda series: series.synced(family, seconds, is_full=is_full))
 
     def succeeded(
         self,
@@ -105,11 +105,11 @@ class ProxyMetrics:
         modes: Mapping[str, int],
         fallbacks: Mapping[str, int],
     ) -> None:
-        """Note a sync that was written, and what it led to."""
-        # NB: the sums are kept up to date by their owner, so they are read now.
+        """Record a successful sync and its results."""
+        # NB: the caller keeps changing the counts, so they are copied now.
         times = tuple(trigger_times)
         counts = dict(no_local), dict(modes), dict(fallbacks)
-        self._note(
+        self._record(
             lambda series: series.succeeded(
                 family,
                 now=now,
@@ -121,57 +121,57 @@ class ProxyMetrics:
         )
 
     def failed(self, family: str) -> None:
-        """Note a sync that could not be written."""
-        self._note(lambda series: series.failed(family))
+        """Record a failed sync."""
+        self._record(lambda series: series.failed(family))
 
     def cleanup_failed(self, family: str) -> None:
-        """Note that what is not needed any more could not be deleted."""
-        self._note(lambda series: series.cleanup_failed(family))
+        """Record a failed deletion of unused objects."""
+        self._record(lambda series: series.cleanup_failed(family))
 
     def conntrack_cleaned(self, family: str, seconds: float, deleted: int) -> None:
-        """Note a look through the kernel's connections."""
-        self._note(lambda series: series.conntrack_cleaned(family, seconds, deleted))
+        """Record a clean-up of the kernel's flows."""
+        self._record(lambda series: series.conntrack_cleaned(family, seconds, deleted))
 
     def answered(self, page: str, code: int) -> None:
-        """Count an answer of /healthz or /livez."""
-        self._note(lambda series: series.answered(page, code))
+        """Count a response of /healthz or /livez."""
+        self._record(lambda series: series.answered(page, code))
 
     def count_connections(self, counts: Callable[[], Iterable[ConnectionCount]]) -> None:
-        """Show connections as last read from the kernel with every page from now on."""
-        self._note(lambda series: series.count_connections(counts))
+        """Add the connections at the last read to all later pages."""
+        self._record(lambda series: series.count_connections(counts))
 
     def count_unserved(self, counts: Callable[[], Iterable[UnservedCount]]) -> None:
-        """Show packets that found no endpoint with every page from now on."""
-        self._note(lambda series: series.count_unserved(counts))
+        """Add the packets that found no endpoint to all later pages."""
+        self._record(lambda series: series.count_unserved(counts))
 
     def show_uncounted(self, family: str, ports: int) -> None:
-        """Show how many service ports are not counted."""
-        self._note(lambda series: series.show_uncounted(family, ports))
+        """Set the number of service ports that are not counted."""
+        self._record(lambda series: series.show_uncounted(family, ports))
 
     def page(self) -> bytes:
-        """Return everything in the text format."""
+        """Return the page in the text format of Prometheus."""
         return self._series().page()
 
-    def _note(self, note: Callable[[MetricSeries], None]) -> None:
-        if self._made is not None:
-            note(self._made)
+    def _record(self, update: Callable[[MetricSeries], None]) -> None:
+        if self._created is not None:
+            update(self._created)
             return
-        self._notes.append(note)
-        if len(self._notes) > _MOST_NOTES:
+        self._updates.append(update)
+        if len(self._updates) > _MAX_PENDING:
             self._series()
 
     def _series(self) -> MetricSeries:
-        if self._made is None:
+        if self._created is None:
             from keepclose.proxy.counters.metric_series import MetricSeries  # noqa: PLC0415 - takes long
 
-            self._made = MetricSeries()
-            for note in self._notes:
-                note(self._made)
-            self._notes.clear()
-        self._made.show_changes(Changes(self._services, self._endpoints, *self._pending))
-        return self._made
+            self._created = MetricSeries()
+            for update in self._updates:
+                update(self._created)
+            self._updates.clear()
+        self._created.show_changes(ChangeTotals(self._services, self._endpoints, *self._pending))
+        return self._created
 
 
 def mode_label(mode: str) -> str:
-    """Return the name under which a routing mode is counted."""
+    """Return the label value of a routing mode."""
     return _EVERYWHERE if mode == RoutingMode.ALL.value else mode

@@ -1,10 +1,11 @@
-"""Elements of sets and maps as the kernel reads them: netlink messages of nf_tables, as bytes.
+"""Netlink messages of nf_tables for elements of sets and maps, as bytes.
 
-libnftables parses text, reads all tables of the machine and evaluates before it sends, which takes
-some 15 µs an element and grows with the tables of others. Elements are nearly all that a proxy
-writes, and their binary form is small: the parts of the key, each padded to four bytes, and for a
-map the new address and port or a verdict. Only this module knows it. Which elements there are is
-decided in `ruleset`; an element that has no binary form here is left to the text.
+libnftables parses text, reads all tables of the host and evaluates before it sends, which takes
+about 15 µs for each element and grows with the tables of other programs. Elements are nearly all
+that a proxy writes, and their binary form is small: the parts of the key, each padded to four
+bytes, and for a map the new address and port or a verdict. Only this module knows that form. It
+never decides which elements there are: `ruleset` does. An element without a binary form is written
+as text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 
 from keepclose.ruleset.commands import AddElement, DeleteElement, Transaction
 from keepclose.ruleset.names import plain_comment
-from keepclose.ruleset.statements import Drop, Goto, To
+from keepclose.ruleset.statements import DnatTarget, Drop, Goto
 from keepclose.ruleset.tables import ChainVerdict, ElementKey
 
 _HEADER: Final = struct.Struct("=IHHII")
@@ -38,8 +39,8 @@ _KEY, _DATA, _USER_DATA = 1, 2, 6
 _VALUE, _VERDICT = 1, 2
 _CODE, _CHAIN = 1, 2
 _GOTO, _DROP = -4, 0
-# The length of an attribute is a number of two bytes.
-_MOST_BYTES: Final = 60_000
+# The length field of an attribute has two bytes.
+_MAX_BYTES: Final = 60_000
 _PROTOCOLS: Final = {
     "tcp": b"\x06\0\0\0",
     "udp": b"\x11\0\0\0",
@@ -52,11 +53,11 @@ ElementCommand = AddElement | DeleteElement
 
 
 class NoBinaryFormError(Exception):
-    """An element holds something that only nft can read."""
+    """An element contains something that only nft can parse."""
 
 
 def encode_batch(transaction: Transaction) -> bytes:
-    """Return one batch, which the kernel applies whole or not at all; b"" for no elements.
+    """Return one batch, which the kernel applies all or nothing; b"" for no elements.
 
     Raises NoBinaryFormError.
     """
@@ -69,11 +70,11 @@ def encode_batch(transaction: Transaction) -> bytes:
     family = _ADDRESSES[ip]
     parts = [_message(_BATCH_BEGIN, 0, socket.AF_UNSPEC, b"", resource=_SUBSYSTEM)]
     table_name = _attribute(_TABLE, _string(table))
-    # NB: order matters, for an element may be deleted before another takes its key.
+    # NB: the order matters: one element may be deleted before another is added with its key.
     for (is_added, container), group in groupby(commands, _kind):
         kind, flags = (_NEW_ELEMENT, _CREATE) if is_added else (_DELETE_ELEMENT, 0)
         head = table_name + _attribute(_SET, _string(container))
-        for elements in _filled([_element(one, ip, family) for one in group]):
+        for elements in _fill_attributes([_element(command, ip, family) for command in group]):
             body = head + _attribute(_ELEMENTS | _NESTED, elements)
             parts.append(_message(kind, flags, family, body))
     parts.append(_message(_BATCH_END, 0, socket.AF_UNSPEC, b"", resource=_SUBSYSTEM))
@@ -81,18 +82,18 @@ def encode_batch(transaction: Transaction) -> bytes:
 
 
 def encode_key(key: ElementKey, ip: str) -> bytes:
-    """Return the key of an element as the kernel holds it; raises NoBinaryFormError.
+    """Return the key of an element in the kernel's form; raises NoBinaryFormError.
 
-    An address comes first, or two of them, then a protocol and a port, then the number of an
-    endpoint; what a key does not have is left out.
+    One or two addresses come first, then a protocol and a port, then the number of an endpoint; a
+    key may lack any of them.
     """
     return _key(key, _ADDRESSES[ip])
 
 
 def decode_key(key: bytes, ip: str) -> ElementKey:
-    """Return the parts of a key that has a protocol; () for bytes that are no such key.
+    """Return the parts of a key that has a protocol; () for any other bytes.
 
-    The opposite of `encode_key`, but for keys of two addresses.
+    The inverse of `encode_key`, except for keys of two addresses.
     """
     size = 4 if ip == "ip" else 16
     address: ElementKey = ()
@@ -106,13 +107,13 @@ def decode_key(key: bytes, ip: str) -> ElementKey:
     return (*address, protocol, port, *number)
 
 
-def encode_listing(ip: str, table: str, container: str) -> bytes:
+def encode_dump(ip: str, table: str, container: str) -> bytes:
     """Return the request for all elements of a set or map."""
     body = _attribute(_TABLE, _string(table)) + _attribute(_SET, _string(container))
     return _message(_GET_ELEMENT, _DUMP, _ADDRESSES[ip], body)
 
 
-def encode_question(ip: str, table: str, container: str, keys: Sequence[ElementKey]) -> bytes:
+def encode_get(ip: str, table: str, container: str, keys: Sequence[ElementKey]) -> bytes:
     """Return requests for single elements, one message each; raises NoBinaryFormError."""
     family = _ADDRESSES[ip]
     head = _attribute(_TABLE, _string(table)) + _attribute(_SET, _string(container))
@@ -130,14 +131,14 @@ def _kind(command: ElementCommand) -> tuple[bool, str]:
     return False, command.container
 
 
-def _filled(elements: Sequence[bytes]) -> list[bytes]:
-    """Return the elements joined, as many together as fit into an attribute."""
+def _fill_attributes(elements: Sequence[bytes]) -> list[bytes]:
+    """Return the elements joined, as many as fit into each attribute."""
     if len(elements) == 1:
         return [elements[0]]
     joined: list[bytes] = []
     start = size = 0
     for at, element in enumerate(elements):
-        if size + len(element) > _MOST_BYTES:
+        if size + len(element) > _MAX_BYTES:
             joined.append(b"".join(elements[start:at]))
             start, size = at, 0
         size += len(element)
@@ -159,7 +160,7 @@ def _element(command: ElementCommand, ip: str, family: int) -> bytes:
 
 
 def _data(verdict: ChainVerdict, ip: str, family: int) -> bytes:
-    if isinstance(verdict, To):
+    if isinstance(verdict, DnatTarget):
         return _value(_DATA, _address(verdict.address, family) + _port(str(verdict.port)))
     if isinstance(verdict, Goto):
         return _verdict(_GOTO, verdict.chain)
@@ -177,17 +178,12 @@ def _verdict(code: int, chain: str) -> bytes:
 
 
 def _key(key: ElementKey, family: int) -> bytes:
-    """Return the key of an element as the kernel holds it; raises NoBinaryFormError.
-
-    An address comes first, or two of them, then a protocol and a port, then the number of an
-    endpoint; what a key does not have is left out.
-    """
     match key:
         case (address, protocol, port, number) if protocol in _PROTOCOLS:
             return _address(address, family) + _PROTOCOLS[protocol] + _port(port) + _number(number)
         case (first, second, protocol, port) if protocol in _PROTOCOLS:
-            own, other = _address(first, family), _address(second, family)
-            return own + other + _PROTOCOLS[protocol] + _port(port)
+            source, destination = _address(first, family), _address(second, family)
+            return source + destination + _PROTOCOLS[protocol] + _port(port)
         case (address, protocol, port) if protocol in _PROTOCOLS:
             return _address(address, family) + _PROTOCOLS[protocol] + _port(port)
         case (protocol, port) if protocol in _PROTOCOLS:
@@ -215,14 +211,14 @@ def _port(text: str) -> bytes:
 @lru_cache(maxsize=1 << 16)
 def _number(text: str) -> bytes:
     try:
-        # NB: what numgen draws is in the machine's own order of bytes.
+        # NB: numgen draws numbers in the host's byte order.
         return struct.pack("=I", int(text))
     except (struct.error, ValueError):
         raise NoBinaryFormError(text) from None
 
 
 def _value(kind: int, value: bytes) -> bytes:
-    # Keys and addresses are padded already.
+    # Keys and addresses are already padded.
     size = len(value)
     return _value_head(kind, size) + value
 

@@ -1,14 +1,16 @@
-"""nftables in process, through libnftables: about a tenth of the time of a process per change.
+"""nftables in process, through libnftables: about ten times as fast as a process per change.
 
-A context talks to the network namespace of the thread that creates it, for its netlink socket is
-opened there and then; later calls may come from any thread. It must not be used by two threads at
-once. Here each context has a thread of its own, which enters the namespace first.
+A context opens its netlink socket in the network namespace of the thread that creates it; later
+calls may come from any thread. Two threads must never use it at once. Here each context has a
+thread of its own, which enters the namespace first.
 
-A text is handed over as a file in memory, not as a buffer: for a buffer libnftables shows its first
-line whatever is wrong, for a file the line that is.
+The text is passed as a file in memory, not as a buffer: for a file, libnftables reports the line
+with the error; for a buffer, always the first line.
 
-Elements go past it, over a netlink socket of the same thread (`elementsocket`): before libnftables
-adds one, it reads all sets of the machine, those of others among them.
+Elements bypass libnftables through a netlink socket of the same thread (`ElementSocket`), because
+libnftables reads all sets of the host before it adds an element. The kernel applies a batch of
+elements all or nothing; to find out which element it rejected and why, the writer passes the same
+transaction to libnftables as text.
 """
 
 from __future__ import annotations
@@ -39,36 +41,36 @@ from keepclose.proxy.nft.writer import (
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.commands import Transaction
 
-_NETLINK_NETFILTER: Final = 12
-_NETLINK, _SHORT_ANSWERS = 270, 10
-_SEND_BUFFER_FORCED: Final = 32
-_ERROR: Final = 2
-_HEADER: Final = struct.Struct("=IHHII")
-# The kernel counts its own bookkeeping towards what a socket may hold.
-_SPARE_BYTES: Final = 1 << 16
-_T = TypeVar("_T")
 LIBRARY: Final = "libnftables.so.1"
 _JSON: Final = 1 << 4
 _TERSE: Final = 1 << 11
-# Contexts share tables that the library fills when one is made.
-_MAKING: Final = threading.Lock()
+_NETLINK_NETFILTER: Final = 12
+_NETLINK, _SHORT_REPLIES = 270, 10
+_SEND_BUFFER_FORCED: Final = 32
+_ERROR: Final = 2
+_HEADER: Final = struct.Struct("=IHHII")
+# The kernel's own metadata counts against the buffer of a socket.
+_SPARE_BYTES: Final = 1 << 16
+# Contexts share tables that the library fills when it creates a context.
+_CONTEXT_LOCK: Final = threading.Lock()
+_T = TypeVar("_T")
 
 
 class ElementSocket:
-    """Writes transactions of elements."""
+    """A netlink socket that writes transactions of elements."""
 
     def __init__(self) -> None:
-        """Open it in the namespace of the calling thread; raises OSError."""
+        """Open the socket in the namespace of the calling thread; raises OSError."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
         self._socket.bind((0, 0))
-        # A refusal need not repeat the whole message.
-        self._socket.setsockopt(_NETLINK, _SHORT_ANSWERS, 1)
-        self._room = 0
+        # An error reply need not repeat the whole message.
+        self._socket.setsockopt(_NETLINK, _SHORT_REPLIES, 1)
+        self._buffer_size = 0
 
     def write(self, transaction: Transaction) -> bool:
-        """Apply a transaction; False where it was not applied and has to be tried as text.
+        """Apply a transaction; False if it was not applied and must be written as text.
 
-        That is so for one that holds more than elements, and for one that the kernel refuses.
+        That is the case if it contains more than elements, or if the kernel rejects it.
         """
         try:
             batch = encode_batch(transaction)
@@ -77,80 +79,80 @@ class ElementSocket:
         if not batch:
             return False
         try:
-            self._make_room(len(batch))
+            self._grow_buffer(len(batch))
             self._drain()
-            # NB: when this returns, the kernel has applied or refused the batch.
+            # NB: when this returns, the kernel has applied or rejected the batch.
             self._socket.send(batch)
             return not self._drain()
         except OSError:
             return False
 
     def close(self) -> None:
-        """Close it."""
+        """Close the socket."""
         self._socket.close()
 
-    def _make_room(self, size: int) -> None:
-        if size + _SPARE_BYTES > self._room:
-            self._room = size + _SPARE_BYTES
+    def _grow_buffer(self, size: int) -> None:
+        if size + _SPARE_BYTES > self._buffer_size:
+            self._buffer_size = size + _SPARE_BYTES
             try:
-                self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCED, self._room)
+                self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCED, self._buffer_size)
             except PermissionError:
-                # In a user namespace the system's limit holds; it is enough for all but the first
+                # In a user namespace the system's limit applies; it is enough for all but the first
                 # writes of many Services.
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._room)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer_size)
 
     def _drain(self) -> bool:
-        """Read all answers; return whether one of them is a refusal."""
-        is_refused = False
+        """Read all replies; return whether one of them is an error."""
+        is_rejected = False
         while True:
             try:
                 data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return is_refused
+                return is_rejected
             position = 0
             while position + _HEADER.size + 4 <= len(data):
                 length, kind, *_ = _HEADER.unpack_from(data, position)
                 (code,) = struct.unpack_from("=i", data, position + _HEADER.size)
-                is_refused = is_refused or (kind == _ERROR and code != 0)
+                is_rejected = is_rejected or (kind == _ERROR and code != 0)
                 position += max(_HEADER.size, (length + 3) & ~3)
 
 
 class LibnftablesContext:
-    """A handle of libnftables; blocking, and safe to use from several threads."""
+    """A context of libnftables; its calls block, and a lock serialises them."""
 
     def __init__(self, library: str = LIBRARY) -> None:
-        """Open it in the namespace of the calling thread; raises NftError (UNUSABLE)."""
+        """Open the context in the namespace of the calling thread; raises NftError (UNUSABLE)."""
         try:
             self._library = _load(library)
         except (OSError, AttributeError) as error:
             raise NftError(
                 f"{library} cannot be used: {error}", failure=NftFailure.UNUSABLE
             ) from None
-        with _MAKING:
+        with _CONTEXT_LOCK:
             self._handle: int | None = self._library.nft_ctx_new(0)
         if not self._handle:
-            raise NftError("libnftables gives no context", failure=NftFailure.UNUSABLE)
+            raise NftError("libnftables returns no context", failure=NftFailure.UNUSABLE)
         self._library.nft_ctx_buffer_output(self._handle)
         self._library.nft_ctx_buffer_error(self._handle)
         self._lock = threading.Lock()
 
     def apply(self, text: str, *, dry: bool = False) -> None:
-        """Apply a transaction, or only let the kernel judge it; raises NftError."""
+        """Apply a transaction, or only have the kernel check it; raises NftError."""
         data = encode_transaction(text)
         if data.strip():
             self._run(data, text, flags=0, dry=dry)
 
     def query(self, command: str, *, terse: bool = False) -> bytes:
-        """Return the answer to a list command as JSON; raises NftError."""
+        """Return the output of a list command as JSON; raises NftError."""
         data = encode_transaction(command)
         return self._run(data, command, flags=_JSON | (_TERSE if terse else 0), dry=False)
 
     def close(self) -> None:
-        """Free it; later calls raise NftError."""
+        """Free the context; later calls raise NftError."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle:
-            with _MAKING:
+            with _CONTEXT_LOCK:
                 self._library.nft_ctx_free(handle)
 
     def _run(self, data: bytes, text: str, *, flags: int, dry: bool) -> bytes:
@@ -160,12 +162,12 @@ class LibnftablesContext:
             self._library.nft_ctx_output_set_flags(self._handle, flags)
             self._library.nft_ctx_set_dry_run(self._handle, dry)
             code = self._run_file(data)
-            # NB: both buffers are emptied by reading them, so they are read every time.
+            # NB: a read empties the buffers, so both must be read every time.
             output: bytes = self._library.nft_ctx_get_output_buffer(self._handle) or b""
-            said: bytes = self._library.nft_ctx_get_error_buffer(self._handle) or b""
+            errors: bytes = self._library.nft_ctx_get_error_buffer(self._handle) or b""
         if code != 0:
             raise nft_error(
-                said.decode(errors="replace"), text, fallback="libnftables gives no reason"
+                errors.decode(errors="replace"), text, fallback="libnftables gives no reason"
             )
         return output
 
@@ -182,7 +184,7 @@ class LibnftablesContext:
 
 
 class LibnftablesWriter:
-    """Writes through a context of its own, off the event loop."""
+    """A writer with a context of its own, in a thread beside the event loop."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class LibnftablesWriter:
         self._socket: ElementSocket | None = None
 
     async def write_elements(self, transaction: Transaction) -> bool:
-        """Apply a transaction of elements; False where it has to be tried as text."""
+        """Apply a transaction of elements; False if it must be written as text."""
         return await self._run(lambda: self._open_socket().write(transaction), "elements")
 
     async def apply(self, text: str) -> None:
@@ -207,7 +209,7 @@ class LibnftablesWriter:
         await self._run(lambda: self._open().apply(text), "a transaction")
 
     async def check(self, text: str) -> None:
-        """Let the kernel judge a transaction; raises NftError."""
+        """Have the kernel check a transaction; raises NftError."""
         await self._run(lambda: self._open().apply(text, dry=True), "a dry run")
 
     async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
@@ -223,13 +225,13 @@ class LibnftablesWriter:
         return await self._run(lambda: self._open().query(command), command)
 
     async def close(self) -> None:
-        """Free the context; one in which a call hangs is freed when that comes back."""
+        """Free the context; if a call hangs, the context is freed when that call returns."""
         with suppress(NftError):
             await self._run(self._free, "closing")
         self._thread.stop(self._free)
 
     def _open(self) -> LibnftablesContext:
-        # In the thread of this writer, which is in the right namespace.
+        # NB: runs in the thread of this writer, which is in the right namespace.
         if self._context is None:
             self._context = LibnftablesContext(self._library)
         return self._context

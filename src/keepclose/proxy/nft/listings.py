@@ -1,7 +1,7 @@
-"""What the kernel holds in a table, as plain values: what a restarted proxy starts from.
+"""The contents of a table in the kernel, as plain values.
 
 Names of chains, sets and maps, elements with their verdicts, and counters. Rules are never
-compared: nft lists them in other words than they were written in. An entry that cannot be read
+compared: nft lists them in another form than they were written in. An entry that cannot be parsed
 is left out, never guessed.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from keepclose.model.json_values import JsonObject
 from keepclose.proxy.nft.writer import ElementsOf, NftError, NftFailure, NftFamily, NftWriter
 
-# What comes up while an entry of another shape is read.
+# The errors that an entry of unexpected shape may cause.
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 
 
@@ -24,7 +24,7 @@ class ListedElement(NamedTuple):
     """An element of a set or map."""
 
     key: tuple[str, ...]
-    """The parts of the key, as nft writes them between dots."""
+    """The parts of the key, which nft joins with dots."""
     value: str = ""
     """A verdict such as "goto reject-chain" or "drop", or data; "" in a set."""
     comment: str = ""
@@ -38,11 +38,11 @@ class ListedSet(NamedTuple):
     elements: tuple[ListedElement, ...] = ()
     flags: tuple[str, ...] = ()
     timeout: int = 0
-    """In seconds; 0 for elements that stay."""
+    """In seconds; 0 if elements do not expire."""
 
 
 class ListedCounter(NamedTuple):
-    """How often a rule or a named counter was met."""
+    """The packets and bytes of a rule or a named counter."""
 
     packets: int
     bytes: int
@@ -58,7 +58,7 @@ class RuleCounter(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """One table; everything is empty when it does not exist."""
+    """The contents of one table; empty if it does not exist."""
 
     exists: bool = False
     chains: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Listing(NamedTuple):
 async def read_table(
     writer: NftWriter, family: NftFamily, table: str, *, terse: bool = False
 ) -> Listing:
-    """Return what a table holds; raises NftError, but not for a table that does not exist."""
+    """Return the contents of a table, empty if it does not exist; raises NftError."""
     try:
         return parse_listing(await writer.list_table(family, table, terse=terse))
     except NftError as error:
@@ -83,7 +83,7 @@ async def read_table(
 async def read_elements(
     writer: NftWriter, kind: ElementsOf, family: NftFamily, table: str, *, name: str
 ) -> tuple[ListedElement, ...]:
-    """Return the elements of a set or map; none when it does not exist. Raises NftError."""
+    """Return the elements of a set or map, none if it does not exist; raises NftError."""
     try:
         raw = await writer.list_elements(kind, family, table, name=name)
     except NftError as error:
@@ -91,19 +91,19 @@ async def read_elements(
             return ()
         raise
     listing = parse_listing(raw)
-    found = (listing.sets if kind == "set" else listing.maps).get(name)
-    return found.elements if found else ()
+    container = (listing.sets if kind == "set" else listing.maps).get(name)
+    return container.elements if container else ()
 
 
 def parse_listing(raw: bytes) -> Listing:
-    """Return the objects of a JSON listing; raises NftError when it is none."""
+    """Return the contents of a JSON listing; raises NftError if it is invalid."""
     try:
         document = msgspec.json.decode(raw)
         objects = document["nftables"]
-        entries = [one for one in objects if isinstance(one, dict)]
+        entries = [entry for entry in objects if isinstance(entry, dict)]
     except (msgspec.DecodeError, KeyError, RecursionError, TypeError, ValueError):
         raise NftError(
-            f"the listing is no JSON of nftables: {raw[:80]!r}", failure=NftFailure.UNUSABLE
+            f"the listing is not JSON of nftables: {raw[:80]!r}", failure=NftFailure.UNUSABLE
         ) from None
     exists = False
     chains: list[str] = []
@@ -125,7 +125,7 @@ def parse_listing(raw: bytes) -> Listing:
                 counters[_text(body["name"])] = _counter_of(body)
             elif kind == "rule":
                 rules.extend(_counters_of(body))
-    # A listing of one set has no table in it, and yet the table is there.
+    # A listing of one set has no entry for its table, which exists.
     exists = exists or bool(chains or sets or maps)
     return Listing(exists, tuple(chains), sets, maps, counters, tuple(rules))
 
@@ -213,7 +213,7 @@ def _value_of(value: Any) -> str:
 def _counters_of(rule: JsonObject) -> Iterable[RuleCounter]:
     for expression in rule.get("expr", ()):
         counter = expression.get("counter") if isinstance(expression, dict) else None
-        # A rule that refers to a named counter only says its name.
+        # A rule that refers to a named counter has only its name.
         if isinstance(counter, dict):
             yield RuleCounter(
                 _text(rule["chain"]),

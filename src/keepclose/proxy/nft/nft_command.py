@@ -1,8 +1,8 @@
-"""nftables through the nft program: a process per transaction, for machines without the library.
+"""nftables through the nft program: a process per transaction, for hosts without libnftables.
 
-Slower, since every process reads the table's chains anew, but a crash of nft harms nobody else. The
-process is started from a thread inside the namespace and inherits it; one that takes too long is
-killed together with its children.
+It is slower, because every process reads the chains of the table again, but a crash of nft does not
+affect the proxy. A thread inside the network namespace starts the process, which inherits the
+namespace. A process that exceeds its limit is killed together with its children.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from keepclose.proxy.nft.writer import (
 )
 from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
-_T = TypeVar("_T")
 PROGRAM: Final = "nft"
-_MARGIN: Final = 10.0
+_MARGIN_S: Final = 10.0
+_T = TypeVar("_T")
 
 
 class NftCommandWriter:
-    """Runs nft for every call."""
+    """A writer that runs nft for every call."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class NftCommandWriter:
         await self._transact(text, "-f", "-")
 
     async def check(self, text: str) -> None:
-        """Let the kernel judge a transaction; raises NftError."""
+        """Have the kernel check a transaction; raises NftError."""
         await self._transact(text, "--check", "-f", "-")
 
     async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
@@ -69,12 +69,12 @@ class NftCommandWriter:
         return await self._list(list_elements_command(kind, family, table, name=name), "--json")
 
     async def read_version(self) -> str:
-        """Return what the program says about its version; raises NftError."""
-        said = await self._off_loop(lambda: self._run(b"", "", "--version"), "--version")
-        return said.decode(errors="replace").strip()
+        """Return the output of `nft --version`; raises NftError."""
+        output = await self._off_loop(lambda: self._run(b"", "", "--version"), "--version")
+        return output.decode(errors="replace").strip()
 
     async def close(self) -> None:
-        """Start no more processes."""
+        """Stop the thread that starts processes."""
         self._thread.stop()
 
     async def _transact(self, text: str, *flags: str) -> None:
@@ -87,8 +87,8 @@ class NftCommandWriter:
 
     async def _off_loop(self, work: Callable[[], _T], what: str) -> _T:
         try:
-            # The process has a limit of its own, which ends it; this one only guards that.
-            limit = self._limit + _MARGIN
+            # The process has a limit of its own, which ends it; this limit only guards that one.
+            limit = self._limit + _MARGIN_S
             return await self._thread.run(work, limit=limit, what=f"{self._program}: {what}")
         except StuckError as error:
             raise NftError(str(error), failure=NftFailure.TIMEOUT) from None
@@ -105,9 +105,9 @@ class NftCommandWriter:
         )
         with process:
             try:
-                output, said = process.communicate(data, timeout=self._limit)
+                output, errors = process.communicate(data, timeout=self._limit)
             except subprocess.TimeoutExpired:
-                # NB: children of a wrapper script would hold the pipes open after its own end.
+                # NB: children of a wrapper script would keep the pipes open after it has ended.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise NftError(
@@ -116,11 +116,11 @@ class NftCommandWriter:
                 ) from None
         if process.returncode != 0:
             fallback = f"{self._program} ended with code {process.returncode}"
-            words = said.decode(errors="replace")
-            raise nft_error(words, text, fallback=_last_line(words) or fallback)
+            messages = errors.decode(errors="replace")
+            raise nft_error(messages, text, fallback=_last_line(messages) or fallback)
         return output
 
 
-def _last_line(words: str) -> str:
-    lines = [line for line in words.splitlines() if line.strip()]
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""

@@ -1,7 +1,8 @@
-"""What a machine must offer before rules can be written, and how to say what is missing.
+"""Requirements of the rules: kernel, nft and permissions, and messages about what is missing.
 
-The kernel is asked to judge one small transaction a feature, without applying it; so modules that
-can be loaded are loaded, and a kernel with backports counts for what it can do.
+The kernel checks one small transaction for each feature without applying it. So loadable modules
+are loaded, and a kernel with backported features passes. These checks never change the host's
+tables.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ OLDEST_KERNEL: Final = (5, 13)
 OLDEST_NFT: Final = (1, 0, 1)
 _CAP_NET_ADMIN: Final = 12
 _PROBE: Final = "keepclose-probe"
-
-
-class Feature(NamedTuple):
-    """Something that the rules need, with a transaction that uses it."""
-
-    name: str
-    commands: tuple[str, ...]
-
-
 _CHAIN: Final = "add chain {t} c"
 _NAT: Final = "add chain {t} n {{ type nat hook prerouting priority -100 ; }}"
 _POST: Final = "add chain {t} p {{ type nat hook postrouting priority 100 ; }}"
 _IN: Final = "add chain {t} i {{ type filter hook input priority 0 ; }}"
 _SPREAD: Final = "dnat {f} addr . port to numgen random mod 2 map {{ 0 : {x} . 80 , 1 : {x} . 81 }}"
+_KEY: Final = "{f} daddr . meta l4proto . th dport . numgen random mod"
+
+
+class Feature(NamedTuple):
+    """A feature that the rules need, with a transaction that uses it."""
+
+    name: str
+    commands: tuple[str, ...]
+
+
 FEATURES: Final = (
     Feature("tables (nf_tables)", ("add table {t}",)),
     Feature(
@@ -62,7 +64,6 @@ FEATURES: Final = (
     ),
     Feature("counters (nft_counter)", (_CHAIN, "add rule {t} c counter")),
 )
-_KEY: Final = "{f} daddr . meta l4proto . th dport . numgen random mod"
 POOLS: Final = Feature(
     "maps of endpoints by number",
     (
@@ -72,7 +73,7 @@ POOLS: Final = Feature(
         f"add rule {{t}} n meta l4proto tcp dnat {{f}} addr . port to {_KEY} 2 map @e",
     ),
 )
-"""What large tables are quick with; without it each port has a chain and a map of its own."""
+"""Makes changes of large tables fast; without it each port has a chain and a map of its own."""
 COUNTED_POOLS: Final = Feature(
     "maps whose elements count",
     (
@@ -80,11 +81,11 @@ COUNTED_POOLS: Final = Feature(
         "add element {t} k {{ {x} . tcp . 80 . 0 : {x} . 8080 }}",
     ),
 )
-"""What connections are counted by; without it none are."""
+"""Counts connections; without it the proxy counts none."""
 
 
 def transaction_of(feature: Feature, family: NftFamily) -> str:
-    """Return the text that tries a feature in a table of its own."""
+    """Return a transaction that uses the feature in a table of its own."""
     address = {"ip": ("ipv4_addr", "192.0.2.1"), "ip6": ("ipv6_addr", "2001:db8::1")}[family]
     words = {"t": f"{family} {_PROBE}", "f": family, "a": address[0], "x": address[1]}
     commands = ("add table {t}", *feature.commands)
@@ -94,14 +95,13 @@ def transaction_of(feature: Feature, family: NftFamily) -> str:
 async def find_missing(
     writer: NftWriter, families: tuple[NftFamily, ...], features: tuple[Feature, ...] = FEATURES
 ) -> list[str]:
-    """Return a sentence for each feature that the kernel refuses; raises NftError otherwise.
+    """Return a sentence for each feature that the kernel rejects; raises NftError otherwise.
 
-    Nothing is left behind, for nothing is applied. Missing rights and a writer that does not work
-    are no missing feature and are raised.
+    It applies nothing. Missing permissions and a writer that does not work are no missing features
+    and are raised.
     """
-    # Nearly always nothing is missing; then one question is enough. The kernel takes its time to
-    # answer each.
-    if await _are_all_there(writer, families, features):
+    # Usually nothing is missing and one check suffices; each check takes the kernel a while.
+    if await _has_all(writer, families, features):
         return []
     missing = []
     for family in families:
@@ -115,10 +115,56 @@ async def find_missing(
     return missing
 
 
-async def _are_all_there(
+def kernel_problem(release: str) -> str:
+    """Return what is wrong with a kernel release such as "6.1.0-18-amd64", or ""."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match is None:
+        return ""
+    version = int(match[1]), int(match[2])
+    if version >= OLDEST_KERNEL:
+        return ""
+    oldest = ".".join(map(str, OLDEST_KERNEL))
+    return f"the kernel is {release}; nftables for Services needs {oldest} or newer"
+
+
+def nft_problem(output: str) -> str:
+    """Return what is wrong with the output of `nft --version`, or "".
+
+    Older versions of nft read the rules of the whole host at every start.
+    """
+    match = re.search(r"v(\d+)\.(\d+)(?:\.(\d+))?", output)
+    if match is None:
+        return f"nft does not print its version: {output[:80]!r}"
+    version = tuple(int(part or 0) for part in match.groups())
+    if version >= OLDEST_NFT:
+        return ""
+    oldest = ".".join(map(str, OLDEST_NFT))
+    return f"nft is {'.'.join(map(str, version))}; {oldest} or newer is needed"
+
+
+def has_net_admin(status: str) -> bool:
+    """Return whether the text of /proc/<pid>/status lists CAP_NET_ADMIN."""
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return match is not None and bool(int(match[1], 16) >> _CAP_NET_ADMIN & 1)
+
+
+def find_host_problems(*, skip_kernel_version: bool = False) -> list[str]:
+    """Return why this process cannot write rules on this host, as far as visible without nft."""
+    problems = []
+    if not skip_kernel_version and (problem := kernel_problem(os.uname().release)):
+        problems.append(problem)
+    if not has_net_admin(Path("/proc/thread-self/status").read_text()):
+        problems.append(
+            "the process lacks CAP_NET_ADMIN; run it as root, or as a pod with "
+            "securityContext.capabilities.add: [NET_ADMIN]"
+        )
+    return problems
+
+
+async def _has_all(
     writer: NftWriter, families: tuple[NftFamily, ...], features: tuple[Feature, ...]
 ) -> bool:
-    """Tell whether the kernel accepts all features in one transaction.
+    """Return whether the kernel accepts all features in one transaction.
 
     NB: so each feature needs names of its own for maps and sets.
     """
@@ -128,49 +174,3 @@ async def _are_all_there(
     except NftError:
         return False
     return True
-
-
-def judge_kernel(release: str) -> str:
-    """Return what is wrong with a kernel release such as "6.1.0-18-amd64", or ""."""
-    found = re.match(r"(\d+)\.(\d+)", release)
-    if found is None:
-        return ""
-    version = int(found[1]), int(found[2])
-    if version >= OLDEST_KERNEL:
-        return ""
-    oldest = ".".join(map(str, OLDEST_KERNEL))
-    return f"the kernel is {release}; nftables for Services needs {oldest} or newer"
-
-
-def judge_nft(said: str) -> str:
-    """Return what is wrong with the answer to `nft --version`, or "".
-
-    Older programs read the rules of the whole machine at every start.
-    """
-    found = re.search(r"v(\d+)\.(\d+)(?:\.(\d+))?", said)
-    if found is None:
-        return f"nft does not tell its version: {said[:80]!r}"
-    version = tuple(int(part or 0) for part in found.groups())
-    if version >= OLDEST_NFT:
-        return ""
-    oldest = ".".join(map(str, OLDEST_NFT))
-    return f"nft is {'.'.join(map(str, version))}; {oldest} or newer is needed"
-
-
-def may_change_network(status: str) -> bool:
-    """Return whether a text of /proc/<pid>/status tells of CAP_NET_ADMIN."""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return found is not None and bool(int(found[1], 16) >> _CAP_NET_ADMIN & 1)
-
-
-def find_obstacles(*, skip_kernel_version: bool = False) -> list[str]:
-    """Return what stands against this process on this machine, without touching the network."""
-    obstacles = []
-    if not skip_kernel_version and (wrong := judge_kernel(os.uname().release)):
-        obstacles.append(wrong)
-    if not may_change_network(Path("/proc/thread-self/status").read_text()):
-        obstacles.append(
-            "the process lacks CAP_NET_ADMIN; run it as root, or as a pod with "
-            "securityContext.capabilities.add: [NET_ADMIN]"
-        )
-    return obstacles

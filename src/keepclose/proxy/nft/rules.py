@@ -1,8 +1,7 @@
-"""The rules of one family in the kernel: what `ruleset` wants written, carried to the writer.
+"""The rules of one family: passes the updates of `ruleset` to the writer, in order.
 
-Each update is several transactions, in order; when one fails the rest is dropped, and the next
-write compares the whole table. Two writes never run at once: syncs of a family are one after the
-other.
+An update consists of several transactions. If one fails, the rest is dropped, and the next write
+must compare the whole table. Two writes never run at once: the syncs of a family are sequential.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from keepclose.ruleset.tables import Counted, Slot, Unserved
 
 BeforeChange = Callable[[Mapping[Slot, Counted | Unserved]], Awaitable[None]]
 
-# Without these nothing is translated, or refused.
+# Without these chains no traffic is translated or rejected.
 _VITAL: Final = ("nat-prerouting", "nat-output", "filter-forward", REJECT_CHAIN)
-# Rules of the fixed chains refer to these, so that nobody could delete them now. NB: chains come
-# last, because trying to delete one lets go of what its rules refer to.
+# Rules of the fixed chains refer to these objects, so the kernel must refuse to delete them. NB:
+# chains come last, because an attempt to delete a chain releases what its rules refer to.
 _IN_USE: Final = (
     f"map {SERVICE_IPS}",
     f"map {SERVICE_NODEPORTS}",
@@ -56,21 +55,21 @@ _BUSY: Final = "Device or resource busy"
 
 
 class Rules:
-    """One table."""
+    """The table of one family in the kernel."""
 
     def __init__(self, layout: RulesetSettings, *, writer: NftWriter) -> None:
         self._writer = writer
         self._ruleset = Ruleset(layout)
         self.before_change: BeforeChange | None = None
-        """Told of the elements whose counters a write may take away."""
+        """Receives the elements whose counters the next write may delete."""
 
     def set_port(self, port: RoutedPort, selection: Selection | None) -> None:
-        """Say what is wanted for a service port; None takes it away."""
+        """Set the desired state of a service port; None removes the port."""
         key = ServicePortKey.of(port)
         self._ruleset.set_port(key, None if selection is None else port, selection)
 
-    def lay_out(self, layout: RulesetSettings) -> bool:
-        """Take another layout; return whether everything has to be said and written again."""
+    def set_layout(self, layout: RulesetSettings) -> bool:
+        """Set the layout; return whether it changed, so that all ports must be set again."""
         cidrs = self._ruleset.settings.service_cidrs
         layout = msgspec.structs.replace(layout, service_cidrs=cidrs)
         if layout == self._ruleset.settings:
@@ -79,53 +78,53 @@ class Rules:
         return True
 
     def set_service_cidrs(self, cidrs: tuple[str, ...]) -> bool:
-        """Say from which ranges cluster IPs are taken; return whether that is news."""
+        """Set the ranges of cluster IPs; return whether they changed."""
         if cidrs == self._ruleset.settings.service_cidrs:
             return False
         self._ruleset.set_service_cidrs(cidrs)
         return True
 
     def set_node_port_ips(self, addresses: tuple[str, ...] | None) -> None:
-        """Say at which addresses node ports answer; None, for all, changes nothing here."""
+        """Set the addresses at which node ports answer; None, for all addresses, is ignored."""
         if addresses is not None:
             self._ruleset.set_nodeport_ips(addresses)
 
     async def write_all(self) -> int | None:
-        """Make the table what is wanted, whatever it is now; raises NftError.
+        """Bring the table to the desired state, whatever it is now; raises NftError.
 
-        A chain that has its name and as many rules as it should is right: writing it anew would
-        lose connections. Return what to `sweep`.
+        A chain with the right name and number of rules is taken as correct: writing it again would
+        lose connections. Return the serial for `sweep`, None for nothing to delete.
         """
         ruleset = self._ruleset
-        await self._tell_change()
+        await self._report_changing_counters()
         listing = await self._list()
         return await self._write(ruleset.reconcile(listing))
 
     async def write_changes(self) -> int | None:
-        """Write what changed since the last write, if anything; raises NftError.
+        """Write the changes since the last write; raises NftError.
 
-        Return what to `sweep` later, None for nothing.
+        Return the serial for `sweep`, None for nothing to delete.
         """
-        await self._tell_change()
+        await self._report_changing_counters()
         return await self._write(self._ruleset.commit())
 
     async def sweep(self, serial: int) -> None:
-        """Delete what nothing leads to any more since that write; raises NftError."""
+        """Delete what that write left unused; raises NftError."""
         for transaction in self._ruleset.sweep_transactions(serial):
             await self._apply(transaction)
 
     async def check(self) -> None:
-        """Look, without changing anything, whether the fixed part is there; raises NftError.
+        """Check, without changes, that the fixed part of the table exists; raises NftError.
 
-        The failure is NOT_FOUND when something is missing. What chains of Services hold is only
-        seen when everything is compared.
+        The failure is NOT_FOUND if something is missing. Only `write_all` checks the chains of
+        Services.
         """
         table = self._ruleset.settings.whole_table
         await self._writer.check("".join(f"flush chain {table} {name}\n" for name in _VITAL))
-        # NB: listing rules takes long where there are many. The kernel refuses at once to delete
-        # what a rule refers to, so what it would let go of has lost its rule.
-        kinds = [one.split(" ") for one in _IN_USE]
-        text = "".join(f"delete {kind} {table} {name}\n" for kind, name in kinds)
+        # NB: a listing of many rules takes long. The kernel refuses at once to delete an object
+        # that a rule refers to, so an object that it would delete has lost its rule.
+        objects = [kind_and_name.split(" ") for kind_and_name in _IN_USE]
+        text = "".join(f"delete {kind} {table} {name}\n" for kind, name in objects)
         refused = 0
         try:
             await self._writer.check(text)
@@ -133,29 +132,29 @@ class Rules:
             if error.failure is not NftFailure.BUSY:
                 raise
             refused = error.output.count(_BUSY)
-        if refused < len(kinds):
-            raise NftError("some chains were emptied", failure=NftFailure.NOT_FOUND)
+        if refused < len(objects):
+            raise NftError("chains of the table have lost rules", failure=NftFailure.NOT_FOUND)
 
     def read_counters(self, numbers: Mapping[str, int]) -> list[tuple[Counted, int]]:
-        """Return what the numbers of named counters stand for; unknown names are left out."""
+        """Return what the named counters count, with their numbers, without unknown names."""
         counted = self._ruleset.counters()
         return [(counted[name], number) for name, number in numbers.items() if name in counted]
 
     @property
     def counted_containers(self) -> tuple[str, ...]:
-        """The sets and maps whose elements count."""
+        """The sets and maps whose elements have counters."""
         return counted_containers(self._ruleset.settings)
 
     @property
     def chained_ports(self) -> int:
-        """How many service ports lead to their endpoints through chains of their own."""
+        """The number of service ports that have chains of their own."""
         return self._ruleset.chained_ports
 
     def counted_by(self, slot: Slot) -> Counted | Unserved | None:
-        """Return what the counter of an element counts; None for one that is not known."""
+        """Return what the counter of an element counts; None for an unknown element."""
         return self._ruleset.counted_by(slot)
 
-    async def _tell_change(self) -> None:
+    async def _report_changing_counters(self) -> None:
         if self.before_change is not None:
             changing = self._ruleset.changing_counters()
             if changing:
@@ -173,12 +172,12 @@ class Rules:
         try:
             return listing_of([msgspec.json.decode(listed)])
         except msgspec.DecodeError as error:
-            raise NftError(f"the listing of the table is no JSON: {error}") from None
+            raise NftError(f"the listing of the table is not JSON: {error}") from None
 
     async def _write(self, update: Update | None) -> int | None:
         if update is None:
             return None
-        # One text at a time: those of a whole table together are many megabytes.
+        # One text at a time: the texts of a whole table are many megabytes.
         for transaction in update.transactions:
             await self._apply(transaction)
         return update.serial if update.retired else None

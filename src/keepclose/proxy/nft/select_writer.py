@@ -1,7 +1,9 @@
-"""Which writer a proxy uses: libnftables where it works, else the nft program; never neither.
+"""Selects the writer of a proxy: libnftables if it works, otherwise the nft program.
 
-The choice is made once, at start, and logged with its reason. Whatever is missing is said in one
-error, so that a person need not find out one thing at a time.
+The proxy selects it once, at start, and logs it with the reason. If neither works, one error lists
+all problems, so that an operator need not find them one at a time. The dry-run writer shows
+transactions and never writes them; its listings are the kernel's own, so that it shows what would
+change on this host. If no writer can read the table, the dry run assumes that it does not exist.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import structlog
 from keepclose.kube.clock import Clock
 from keepclose.proxy.nft.libnftables import LIBRARY, LibnftablesWriter
 from keepclose.proxy.nft.nft_command import PROGRAM, NftCommandWriter
-from keepclose.proxy.nft.requirements import find_missing, find_obstacles, judge_nft
+from keepclose.proxy.nft.requirements import find_host_problems, find_missing, nft_problem
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
     ElementsOf,
@@ -35,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DryRunWriter:
-    """Stands in for an NftWriter."""
+    """An NftWriter that shows transactions instead of applying them."""
 
     def __init__(self, show: Callable[[str], None], *, reader: NftWriter | None = None) -> None:
         self._show = show
@@ -46,39 +48,39 @@ class DryRunWriter:
         self._show(text)
 
     async def check(self, text: str) -> None:
-        """Find nothing wrong."""
+        """Accept every transaction."""
 
     async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
-        """Return the table as it is; raises NftError (NOT_FOUND) where nobody can read it."""
-        return await self._readable().list_table(family, table, terse=terse)
+        """Return the table in the kernel; raises NftError (NOT_FOUND) without a reader."""
+        return await self._require_reader().list_table(family, table, terse=terse)
 
     async def list_elements(
         self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
     ) -> bytes:
-        """Return a set or map as it is; raises NftError (NOT_FOUND) where nobody can read it."""
-        return await self._readable().list_elements(kind, family, table, name=name)
+        """Return a set or map in the kernel; raises NftError (NOT_FOUND) without a reader."""
+        return await self._require_reader().list_elements(kind, family, table, name=name)
 
     async def close(self) -> None:
         """Close the reader."""
         if self._reader is not None:
             await self._reader.close()
 
-    def _readable(self) -> NftWriter:
+    def _require_reader(self) -> NftWriter:
         if self._reader is None:
-            raise NftError("nobody can read it", failure=NftFailure.NOT_FOUND)
+            raise NftError("the table cannot be read on this host", failure=NftFailure.NOT_FOUND)
         return self._reader
 
 
 class CannotProgramError(Exception):
-    """Rules cannot be written here; `problems` says each reason."""
+    """This host does not allow rules to be written; `problems` has all reasons."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("nftables cannot be used here: " + "; ".join(problems))
         self.problems = problems
 
 
-class Chosen(NamedTuple):
-    """A writer that works, and why it was taken."""
+class SelectedWriter(NamedTuple):
+    """A writer that works, and why it was selected."""
 
     writer: NftWriter
     name: str
@@ -86,7 +88,7 @@ class Chosen(NamedTuple):
 
 
 class WriterSettings(NamedTuple):
-    """What a proxy may use to write rules."""
+    """Which writers a proxy may use, and how."""
 
     prefer: WriterName = "auto"
     families: tuple[NftFamily, ...] = BOTH
@@ -100,42 +102,42 @@ async def choose_writer(
     settings: WriterSettings | None = None,
     *,
     clock: Clock | None = None,
-    obstacles: Callable[[], list[str]] | None = None,
-) -> Chosen:
-    """Return the best writer that works here; raises CannotProgramError.
+    host_problems: Callable[[], list[str]] | None = None,
+) -> SelectedWriter:
+    """Return the best writer that works on this host; raises CannotProgramError.
 
-    `obstacles` looks at kernel and rights; the default looks at this machine.
+    `host_problems` checks kernel and permissions; the default checks this host.
     """
     settings = settings or WriterSettings()
-    look = obstacles or _look
-    problems = look()
+    find_problems = host_problems or _find_problems
+    problems = find_problems()
     if problems:
         raise CannotProgramError(problems)
-    reason = "asked for by the settings"
+    reason = "selected by the settings"
     if settings.prefer != "nft":
-        found = await _try_library(settings, clock)
-        if not isinstance(found, str):
-            return _told(Chosen(found, "libnftables", "it works in process"))
-        problems.append(found)
-        reason = found
+        result = await _try_library(settings, clock)
+        if not isinstance(result, str):
+            return _log_selected(SelectedWriter(result, "libnftables", "it works in process"))
+        problems.append(result)
+        reason = result
         if settings.prefer == "libnftables":
             raise CannotProgramError(problems)
-    found = await _try_program(settings, clock)
-    if isinstance(found, str):
-        # Both often meet the same obstacle, which is said once.
-        raise CannotProgramError(list(dict.fromkeys([*problems, found])))
-    return _told(Chosen(found, "nft", reason))
+    result = await _try_program(settings, clock)
+    if isinstance(result, str):
+        # Both writers often fail for the same reason, which is listed once.
+        raise CannotProgramError(list(dict.fromkeys([*problems, result])))
+    return _log_selected(SelectedWriter(result, "nft", reason))
 
 
-def _look() -> list[str]:
-    return find_obstacles(skip_kernel_version=SKIP_KERNEL_VERSION in os.environ)
+def _find_problems() -> list[str]:
+    return find_host_problems(skip_kernel_version=SKIP_KERNEL_VERSION in os.environ)
 
 
 async def _try_library(settings: WriterSettings, clock: Clock | None) -> NftWriter | str:
     writer = LibnftablesWriter(
         namespace=settings.namespace, library=settings.library, limit=settings.limit, clock=clock
     )
-    return await _judge(writer, settings)
+    return await _test_writer(writer, settings)
 
 
 async def _try_program(settings: WriterSettings, clock: Clock | None) -> NftWriter | str:
@@ -145,17 +147,17 @@ async def _try_program(settings: WriterSettings, clock: Clock | None) -> NftWrit
         namespace=settings.namespace, program=settings.program, limit=settings.limit, clock=clock
     )
     try:
-        wrong = judge_nft(await writer.read_version())
+        problem = nft_problem(await writer.read_version())
     except NftError as error:
-        wrong = str(error)
-    if wrong:
+        problem = str(error)
+    if problem:
         await writer.close()
-        return wrong
-    return await _judge(writer, settings)
+        return problem
+    return await _test_writer(writer, settings)
 
 
-async def _judge(writer: NftWriter, settings: WriterSettings) -> NftWriter | str:
-    """Return the writer if the kernel accepts through it all that rules need, else why not."""
+async def _test_writer(writer: NftWriter, settings: WriterSettings) -> NftWriter | str:
+    """Return the writer if the kernel accepts all required features through it, else why not."""
     try:
         missing = await find_missing(writer, settings.families)
     except NftError as error:
@@ -172,6 +174,6 @@ def _explain(error: NftError) -> str:
     return str(error)
 
 
-def _told(chosen: Chosen) -> Chosen:
-    _log.info("nftables writer chosen", writer=chosen.name, reason=chosen.reason)
-    return chosen
+def _log_selected(selected: SelectedWriter) -> SelectedWriter:
+    _log.info("nftables writer selected", writer=selected.name, reason=selected.reason)
+    return selected

@@ -1,8 +1,8 @@
-"""The seam to nftables: a transaction's text goes in, JSON listings come out.
+"""The interface to nftables: transactions go in as text, JSON listings come out.
 
-A transaction is applied whole or not at all. Whoever writes it names its tables; no writer ever
-lists or changes anything else. Failures are typed as kube-proxy's library types them, by the first
-message: something is absent, something is there already, or another reason.
+A transaction is applied all or nothing. It names its tables; a writer never lists or changes
+anything else. Errors are classified as in kube-proxy's library (knftables), by the first message:
+an object does not exist, an object exists already, or another reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES: Final = re.compile(r"[A-Za-z0-9_./-]{1,255}")
 
 
 class NftFailure(enum.Enum):
-    """Why the kernel or nft refused."""
+    """Why the kernel or nft rejected a transaction or a listing."""
 
     NOT_FOUND = "not found"
     EXISTS = "exists"
@@ -43,11 +43,11 @@ _FAILURES: Final = (
 
 
 class NftError(Exception):
-    """nftables refused a transaction or a listing.
+    """nftables rejected a transaction or a listing.
 
-    `message` is the kernel's or nft's own, `line` the offending command and `number` its place in
-    the text, counted from 1; 0 and "" where there is none. `output` is everything that was said.
-    After TIMEOUT it is unknown whether the transaction was applied: read before writing again.
+    `message` is that of the kernel or nft, `line` the command that failed and `number` its line in
+    the text, counted from 1; 0 and "" if unknown. `output` is the whole output. After TIMEOUT it is
+    unknown whether the transaction was applied: list the table before writing again.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class NftWriter(Protocol):
     """Changes and lists the tables of one network namespace."""
 
     async def apply(self, text: str) -> None:
-        """Apply a transaction, one command a line; nothing to do for an empty one.
+        """Apply a transaction, one command a line; an empty one does nothing.
 
-        Raises NftError, and then nothing of it is applied, unless the failure is TIMEOUT.
+        Raises NftError; then nothing of it is applied, unless the failure is TIMEOUT.
         """
         ...
 
     async def check(self, text: str) -> None:
-        """Let the kernel judge a transaction without applying it; raises NftError."""
+        """Have the kernel check a transaction without applying it; raises NftError."""
         ...
 
     async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
@@ -93,32 +93,32 @@ class NftWriter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything; a call that hangs is left behind."""
+        """Release all resources; a call that hangs does not delay this."""
         ...
 
 
 @runtime_checkable
 class ElementWriter(Protocol):
-    """A writer that has a shorter way for elements than the text of a transaction."""
+    """A writer with a faster path for elements than the text of a transaction."""
 
     async def write_elements(self, transaction: Transaction) -> bool:
-        """Apply a transaction; False where nothing of it was applied and it is to go as text.
+        """Apply a transaction; False if nothing was applied and it must be written as text.
 
-        Raises NftError when it is unknown whether it was applied.
+        Raises NftError if it is unknown whether it was applied.
         """
         ...
 
 
 def encode_transaction(text: str) -> bytes:
-    """Return the bytes of a transaction; raises NftError for what nft would misread.
+    """Return the bytes of a transaction; raises NftError for text that nft would misread.
 
-    NB: C code takes a NUL for the end of the text, and would apply half a transaction.
+    NB: C code ends the text at a NUL character, and would apply half a transaction.
     """
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
         line = text.split("\n", number)[number - 1]
         raise NftError(
-            "the transaction holds a NUL character",
+            "the transaction contains a NUL character",
             failure=NftFailure.UNUSABLE,
             line=line,
             number=number,
@@ -127,31 +127,31 @@ def encode_transaction(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise NftError(
-            f"the transaction is no valid UTF-8: {error.reason}", failure=NftFailure.UNUSABLE
+            f"the transaction is not valid UTF-8: {error.reason}", failure=NftFailure.UNUSABLE
         ) from None
 
 
 def list_table_command(family: NftFamily, table: str) -> str:
-    """Return the command that lists a table; raises NftError for a name that is none."""
+    """Return the command that lists a table; raises NftError for an invalid name."""
     return f"list table {family} {_name(table)}"
 
 
 def list_elements_command(kind: ElementsOf, family: NftFamily, table: str, *, name: str) -> str:
-    """Return the command that lists a set or map; raises NftError for a name that is none."""
+    """Return the command that lists a set or map; raises NftError for an invalid name."""
     return f"list {kind} {family} {_name(table)} {_name(name)}"
 
 
 def nft_error(output: str, text: str, *, fallback: str) -> NftError:
-    """Return what nft said about a text as an error; the first complaint gives its kind."""
+    """Return the output of nft for a text as an error; the first message decides its kind."""
     lines = text.split("\n")
-    for said in output.splitlines():
-        placed = _PLACED.match(said)
-        found = placed or _PLAIN.match(said)
-        if found is None:
+    for output_line in output.splitlines():
+        placed = _PLACED.match(output_line)
+        match = placed or _PLAIN.match(output_line)
+        if match is None:
             continue
         number = int(placed["line"]) if placed else 1
         line = lines[number - 1].strip() if number <= len(lines) else ""
-        message = found["message"]
+        message = match["message"]
         return NftError(
             message, failure=_failure_of(message), line=line, number=number, output=output
         )
@@ -159,11 +159,13 @@ def nft_error(output: str, text: str, *, fallback: str) -> NftError:
 
 
 def _failure_of(message: str) -> NftFailure:
-    """Return the kind of failure that a message speaks of."""
+    """Return the kind of failure that a message describes."""
     return next((kind for part, kind in _FAILURES if part in message), NftFailure.OTHER)
 
 
 def _name(name: str) -> str:
     if _NAMES.fullmatch(name) is None:
-        raise NftError(f"{name!r} names no table, set or map", failure=NftFailure.UNUSABLE)
+        raise NftError(
+            f"{name!r} is not a valid name of a table, set or map", failure=NftFailure.UNUSABLE
+        )
     return name

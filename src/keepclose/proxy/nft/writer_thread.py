@@ -1,9 +1,9 @@
-"""A thread of its own for calls that block, perhaps inside another network namespace.
+"""A thread for blocking calls, if needed in another network namespace.
 
-The event loop must live on while a library or the kernel hangs, so such calls are made here, one
-after the other. A call that takes too long is reported and never abandoned in secret: as long as it
-runs, further calls are refused, so that an old transaction cannot land after a newer one.
-The thread is a daemon: a hanging call does not keep the process from ending.
+The event loop must keep running while a library or the kernel hangs, so blocking calls run here,
+one after the other. A call that exceeds its limit is reported; while it still runs, further calls
+are rejected, so that an old transaction can never be applied after a newer one. The thread is a
+daemon: a hanging call does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _T = TypeVar("_T")
 
 
 class StuckError(Exception):
-    """A call takes too long, or an earlier one that took too long still runs."""
+    """A call exceeds its limit, or an earlier call that did still runs."""
 
 
 class WorkThread:
-    """One thread that does blocking work in the order in which it is asked for."""
+    """One thread that runs blocking calls in order."""
 
     def __init__(
         self, name: str, *, namespace: Path | None = None, clock: Clock | None = None
@@ -39,13 +39,14 @@ class WorkThread:
         self._thread: threading.Thread | None = None
         self._turn = asyncio.Lock()
         self._late = ""
-        self._refusal: OSError | None = None
+        """The call that exceeded its limit and still runs."""
+        self._namespace_error: OSError | None = None
 
     async def run(self, work: Callable[[], _T], *, limit: float, what: str) -> _T:
         """Return what the work returns, or raise what it raises.
 
-        Raises StuckError when it takes longer than the limit in seconds: its outcome is then
-        unknown. Raises OSError when the namespace cannot be entered.
+        Raises StuckError if it takes longer than the limit in seconds: its outcome is then
+        unknown. Raises OSError if the thread cannot enter the namespace.
         """
         async with self._turn:
             if self._late:
@@ -58,37 +59,37 @@ class WorkThread:
             except TimeoutError:
                 if future.done():
                     return future.result()
-                self._note_late(future, what)
+                self._record_late(future, what)
                 raise StuckError(f"{what} did not come back within {limit:g} s") from None
             except asyncio.CancelledError:
-                self._note_late(future, what)
+                self._record_late(future, what)
                 raise
 
     def stop(self, last: Callable[[], None] | None = None) -> None:
-        """Let the thread end after the work that it has, and after something to do at its end."""
+        """End the thread after the queued work and after `last`."""
         if last is not None:
             self._jobs.put(last)
         self._jobs.put(None)
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread's end and return whether it has ended."""
+        """Wait for the thread to end; return whether it has ended."""
         if self._thread is not None:
             self._thread.join(seconds)
             return not self._thread.is_alive()
         return True
 
-    def _note_late(self, future: asyncio.Future[_T], what: str) -> None:
+    def _record_late(self, future: asyncio.Future[_T], what: str) -> None:
         if future.done():
             return
         self._late = what
 
-        def forgive(done: asyncio.Future[_T]) -> None:
+        def clear_late(done: asyncio.Future[_T]) -> None:
             self._late = ""
-            # Nobody waits for it any more, which asyncio would otherwise complain about.
+            # No task awaits the future any more; asyncio logs exceptions that are not retrieved.
             if not done.cancelled():
                 done.exception()
 
-        future.add_done_callback(forgive)
+        future.add_done_callback(clear_late)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -100,14 +101,14 @@ class WorkThread:
             try:
                 enter_network(self._namespace)
             except OSError as error:
-                # NB: working on would write into the namespace that the process happens to be in.
-                self._refusal = error
+                # NB: without the namespace, work would change the namespace of the process.
+                self._namespace_error = error
         while (job := self._jobs.get()) is not None:
             job()
 
     def _do(self, work: Callable[[], _T], future: asyncio.Future[_T]) -> None:
         result: _T | None = None
-        failure: BaseException | None = self._refusal
+        failure: BaseException | None = self._namespace_error
         if failure is None:
             try:
                 result = work()
@@ -122,6 +123,6 @@ class WorkThread:
             else:
                 future.set_result(result)  # type: ignore[arg-type]
 
-        # The loop may have been closed while the work went on.
+        # The event loop may have been closed meanwhile.
         with suppress(RuntimeError):
             future.get_loop().call_soon_threadsafe(finish)
