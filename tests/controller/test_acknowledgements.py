@@ -47,7 +47,7 @@ class Book:
         """What nodes say that they go by."""
         self._told: dict[str, ConfigMap] = {}
         for name in nodes:
-            self.ledger.hear_node(None, node(name))
+            self.ledger.on_node(None, node(name))
 
     def answer(self, name: str, version: int, *refused: NamespacedName) -> list[NamespacedName]:
         """Let a node answer; return the Services that are looked at again, sorted."""
@@ -56,22 +56,22 @@ class Book:
 
     def tell(self, name: str, new: ConfigMap | None) -> list[NamespacedName]:
         """Let the object of a node come, change or go."""
-        self.ledger.hear_acknowledgement(self._told.get(name), new)
+        self.ledger.on_acknowledgement(self._told.get(name), new)
         if new is None:
             del self._told[name]
         else:
             self._told[name] = new
         return self.take()
 
-    def judge(
+    def evaluate(
         self, key: NamespacedName, version: int, *levels: HintLevel
     ) -> Acknowledgements | None:
         """Ask about a Service with hints of these levels, or for zones."""
-        return self.ledger.judge(key, version, frozenset(levels or (HintLevel.ZONES,)))
+        return self.ledger.evaluate(key, version, frozenset(levels or (HintLevel.ZONES,)))
 
     def counts(self, key: NamespacedName, version: int) -> tuple[int, int, int] | None:
         """Return how many nodes are ready, have answered, and use the hints."""
-        acks = self.judge(key, version)
+        acks = self.evaluate(key, version)
         return None if acks is None else (acks.nodes, acks.answered, acks.honoured)
 
     def take(self) -> list[NamespacedName]:
@@ -138,9 +138,9 @@ def test_nodes_that_leave_are_not_waited_for() -> None:
     book.answer("n1", 9)
     book.answer("n2", 3)
     assert book.counts(WEB, 5) == (3, 1, 1)
-    book.ledger.hear_node(node("n3"), None)
+    book.ledger.on_node(node("n3"), None)
     assert book.take() == []
-    book.ledger.hear_node(node("n2"), node("n2", ready=False))
+    book.ledger.on_node(node("n2"), node("n2", ready=False))
     assert book.take() == [WEB]
     assert book.counts(WEB, 5) == (1, 1, 1)
 
@@ -149,9 +149,9 @@ def test_nodes_that_join_take_nothing_back() -> None:
     """What was honoured is not looked at again for a new node; what waits goes on waiting."""
     book = Book("n1")
     book.answer("n1", 9)
-    book.judge(WEB, 5)
-    book.judge(API, 10)
-    book.ledger.hear_node(None, node("n2"))
+    book.evaluate(WEB, 5)
+    book.evaluate(API, 10)
+    book.ledger.on_node(None, node("n2"))
     assert book.take() == []
     assert book.answer("n1", 12) == []
     assert book.answer("n2", 12) == [API]
@@ -163,10 +163,10 @@ def test_a_node_with_exceptions_concerns_them_when_it_comes_and_goes() -> None:
     book.answer("n1", 9)
     book.answer("n2", 9, WEB)
     assert book.counts(WEB, 5) == (2, 2, 1)
-    book.ledger.hear_node(node("n2"), node("n2", ready=False))
+    book.ledger.on_node(node("n2"), node("n2", ready=False))
     assert book.take() == [WEB]
     assert book.counts(WEB, 5) == (1, 1, 1)
-    book.ledger.hear_node(node("n2", ready=False), node("n2"))
+    book.ledger.on_node(node("n2", ready=False), node("n2"))
     assert book.take() == [WEB]
     assert book.counts(WEB, 5) == (2, 2, 1)
 
@@ -175,8 +175,8 @@ def test_a_heartbeat_is_no_news() -> None:
     """An update that leaves a node ready changes nothing."""
     book = Book("n1")
     book.answer("n1", 4)
-    book.judge(WEB, 5)
-    book.ledger.hear_node(node("n1"), node("n1", "zone-b"))
+    book.evaluate(WEB, 5)
+    book.ledger.on_node(node("n1"), node("n1", "zone-b"))
     assert book.take() == []
     assert book.counts(WEB, 5) == (1, 0, 0)
 
@@ -187,7 +187,7 @@ def test_words_that_make_no_sense_are_no_answer() -> None:
     name = ObjectMeta(name=acknowledgement_name("n1"))
     book.tell("n1", ConfigMap(metadata=name, data={"form": "2", "programmed": "soon"}))
     assert book.counts(WEB, 5) == (1, 0, 0)
-    book.ledger.hear_acknowledgement(None, ConfigMap(metadata=ObjectMeta(name="other")))
+    book.ledger.on_acknowledgement(None, ConfigMap(metadata=ObjectMeta(name="other")))
     assert book.take() == []
 
 
@@ -195,10 +195,10 @@ def test_services_that_are_gone_are_forgotten() -> None:
     """Nobody looks at a Service again that is gone or has no hints any more."""
     book = Book("n1")
     book.answer("n1", 1)
-    book.judge(WEB, 5)
-    book.judge(API, 5)
-    book.ledger.hear_service(service("web"), service("web"))
-    book.ledger.hear_service(service("web"), None)
+    book.evaluate(WEB, 5)
+    book.evaluate(API, 5)
+    book.ledger.on_service(service("web"), service("web"))
+    book.ledger.on_service(service("web"), None)
     book.ledger.forget(API)
     assert book.ledger.pending == 0
     assert book.answer("n1", 9, WEB, API) == []
@@ -209,9 +209,9 @@ def test_waiting_costs_no_memory() -> None:
     book = Book("n1", "n2")
     book.answer("n1", 1)
     for version in range(2, 2000):
-        book.judge(WEB, version)
-        book.judge(WEB, version)
-    assert (book.ledger.pending, len(book.ledger._line) < 100) == (1, True)
+        book.evaluate(WEB, version)
+        book.evaluate(WEB, version)
+    assert (book.ledger.pending, len(book.ledger._by_version) < 100) == (1, True)
     book.answer("n1", 5000)
     assert book.answer("n2", 1998) == []
     assert book.answer("n2", 1999) == [WEB]
@@ -239,14 +239,14 @@ def test_nodes_that_do_not_go_by_the_kind_of_hints_are_named() -> None:
     book = Book("n1", "n2")
     for name in ("n1", "n2"):
         book.answer(name, 9)
-    book.judge(WEB, 5, HintLevel.ZONES)
-    book.judge(API, 5, HintLevel.ZONES, HintLevel.NODES)
+    book.evaluate(WEB, 5, HintLevel.ZONES)
+    book.evaluate(API, 5, HintLevel.ZONES, HintLevel.NODES)
     book.honors = frozenset({HintLevel.ZONES})
     assert book.answer("n2", 9) == [API]
-    acks = book.judge(API, 5, HintLevel.ZONES, HintLevel.NODES)
+    acks = book.evaluate(API, 5, HintLevel.ZONES, HintLevel.NODES)
     assert acks is not None
     assert (acks.lacking, acks.unable) == (HintLevel.NODES, NodeSample(1, ("n2",)))
-    web = book.judge(WEB, 5, HintLevel.ZONES)
+    web = book.evaluate(WEB, 5, HintLevel.ZONES)
     assert web is not None
     assert web.lacking is None
     # A second one changes the message, which can wait.
@@ -267,7 +267,7 @@ def test_messages_are_written_anew_at_a_bounded_rate() -> None:
     book.honors = frozenset({HintLevel.ZONES})
     book.answer("n1", 9)
     for key in services:
-        book.judge(key, 5, HintLevel.NODES)
+        book.evaluate(key, 5, HintLevel.NODES)
     assert book.answer("n2", 9) == []
     sizes = []
     for _ in range(4):
@@ -282,14 +282,14 @@ def test_nodes_that_are_behind_are_named_after_a_while() -> None:
     for name in ("n1", "n2"):
         book.answer(name, 4)
     book.answer("n1", 9)
-    before = book.judge(WEB, 5)
+    before = book.evaluate(WEB, 5)
     assert before is not None
     assert before.silent == NodeSample()
     for _ in range(6):
         assert book.take() == []
         book.ledger.tick()
     assert book.take() == [WEB]
-    after = book.judge(WEB, 5)
+    after = book.evaluate(WEB, 5)
     assert after is not None
     assert after.silent == NodeSample(1, ("n2",))
 
@@ -299,12 +299,12 @@ def test_a_node_that_joins_and_never_answers_is_told_after_a_while() -> None:
     book = Book("n1")
     book.answer("n1", 9)
     assert book.counts(WEB, 5) == (1, 1, 1)
-    book.ledger.hear_node(None, node("n2"))
+    book.ledger.on_node(None, node("n2"))
     for _ in range(12):
         assert book.take() == []
         book.ledger.tick()
     assert book.take() == [WEB]
-    acks = book.judge(WEB, 5)
+    acks = book.evaluate(WEB, 5)
     assert acks is not None
     assert (acks.nodes, acks.answered, acks.silent) == (2, 1, NodeSample(1, ("n2",)))
 
@@ -367,14 +367,14 @@ def test_whoever_becomes_honoured_is_looked_at(steps: list[tuple[object, ...]]) 
                 del answers[name]
             case ("node", str(name), bool(up)):
                 was = node(name, ready=name in ready)
-                book.ledger.hear_node(was, node(name, ready=up))
+                book.ledger.on_node(was, node(name, ready=up))
                 due = book.take()
                 (ready.add if up else ready.discard)(name)
             case ("written", NamespacedName() as key, int(version)):
                 versions[key] = version
                 due = [key]
         for key in due:
-            got = book.judge(key, versions[key])
+            got = book.evaluate(key, versions[key])
             want = counted(key)
             assert (got is None) == (want is None)
             if got is not None and want is not None:

@@ -13,34 +13,34 @@ OTHER = NamespacedName("default", "other")
 async def test_each_loss_doubles_the_wait() -> None:
     """The waits grow to five minutes, for the Service alone that lost its hints."""
     clock = FakeClock()
-    brake = ReapplyBackoff(clock)
+    backoff = ReapplyBackoff(clock)
     waits = []
     for _ in range(11):
-        waits.append(brake.note_loss(KEY))
-        assert brake.left(KEY) == waits[-1]
+        waits.append(backoff.record_loss(KEY))
+        assert backoff.left(KEY) == waits[-1]
         await clock.advance(waits[-1])
-        assert brake.left(KEY) == 0
+        assert backoff.left(KEY) == 0
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, LONGEST_S, LONGEST_S]
-    assert brake.left(OTHER) == 0
+    assert backoff.left(OTHER) == 0
 
 
 async def test_losses_during_a_wait_count_once() -> None:
     """Several slices of a Service that lose their hints at once are one loss."""
     clock = FakeClock()
-    brake = ReapplyBackoff(clock)
-    assert [brake.note_loss(KEY), brake.note_loss(KEY)] == [1, 1]
+    backoff = ReapplyBackoff(clock)
+    assert [backoff.record_loss(KEY), backoff.record_loss(KEY)] == [1, 1]
     await clock.advance(0.25)
-    assert brake.note_loss(KEY) == 0.75
+    assert backoff.record_loss(KEY) == 0.75
 
 
 async def test_peace_forgets() -> None:
     """After a minute without a loss, or twice the last wait, the waits begin anew."""
     clock = FakeClock()
-    brake = ReapplyBackoff(clock)
-    brake.note_loss(KEY)
+    backoff = ReapplyBackoff(clock)
+    backoff.record_loss(KEY)
     await clock.advance(2)
-    assert brake.note_loss(KEY) == 2
+    assert backoff.record_loss(KEY) == 2
     await clock.advance(2 + 60)
-    assert brake.note_loss(KEY) == 1
-    brake.forget(KEY)
-    assert brake.left(KEY) == 0
+    assert backoff.record_loss(KEY) == 1
+    backoff.forget(KEY)
+    assert backoff.left(KEY) == 0

@@ -29,12 +29,12 @@ async def test_changes_by_hand_are_corrected_at_once() -> None:
     """Two in a row are no war, nor are many that are far apart."""
     clock = FakeClock()
     contention = Contention(clock)
-    contention.note_foreign(WEB)
-    assert contention.ask(WEB) == 0
+    contention.record_foreign_write(WEB)
+    assert contention.required_wait(WEB) == 0
     for _ in range(10):
-        contention.note_written(WEB)
-        contention.note_foreign(WEB)
-        assert contention.ask(WEB) == 0
+        contention.record_own_write(WEB)
+        contention.record_foreign_write(WEB)
+        assert contention.required_wait(WEB) == 0
         await clock.advance(20.0)
     assert contention.services == 0
 
@@ -45,32 +45,32 @@ async def test_a_war_is_noticed_and_each_round_takes_longer() -> None:
     contention = Contention(clock)
     waits = []
     for _ in range(ROUNDS + 8):
-        contention.note_written(WEB)
-        contention.note_foreign(WEB)
-        wait_s = contention.ask(WEB)
+        contention.record_own_write(WEB)
+        contention.record_foreign_write(WEB)
+        wait_s = contention.required_wait(WEB)
         waits.append(wait_s)
-        assert contention.ask(WEB) == wait_s
+        assert contention.required_wait(WEB) == wait_s
         await clock.advance(max(wait_s, 1.0))
     assert waits == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert contention.services == 1
     await clock.advance(300.0)
     assert contention.services == 0
-    contention.note_written(WEB)
-    assert contention.ask(WEB) == 0
+    contention.record_own_write(WEB)
+    assert contention.required_wait(WEB) == 0
 
 
 def test_what_is_written_without_a_rival_never_waits() -> None:
     """Many writes of ours are no war, and a Service that is gone is forgotten."""
     contention = Contention(FakeClock())
     for _ in range(100):
-        contention.note_written(WEB)
-        assert contention.ask(WEB) == 0
+        contention.record_own_write(WEB)
+        assert contention.required_wait(WEB) == 0
     for _ in range(ROUNDS):
-        contention.note_written(WEB)
-        contention.note_foreign(WEB)
-        contention.ask(WEB)
+        contention.record_own_write(WEB)
+        contention.record_foreign_write(WEB)
+        contention.required_wait(WEB)
     contention.forget(WEB)
-    assert (contention.ask(WEB), contention.services) == (0, 0)
+    assert (contention.required_wait(WEB), contention.services) == (0, 0)
 
 
 @pytest.fixture

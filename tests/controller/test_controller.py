@@ -17,7 +17,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
-from keepclose.reconcile.instrumentation import SilentObserver
+from keepclose.reconcile.instrumentation import NoOpObserver
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.runtime.workers import Result
@@ -286,10 +286,10 @@ async def test_a_deleted_service_is_forgotten(cluster: World) -> None:
     await cluster.add_service()
     async with cluster.controlled() as controller:
         await cluster.settle(controller)
-        assert len(controller.states) == 1
+        assert len(controller.planners) == 1
         await cluster.remove(SERVICES, "web")
         await cluster.settle(controller)
-        assert len(controller.states) == 0
+        assert len(controller.planners) == 0
         again = await cluster.add_service()
         await cluster.settle(controller)
         mine = [
@@ -312,7 +312,7 @@ async def test_services_without_selector_or_with_an_external_name_get_no_slices(
         assert await cluster.slices("bare") == await cluster.slices("far") == []
 
 
-class SyncedKeys(SilentObserver):
+class SyncedKeys(NoOpObserver):
     """Remembers which Services were synced."""
 
     def __init__(self) -> None:

@@ -158,7 +158,7 @@ def test_gauges_do_not_wait_for_somebody_to_look() -> None:
     plan = _plan(pods=3)
     for number in range(100):
         metrics.planned(NamespacedName("default", f"s{number}"), plan)
-    assert len(metrics._gauges._waiting) < 40
+    assert len(metrics._gauges._stored) < 40
     metrics.forgotten(NamespacedName("default", "s99"))
     metrics.forgotten(NamespacedName("default", "s0"))
     assert _value(metrics, "endpoints_desired") == 3 * 98

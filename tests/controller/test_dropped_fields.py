@@ -108,7 +108,7 @@ async def test_a_running_controller_is_told_by_the_watch(cluster: World) -> None
 async def test_a_server_that_keeps_the_field_again_is_noticed(cluster: World) -> None:
     """The server is asked by dry runs now and then; its yes has all slices written."""
     cluster.api.server.writer.gates = NO_NODE_HINTS
-    settings = replace(SETTINGS, ask_again_s=(0.05, 0.05))
+    settings = replace(SETTINGS, recheck_s=(0.05, 0.05))
     async with cluster.controlled(settings) as controller:
         await cluster.settle(controller)
         [piece] = await cluster.slices()
@@ -182,6 +182,6 @@ def test_labels_of_ever_other_names_fill_no_memory() -> None:
     sent = endpoint_slice()
     for number in range(2000):
         labels = {**sent.metadata.labels, f"mark-{number}": "x"}
-        guard.note(sent, replace(sent, metadata=replace(sent.metadata, labels=labels)))
+        guard.record(sent, replace(sent, metadata=replace(sent.metadata, labels=labels)))
     assert len(guard) == 1
-    assert len(guard._told) <= 100
+    assert len(guard._logged) <= 100

@@ -29,7 +29,7 @@ from keepclose.webhook.admission import (
     write_response,
 )
 from keepclose.webhook.rehinting import rehint
-from keepclose.webhook.scope import HintView, claim_service
+from keepclose.webhook.scope import HintView, decide_scope
 
 DISTRIBUTION = "keepclose.dev/traffic-distribution"
 NODE_TOPOLOGY = "service.kubernetes.io/node-topology"
@@ -482,7 +482,7 @@ def test_at_rest_every_update_becomes_what_is_stored(
     """Once all hints are set, removing them changes nothing on any slice, and so it stays."""
     value, slices = drawn
     one = asking(value)
-    strategy = claim_service(one, SETTINGS).strategy
+    strategy = decide_scope(one, SETTINGS).strategy
     view = seen(one)
     for _ in range(3):
         found = rehint(

@@ -36,7 +36,7 @@ from keepclose.runtime.pages import Listening
 from keepclose.slices.settings import Settings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
-from keepclose.webhook.admission import View
+from keepclose.webhook.admission import ClusterView
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.process import WEBHOOK_LEASE_NAME, WebhookProcess, serve_webhook
 from keepclose.webhook.scope import HintView
@@ -132,12 +132,12 @@ async def trusting(ca: bytes, port: int) -> AsyncIterator[Asked]:
 
 
 @asynccontextmanager
-async def served(view: View, *, ready: bool = True) -> AsyncIterator[Asked]:
+async def served(view: ClusterView, *, ready: bool = True) -> AsyncIterator[Asked]:
     """Serve a view for the time of the block."""
     authority = Authority()
     pair = authority.issue("webhook", hosts=("127.0.0.1",))
     webhook = Webhook(view, is_ready=lambda: ready, metrics=WebhookMetrics(), clock=CLOCK)
-    webhook.trust(ServingPair(pair.certificate, pair.key, authority.certificate))
+    webhook.load_certificate(ServingPair(pair.certificate, pair.key, authority.certificate))
     port = await webhook.start("127.0.0.1", 0)
     try:
         async with trusting(authority.certificate, port) as asked:
@@ -390,8 +390,8 @@ def test_a_key_that_does_not_fit_is_told() -> None:
     webhook = Webhook(
         HintView(SETTINGS.plan), is_ready=lambda: True, metrics=WebhookMetrics(), clock=CLOCK
     )
-    with pytest.raises(ConfigError, match="do not fit"):
-        webhook.trust(ServingPair(one.certificate, other.key, b""))
+    with pytest.raises(ConfigError, match="do not match"):
+        webhook.load_certificate(ServingPair(one.certificate, other.key, b""))
 
 
 async def test_hints_are_set_where_nobody_writes(tmp_path: Path, files: WebhookSettings) -> None:

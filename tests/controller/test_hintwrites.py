@@ -127,10 +127,10 @@ async def test_whether_hints_are_kept_is_asked_by_a_patch_that_changes_nothing()
     stand = Stand(Answer(200, (msgspec.json.encode(version(PRESENT, 8)),)))
     await stand.writer.write(service("web"), (WANTED,))
     stand.cluster.answer_next(Answer(200, (msgspec.json.encode(version(PRESENT, 8)),)))
-    await stand.guard.ask_again()
+    await stand.guard.recheck()
     assert (len(stand.guard), stand.freed) == (1, [])
     stand.cluster.answer_next(Answer(200, (msgspec.json.encode(version(WANTED, 8)),)))
-    await stand.guard.ask_again()
+    await stand.guard.recheck()
     assert (len(stand.guard), stand.freed) == (0, [WANTED.service_key])
     asked = stand.cluster.requests[1:]
     assert {(one.method, dict(one.query).get("dryRun")) for one in asked} == {("PATCH", "All")}

@@ -105,7 +105,7 @@ class Record:
         """Begin with the present: what led there is not judged."""
         self._story = [(None, one, 0) for one in self.cache.all()]
 
-    def judge(self, traffic: Traffic) -> None:
+    def evaluate(self, traffic: Traffic) -> None:
         """Let somebody see everything again."""
         known = len(self.cache)
         for number, (old, new, retired) in enumerate(self._story):
@@ -239,7 +239,7 @@ async def test_a_rollout_outlives_fifty_killed_controllers(tmp_path: Path) -> No
         slices, pods, nodes = record.cache.all(), *(await now(cluster, service))
     views = [NodeView.of(one) for one in nodes.nodes.values()]
     traffic = Traffic(service, views, FeatureGates())
-    record.judge(traffic)
+    record.evaluate(traffic)
     assert traffic.flaws == []
     # Else the points would not be in the middle of anything.
     assert unfinished >= KILLS // 5

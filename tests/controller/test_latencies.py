@@ -35,9 +35,9 @@ def watched() -> Watched:
 
 async def test_the_pod_that_waited_longest_counts(watched: Watched) -> None:
     """From the first news to the answered write, once a sync."""
-    watched.latencies.note([WEB, API])
+    watched.latencies.record([WEB, API])
     await watched.clock.advance(2)
-    watched.latencies.note([WEB])
+    watched.latencies.record([WEB])
     await watched.clock.advance(1)
     await watched.sync(WEB)
     await watched.sync(WEB)
@@ -49,7 +49,7 @@ async def test_the_pod_that_waited_longest_counts(watched: Watched) -> None:
 
 async def test_a_sync_without_a_write_tells_nothing(watched: Watched) -> None:
     """A change that no slice shows ends there."""
-    watched.latencies.note([WEB])
+    watched.latencies.record([WEB])
     await watched.sync(WEB, written=0)
     await watched.sync(WEB)
     assert watched.told == []
@@ -57,11 +57,11 @@ async def test_a_sync_without_a_write_tells_nothing(watched: Watched) -> None:
 
 async def test_a_failed_sync_goes_on_with_the_time(watched: Watched) -> None:
     """The wait ends with the write that succeeds; news meanwhile does not shorten it."""
-    watched.latencies.note([WEB])
+    watched.latencies.record([WEB])
     since = watched.latencies.take(WEB)
     assert since is not None
     await watched.clock.advance(1)
-    watched.latencies.note([WEB])
+    watched.latencies.record([WEB])
     watched.latencies.end(WEB, since, written=1, is_good=False)
     await watched.clock.advance(1)
     await watched.sync(WEB)
@@ -70,7 +70,7 @@ async def test_a_failed_sync_goes_on_with_the_time(watched: Watched) -> None:
 
 async def test_a_service_that_is_gone_is_forgotten(watched: Watched) -> None:
     """Nothing is kept for it."""
-    watched.latencies.note([WEB])
+    watched.latencies.record([WEB])
     watched.latencies.forget(WEB)
     watched.latencies.forget(API)
     assert watched.latencies.take(WEB) is None

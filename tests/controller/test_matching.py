@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keepclose.controller.event_handlers import Matching
+from keepclose.controller.event_handlers import SelectorIndex
 from keepclose.model.service.types import Service
 from keepclose.slices.changes import services_for_pod
 from keepclose.testing import builders
@@ -27,26 +27,26 @@ def test_services_are_found_by_labels(
     selector: dict[str, str] | None, labels: dict[str, str], want: bool
 ) -> None:
     """A Service is found exactly for the pods that it selects."""
-    matching = Matching()
+    selector_index = SelectorIndex()
     service = builders.service(selector=selector)
-    matching.change(None, service)
-    assert matching.services("default", labels) == ([service] if want else [])
-    assert matching.services("other", labels) == []
+    selector_index.change(None, service)
+    assert selector_index.services("default", labels) == ([service] if want else [])
+    assert selector_index.services("other", labels) == []
 
 
 def test_services_are_spread_over_their_pairs() -> None:
     """Services that share a label are filed under the pairs that tell them apart."""
-    matching = Matching()
+    selector_index = SelectorIndex()
     for number in range(100):
         selector = {"part-of": "shop", "app": f"app-{number}"}
-        matching.change(None, builders.service(f"s{number}", selector=selector))
-    assert max(len(bucket) for bucket in matching._buckets.values()) == 1
+        selector_index.change(None, builders.service(f"s{number}", selector=selector))
+    assert max(len(bucket) for bucket in selector_index._buckets.values()) == 1
 
 
 def test_the_index_agrees_with_looking_at_every_service() -> None:
     """After any sequence of changes the index finds what a search through all Services finds."""
     random = Random(3)
-    matching = Matching()
+    selector_index = SelectorIndex()
     present: dict[str, Service] = {}
     for _ in range(2000):
         name = f"s{random.randrange(30)}"
@@ -55,12 +55,12 @@ def test_the_index_agrees_with_looking_at_every_service() -> None:
             keys = random.sample("abc", random.randrange(4))
             selector = {key: str(random.randrange(3)) for key in keys}
             new = builders.service(name, selector=selector if random.random() < 0.9 else None)
-        matching.change(present.get(name), new)
+        selector_index.change(present.get(name), new)
         present.pop(name, None)
         if new is not None:
             present[name] = new
         labels = {key: str(random.randrange(3)) for key in "abc" if random.random() < 0.7}
-        found = [one.key for one in matching.services("default", labels)]
+        found = [one.key for one in selector_index.services("default", labels)]
         assert len(found) == len(set(found))
         assert set(found) == services_for_pod(present.values(), namespace="default", labels=labels)
-    assert len(matching) == sum(one.spec.selector is not None for one in present.values())
+    assert len(selector_index) == sum(one.spec.selector is not None for one in present.values())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keepclose.runtime.event_loop import LOOK_S, THRESHOLD, settle_memory
+from keepclose.runtime.event_loop import GC_THRESHOLD, IDLE_POLL_S, tune_garbage_collection
 from keepclose.testing.fake_clock import FakeClock
 
 
@@ -26,17 +26,17 @@ async def test_the_collector_rests_until_the_first_work_is_done() -> None:
     """It is away while caches fill and syncs are made, and then sees only what is new."""
     clock, ready, idle = FakeClock(), asyncio.Event(), False
     gc.unfreeze()
-    task = asyncio.create_task(settle_memory(ready, lambda: idle, clock=clock))
+    task = asyncio.create_task(tune_garbage_collection(ready, lambda: idle, clock=clock))
     await clock.advance(0.0)
     assert not gc.isenabled()
     ready.set()
-    await clock.advance(3 * LOOK_S)
+    await clock.advance(3 * IDLE_POLL_S)
     assert not gc.isenabled()
     idle = True
-    await clock.advance(LOOK_S)
+    await clock.advance(IDLE_POLL_S)
     await task
     assert gc.isenabled()
-    assert gc.get_threshold()[0] == THRESHOLD
+    assert gc.get_threshold()[0] == GC_THRESHOLD
     assert gc.get_freeze_count() > 0
 
 
@@ -44,7 +44,9 @@ async def test_a_controller_that_stops_early_leaves_the_collector_as_it_was() ->
     """Nothing is frozen when the first work was never done."""
     threshold = gc.get_threshold()
     gc.unfreeze()
-    task = asyncio.create_task(settle_memory(asyncio.Event(), lambda: True, clock=FakeClock()))
+    task = asyncio.create_task(
+        tune_garbage_collection(asyncio.Event(), lambda: True, clock=FakeClock())
+    )
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait((task,))
@@ -57,7 +59,7 @@ async def test_a_queue_that_never_empties_does_not_keep_the_collector_away() -> 
     """After ten minutes it comes back all the same."""
     clock, ready = FakeClock(), asyncio.Event()
     ready.set()
-    task = asyncio.create_task(settle_memory(ready, lambda: False, clock=clock))
-    await clock.advance(600 * LOOK_S)
+    task = asyncio.create_task(tune_garbage_collection(ready, lambda: False, clock=clock))
+    await clock.advance(600 * IDLE_POLL_S)
     await task
     assert gc.isenabled()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.event_handlers import Subscriptions
-from keepclose.controller.service_planners import States
+from keepclose.controller.event_handlers import EventHandlers
+from keepclose.controller.service_planners import ServicePlanners
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
@@ -44,16 +44,16 @@ class Desk:
         self.queue: WorkQueue[NamespacedName] = WorkQueue(self.clock)
         self.tracker = SliceTracker()
         self.nodes = NodeFacts(self.caches.nodes)
-        self.subscriptions = Subscriptions(
+        self.event_handlers = EventHandlers(
             self.caches,
             settings=settings,
             queue=self.queue,
-            states=States(self.caches, settings.plan),
+            planners=ServicePlanners(self.caches, settings.plan),
             nodes=self.nodes,
             tracker=self.tracker,
             contention=Contention(self.clock),
         )
-        self.subscriptions.subscribe()
+        self.event_handlers.subscribe()
         self._version = 0
 
     def put(self, *objects: Pod | Node | Service | EndpointSlice) -> None:
@@ -144,7 +144,7 @@ async def test_a_change_of_a_node_queues_the_services_concerned(
     desk: Desk, changed: Node, want: set[str]
 ) -> None:
     """A zone concerns the pods there; shares concern those who depend on them."""
-    desk.subscriptions.by_shares.add(NamespacedName("default", "api"))
+    desk.event_handlers.by_shares.add(NamespacedName("default", "api"))
     before = desk.nodes.cluster
     desk.put(changed)
     assert await desk.queued() == want
@@ -233,10 +233,10 @@ async def test_news_during_our_own_writes_is_judged_when_they_are_answered(desk:
     for generation, tracked, want in ((1, 1, set()), (3, 2, {"web"})):
         piece = builders.endpoint_slice(builders.endpoint())
         piece = replace(piece, metadata=replace(piece.metadata, generation=generation))
-        desk.subscriptions.news.begin_writes(key)
+        desk.event_handlers.own_writes.begin_writes(key)
         desk.put(piece)
         desk.tracker.update(replace(piece, metadata=replace(piece.metadata, generation=tracked)))
-        desk.subscriptions.end_writes(key)
+        desk.event_handlers.end_writes(key)
         await desk.clock.advance(1)
         assert await desk.queued() == want
 
@@ -245,10 +245,10 @@ async def test_a_service_that_waits_for_the_cache_is_synced_as_soon_as_it_moves(
     desk: Desk,
 ) -> None:
     """The delay of a retry is cut short by what it waited for."""
-    desk.subscriptions.awaiting.add(NamespacedName("default", "web"))
+    desk.event_handlers.awaiting.add(NamespacedName("default", "web"))
     desk.put(builders.endpoint_slice(builders.endpoint()))
     assert await desk.queued() == {"web"}
-    assert desk.subscriptions.awaiting == set()
+    assert desk.event_handlers.awaiting == set()
 
 
 @pytest.mark.parametrize(

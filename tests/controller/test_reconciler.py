@@ -24,26 +24,26 @@ from support.echoes import EchoTransport
 KEY = NamespacedName("default", "web")
 
 
-class Herald:
-    """Remembers what users would be told."""
+class FakePublisher:
+    """Remembers what users would read in Events."""
 
     def __init__(self) -> None:
         self.failures: list[tuple[str, str]] = []
         self.forgotten: list[NamespacedName] = []
 
-    def announce(self, service: Service, plan: ServicePlan) -> None:
+    def publish_plan(self, service: Service, plan: ServicePlan) -> None:
         """Do nothing."""
 
-    def fail(self, service: Service, reason: str, message: str) -> None:
-        """Note a failure."""
+    def publish_failure(self, service: Service, reason: str, message: str) -> None:
+        """Record a failure."""
         assert service.key == KEY
         self.failures.append((reason, message))
 
-    def warn(self, reference: ObjectReference, reason: str, message: str) -> None:
+    def publish_warning(self, reference: ObjectReference, reason: str, message: str) -> None:
         """Do nothing."""
 
     def forget(self, key: NamespacedName) -> None:
-        """Note what is gone."""
+        """Record a deleted Service."""
         self.forgotten.append(key)
 
 
@@ -54,13 +54,13 @@ class Bench:
         self.clock = FakeClock()
         self.transport = EchoTransport()
         client = Client(self.transport, clock=self.clock, retries=Retries(max_elapsed=0.0))
-        self.herald = Herald()
+        self.publisher = FakePublisher()
         self.controller = Controller(
             client,
             ControllerSettings(),
             clock=self.clock,
             recorder=EventRecorder(client, component="test", clock=self.clock),
-            announcer=self.herald,
+            publisher=self.publisher,
         )
         self.caches = self.controller.caches
         self.caches.nodes.put(node("n1"))
@@ -149,7 +149,7 @@ async def test_a_refused_write_is_tried_again(
         f"failed to update {name} EndpointSlice for Service default/web: status {refusal[0]}"
     )
     told = [("FailedToUpdateEndpointSlices", message)]
-    assert bench.herald.failures == (told if want is Result.ERROR else [])
+    assert bench.publisher.failures == (told if want is Result.ERROR else [])
     assert await bench.sync() is Result.SUCCESS
     assert bench.writes() == [("PUT", name)] * 2
 
@@ -213,7 +213,7 @@ async def test_a_service_that_is_no_more_is_forgotten(bench: Bench) -> None:
     """Nothing is written, and nothing remembered."""
     bench.caches.services.delete(KEY)
     assert await bench.sync() is Result.SUCCESS
-    assert (bench.herald.forgotten, len(bench.controller.states)) == ([KEY], 0)
+    assert (bench.publisher.forgotten, len(bench.controller.planners)) == ([KEY], 0)
     assert bench.writes() == []
 
 
@@ -230,23 +230,23 @@ async def test_a_service_that_loses_its_selector_keeps_its_slices(bench: Bench) 
 
 async def test_a_status_that_changed_costs_no_new_state(bench: Bench) -> None:
     """A Service that wishes the same as before is not worked out anew."""
-    entry = bench.controller.states._entries[KEY]
-    families = entry.state._families
+    entry = bench.controller.planners._entries[KEY]
+    families = entry.planner._families
     changed = replace(service(), metadata=replace(service().metadata, resource_version="7"))
     bench.caches.services.put(changed)
     assert await bench.sync() is Result.SUCCESS
     assert entry.service == changed
-    assert entry.state._families is families
+    assert entry.planner._families is families
 
 
 async def test_a_mistake_of_the_program_costs_the_state_and_nothing_else(bench: Bench) -> None:
     """The exception comes through, and the next sync starts from the caches."""
-    entry = bench.controller.states._entries[KEY]
+    entry = bench.controller.planners._entries[KEY]
     entry.pods[NamespacedName("default", "p1")] = None
     entry.service = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         await bench.sync()
-    assert len(bench.controller.states) == 0
+    assert len(bench.controller.planners) == 0
     assert await bench.sync() is Result.SUCCESS
     assert bench.writes() == []
 

@@ -24,8 +24,8 @@ from keepclose.webhook.serving_certificates import (
     LIFETIME,
     RENEWED_BEFORE,
     ServingPair,
+    ensure_pair,
     is_good,
-    keep_pair,
     load_pair,
     make_pair,
     read_pair,
@@ -97,7 +97,7 @@ class Stand:
 
     async def keep(self, *, hosts: tuple[str, ...] = HOSTS) -> ServingPair:
         """Ask for the pair."""
-        return await keep_pair(self.client, namespace="net", hosts=hosts, now=NOW)
+        return await ensure_pair(self.client, namespace="net", hosts=hosts, now=NOW)
 
     @property
     def stored(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from keepclose.controller.writes import SliceOperation, Succession
+from keepclose.controller.writes import SliceOperation, WriteOrder
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.slices.packing import SlicePlan
 from keepclose.testing.builders import endpoint, endpoint_slice
@@ -27,26 +27,26 @@ def run(
 ) -> tuple[list[tuple[str, str]], list[set[str]], dict[str, EndpointSlice]]:
     """Do the writes; return them, what was served after each, and what there is in the end."""
     stored = {one.metadata.name: one for one in present}
-    succession = Succession(plan, stored)
+    order = WriteOrder(plan, stored)
     writes: list[tuple[str, str]] = []
     served: list[set[str]] = []
-    while (write := succession.next()) is not None:
+    while (write := order.next()) is not None:
         number = len(writes)
-        name = write.piece.metadata.name
+        name = write.endpoint_slice.metadata.name
         writes.append((write.operation.value, name))
         if number in failing:
-            succession.note_failed()
+            order.record_failure()
             continue
         if write.operation is SliceOperation.DELETE:
             del stored[name]
-            succession.note_done(write, None)
+            order.record_done(write, None)
         else:
             if write.operation is SliceOperation.UPDATE:
                 version = stored[name].metadata.resource_version
-                assert write.piece.metadata.resource_version == version
-            meta = replace(write.piece.metadata, resource_version=f"v{number}")
-            stored[name] = replace(write.piece, metadata=meta)
-            succession.note_done(write, stored[name])
+                assert write.endpoint_slice.metadata.resource_version == version
+            meta = replace(write.endpoint_slice.metadata, resource_version=f"v{number}")
+            stored[name] = replace(write.endpoint_slice, metadata=meta)
+            order.record_done(write, stored[name])
         served.append(set().union(*(addresses(one) for one in stored.values())))
     return writes, served, stored
 

@@ -150,7 +150,7 @@ def test_a_planted_control_socket_is_not_asked(common: Path) -> None:
 def test_a_parent_of_another_user_is_refused(common: Path) -> None:
     """Who has the directory above could exchange ours for another at any time."""
     as_nobody('mkdir "$1"; chmod 755 "$1"', str(common / "theirs"))
-    with pytest.raises(ForeignDirectoryError, match="could be exchanged by another user"):
+    with pytest.raises(ForeignDirectoryError, match="could be replaced by another user"):
         PrivateDirectory.open(common / "theirs" / "data", make=True)
 
 

@@ -46,8 +46,8 @@ async def run_once(handler: web.Application, tmp_path: Path) -> tuple[int, str]:
     [
         pytest.param((302, ""), "HTTP status 302", id="a redirect"),
         pytest.param((404, SIGN_IN), r"<html>\x1b[31mSign in</html>", id="no such page"),
-        pytest.param((200, SIGN_IN), "the answer is no list", id="a page"),
-        pytest.param((200, "[1, 2]"), "the answer is no list", id="other JSON"),
+        pytest.param((200, SIGN_IN), "the answer is not a list", id="a page"),
+        pytest.param((200, "[1, 2]"), "the answer is not a list", id="other JSON"),
     ],
 )
 async def test_a_server_that_is_none_of_kubernetes_is_named(

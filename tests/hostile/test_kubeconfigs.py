@@ -46,7 +46,7 @@ def test_an_address_that_cannot_be_is_named(tmp_path: Path, field: str, url: str
     """No address ends in an error of the library that reads it."""
     cluster = {"server": "https://127.0.0.1", field: url}
     path = write_kubeconfig(tmp_path / "config", cluster)
-    with pytest.raises(ConfigError, match="is no web address; write it as https://HOST") as found:
+    with pytest.raises(ConfigError, match="is not an HTTP URL; write it as https://HOST") as found:
         load_kubeconfig(path)
     assert found.value.file == str(path)
     assert found.value.field == f"clusters[k].cluster.{field}"
@@ -74,5 +74,5 @@ async def test_nested_answers_of_a_program_are_refused() -> None:
     """Depth alone makes no error of Python's."""
     program = "import sys; sys.stdout.write('{\"status\":' + '[' * 100000)"
     spec = ExecSpec(VERSION, "python3", args=("-c", program))
-    with pytest.raises(ConfigError, match="printed no JSON"):
+    with pytest.raises(ConfigError, match="did not print JSON"):
         await ExecCredentials(spec, clock=SystemClock()).proof()

@@ -122,7 +122,7 @@ def test_a_kubeconfig_that_is_a_bomb_is_refused(tmp_path: Path, name: str) -> No
     text, want = BOMBS[name]
     file = tmp_path / "config"
     file.write_text(text)
-    with pytest.raises(ConfigError, match="is no YAML") as caught:
+    with pytest.raises(ConfigError, match="is not YAML") as caught:
         load_kubeconfig(file)
     assert want in str(caught.value)
 

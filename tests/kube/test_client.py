@@ -366,8 +366,8 @@ async def test_unreadable_objects_of_all_pages_are_told() -> None:
     assert [p.metadata.name for p in page.items] == ["good"]
     assert [name for name, _ in page.rejected] == ["bad", "worse"]
     assert [(entry["event"], entry["first"], entry["count"]) for entry in logs] == [
-        ("skipped unreadable objects", "bad", 1),
-        ("skipped unreadable objects", "worse", 1),
+        ("unreadable objects skipped", "bad", 1),
+        ("unreadable objects skipped", "worse", 1),
     ]
     assert logs[0]["cause"] == "spec: Invalid value: 1: expected a map, got a number"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepclose.kube.event_recorder import Correlator, EventTally, Recent
+from keepclose.kube.event_recorder import Correlator, EventTally, LruMap
 from keepclose.model.meta import ObjectReference
 from keepclose.testing.fake_clock import FakeClock
 
@@ -12,7 +12,7 @@ API = ObjectReference(kind="Service", namespace="default", name="api", uid="u2",
 
 def file(correlator: Correlator, message: str, *, about: ObjectReference = WEB) -> EventTally:
     """File an occurrence that must not be held back."""
-    tally = correlator.file(about, "Warning", "Failed", message)
+    tally = correlator.correlate(about, "Warning", "Failed", message)
     assert tally is not None
     return tally
 
@@ -36,10 +36,10 @@ async def test_different_occurrences_do_not() -> None:
     first = file(correlator, "no pods")
 
     others = [
-        correlator.file(API, "Warning", "Failed", "no pods"),
-        correlator.file(WEB, "Normal", "Failed", "no pods"),
-        correlator.file(WEB, "Warning", "Stale", "no pods"),
-        correlator.file(WEB, "Warning", "Failed", "no nodes"),
+        correlator.correlate(API, "Warning", "Failed", "no pods"),
+        correlator.correlate(WEB, "Normal", "Failed", "no pods"),
+        correlator.correlate(WEB, "Warning", "Stale", "no pods"),
+        correlator.correlate(WEB, "Warning", "Failed", "no nodes"),
     ]
     newer = ObjectReference(
         kind="Service",
@@ -51,7 +51,7 @@ async def test_different_occurrences_do_not() -> None:
     )
 
     assert all(other is not None and other is not first for other in others)
-    assert correlator.file(newer, "Warning", "Failed", "no pods") is first
+    assert correlator.correlate(newer, "Warning", "Failed", "no pods") is first
 
 
 async def test_an_occurrence_after_the_window_is_a_new_event() -> None:
@@ -119,21 +119,21 @@ async def test_a_flood_is_held_back() -> None:
     correlator = Correlator(clock)
 
     first = file(correlator, "no pods")
-    told = [correlator.file(WEB, "Warning", "Failed", "no pods") for _ in range(30)]
+    told = [correlator.correlate(WEB, "Warning", "Failed", "no pods") for _ in range(30)]
 
     assert sum(one is not None for one in told) == 24
     assert first.count == 31
-    assert correlator.file(API, "Warning", "Failed", "no pods") is not None
+    assert correlator.correlate(API, "Warning", "Failed", "no pods") is not None
     await clock.advance(299.0)
-    assert correlator.file(WEB, "Warning", "Failed", "no pods") is None
+    assert correlator.correlate(WEB, "Warning", "Failed", "no pods") is None
     await clock.advance(1.0)
     assert file(correlator, "no pods").count == 33
-    assert correlator.file(WEB, "Warning", "Failed", "no pods") is None
+    assert correlator.correlate(WEB, "Warning", "Failed", "no pods") is None
 
 
 def test_memory_is_bounded() -> None:
     """Of very many things the ones not asked for longest are forgotten."""
-    recent: Recent[str] = Recent(2)
+    recent: LruMap[str] = LruMap(2)
     recent.get("a", lambda: "first a")
     recent.get("b", lambda: "first b")
     recent.get("a", lambda: "second a")

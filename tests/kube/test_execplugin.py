@@ -165,7 +165,7 @@ FIX = f"it must print an ExecCredential of {V1} with a status"
         ),
         pytest.param(
             "echo secret",
-            "users[a].user.exec: {path} printed no JSON: JSON is malformed: "
+            "users[a].user.exec: {path} did not print JSON: JSON is malformed: "
             "invalid character (byte 0); " + FIX,
             id="prints no JSON",
         ),
@@ -181,19 +181,19 @@ FIX = f"it must print an ExecCredential of {V1} with a status"
         ),
         pytest.param(
             prints(answer()),
-            "users[a].user.exec: {path} gave neither a token nor a certificate with its key; "
+            "users[a].user.exec: {path} returned neither a token nor a certificate with its key; "
             + FIX,
             id="gives nothing",
         ),
         pytest.param(
             prints(answer(clientCertificateData="C")),
-            "users[a].user.exec: {path} gave neither a token nor a certificate with its key; "
+            "users[a].user.exec: {path} returned neither a token nor a certificate with its key; "
             + FIX,
             id="gives a certificate without a key",
         ),
         pytest.param(
             prints(answer(token="t", expirationTimestamp="soon")),  # noqa: S106
-            "users[a].user.exec: {path} gave an expirationTimestamp of 'soon'; "
+            "users[a].user.exec: {path} returned an expirationTimestamp of 'soon'; "
             "it must be like 2026-01-31T12:00:00Z",
             id="gives a strange time",
         ),
@@ -214,7 +214,7 @@ async def test_a_missing_program_comes_with_its_hint(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         await credentials(program, install_hint="brew install login").proof()
     assert str(raised.value) == (
-        f"/kc: users[a].user.exec.command: the program '{program.path}' is not there; "
+        f"/kc: users[a].user.exec.command: the program '{program.path}' was not found; "
         "brew install login"
     )
     with pytest.raises(ConfigError, match="install it, or name another user in the context"):
@@ -237,7 +237,7 @@ async def test_a_program_that_hangs_is_ended(tmp_path: Path) -> None:
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     await clock.advance(60)
-    with pytest.raises(ConfigError, match="gave no answer in 60 s; run it by hand"):
+    with pytest.raises(ConfigError, match="did not answer within 60 s; run it by hand"):
         await task
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -84,14 +84,14 @@ API = "check that the server is a Kubernetes API server"
         pytest.param(
             aiohttp.ClientConnectorError(KEY, os_error(errno.ETIMEDOUT)),
             TimedOut,
-            f"no connection in time; {CHECK}",
+            f"connection timed out; {CHECK}",
             False,
             id="the system gave up connecting",
         ),
         pytest.param(
             aiohttp.ConnectionTimeoutError("x"),
             TimedOut,
-            f"no connection in time; {CHECK}",
+            f"connection timed out; {CHECK}",
             False,
             id="we gave up connecting",
         ),
@@ -161,7 +161,7 @@ API = "check that the server is a Kubernetes API server"
         pytest.param(
             aiohttp.ClientResponseError(INFO, (), status=400, message="Bad status line"),
             BrokenStream,
-            f"the answer is no HTTP: Bad status line; {API}",
+            f"the answer is not HTTP: Bad status line; {API}",
             True,
             id="no HTTP",
         ),
@@ -175,7 +175,7 @@ API = "check that the server is a Kubernetes API server"
         pytest.param(
             ValueError("Bearer secret"),
             BrokenStream,
-            "the request is no HTTP; check the token for line breaks and odd characters",
+            "the request is not valid HTTP; check the token for line breaks and odd characters",
             False,
             id="what cannot be sent",
         ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_incluster, load_settings
+from keepclose.kube.auth.in_cluster import load_in_cluster, load_settings
 from keepclose.kube.errors import ConfigError
 
 ENV = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -24,7 +24,7 @@ def account(tmp_path: Path) -> Path:
 
 def test_a_pod_knows_its_server(account: Path) -> None:
     """Address, authority, token file and namespace come from environment and mount."""
-    settings = load_incluster(ENV, account=account)
+    settings = load_in_cluster(ENV, account=account)
     assert settings.server.url == "https://10.96.0.1:443"
     assert settings.server.authority == b"PEM"
     assert settings.user.token_file == str(account / "token")
@@ -34,7 +34,7 @@ def test_a_pod_knows_its_server(account: Path) -> None:
 def test_an_address_of_ipv6_stands_in_brackets(account: Path) -> None:
     """The URL of a server with an IPv6 address is a valid one, and the namespace may be absent."""
     (account / "namespace").unlink()
-    settings = load_incluster({**ENV, "KUBERNETES_SERVICE_HOST": "fd00::1"}, account=account)
+    settings = load_in_cluster({**ENV, "KUBERNETES_SERVICE_HOST": "fd00::1"}, account=account)
     assert settings.server.url == "https://[fd00::1]:443"
     assert settings.namespace == "default"
 
@@ -44,14 +44,14 @@ def test_a_missing_file_is_named(account: Path, name: str) -> None:
     """Without token or authority nothing works, so it is said at once."""
     (account / name).unlink()
     with pytest.raises(ConfigError) as raised:
-        load_incluster(ENV, account=account)
+        load_in_cluster(ENV, account=account)
     assert str(raised.value).startswith(f"cannot read {account / name}: no such file or directory")
 
 
 def test_outside_of_a_pod_it_is_said_so() -> None:
     """Without the variables of a pod the fix is to name a kubeconfig."""
-    with pytest.raises(ConfigError, match=r"this is no pod: .*; name a kubeconfig instead"):
-        load_incluster({})
+    with pytest.raises(ConfigError, match=r"not in a pod: .*; name a kubeconfig instead"):
+        load_in_cluster({})
 
 
 def write_kubeconfig(folder: Path) -> Path:
@@ -67,14 +67,14 @@ def write_kubeconfig(folder: Path) -> Path:
 
 
 def test_a_kubeconfig_comes_before_the_pod(account: Path, tmp_path: Path) -> None:
-    """The pod's account is used only where no kubeconfig is there or asked for."""
+    """The pod's account is used only where no kubeconfig found or asked for."""
     env = {**ENV, "HOME": str(tmp_path / "home")}
     assert load_settings(env=env, account=account).server.url == "https://10.96.0.1:443"
     file = write_kubeconfig(tmp_path / "home")
     assert load_settings(env=env, account=account).server.url == "https://file.example"
     env["HOME"] = str(tmp_path)
     assert load_settings(file, env=env, account=account).server.url == "https://file.example"
-    with pytest.raises(ConfigError, match="no kubeconfig is there"):
+    with pytest.raises(ConfigError, match="no kubeconfig found"):
         load_settings(context="c", env=env, account=account)
 
 
@@ -83,6 +83,5 @@ def test_outside_of_a_pod_a_kubeconfig_is_needed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         load_settings(env={"HOME": str(tmp_path)}, account=tmp_path)
     assert str(raised.value) == (
-        f"{tmp_path}/.kube/config: no kubeconfig is there; "
-        "name one with --kubeconfig or in KUBECONFIG"
+        f"{tmp_path}/.kube/config: no kubeconfig found; name one with --kubeconfig or in KUBECONFIG"
     )

@@ -119,7 +119,7 @@ def test_files_are_found_as_kubectl_finds_them(tmp_path: Path) -> None:
     assert load_kubeconfig(env=home).server.url == "https://home.example"
     env = {**home, "KUBECONFIG": f"{tmp_path}/missing::{other}"}
     assert load_kubeconfig(env=env).server.url == "https://other.example"
-    with pytest.raises(ConfigError, match="/gone: no kubeconfig is there"):
+    with pytest.raises(ConfigError, match="/gone: no kubeconfig found"):
         load_kubeconfig(env={**home, "KUBECONFIG": "/gone"})
 
 
@@ -228,7 +228,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
     [
         pytest.param(
             {**config(), "current-context": ""},
-            "current-context: no context is chosen; choose one with kubectl config use-context",
+            "current-context: no context is selected; select one with kubectl config use-context",
             id="no context",
         ),
         pytest.param(
@@ -261,7 +261,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
         ),
         pytest.param(
             config(cluster={"server": "unix:///run/x"}),
-            "clusters[dev].cluster.server: 'unix:///run/x' is no web address; "
+            "clusters[dev].cluster.server: 'unix:///run/x' is not an HTTP URL; "
             "begin it with https://",
             id="a strange server",
         ),
@@ -272,7 +272,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
         ),
         pytest.param(
             config(cluster={"server": "https://x", "certificate-authority-data": "%"}),
-            "clusters[dev].cluster.certificate-authority-data: is no base64; "
+            "clusters[dev].cluster.certificate-authority-data: is not base64; "
             "encode the file with base64 -w0",
             id="bad base64",
         ),
@@ -284,7 +284,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
                     "insecure-skip-tls-verify": True,
                 }
             ),
-            "clusters[dev].cluster.insecure-skip-tls-verify: stands beside a "
+            "clusters[dev].cluster.insecure-skip-tls-verify: cannot be combined with "
             "certificate-authority; remove one of the two",
             id="trust and no trust",
         ),
@@ -306,7 +306,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
         ),
         pytest.param(
             config(user={"token": "t", "username": "u"}),
-            "users[dev].user.username: stands beside a token; remove one of the two",
+            "users[dev].user.username: cannot be combined with a token; remove one of the two",
             id="two ways to be somebody",
         ),
         pytest.param(
@@ -334,7 +334,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
         ),
         pytest.param(
             config(user={"exec": {**EXEC, "interactiveMode": "Always"}}),
-            "users[dev].user.exec.interactiveMode: there is no terminal for the program; "
+            "users[dev].user.exec.interactiveMode: there is no terminal for the plugin; "
             "set it to IfAvailable or Never",
             id="a program that needs a terminal",
         ),
@@ -360,7 +360,7 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
         ),
         pytest.param(
             {**config(), "users": [{"name": "dev"}, {"name": "dev"}]},
-            "users[1].name: 'dev' stands twice; remove one of them",
+            "users[1].name: 'dev' appears twice; remove one of them",
             id="a name that stands twice",
         ),
         pytest.param(
@@ -368,14 +368,14 @@ EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "aws"}
             "current-context: there is no context '2026-01-31'; there are: none",
             id="a name that looks like a date is a text, as kubectl reads it",
         ),
-        pytest.param("- a", "is no kubeconfig: expected a map", id="a list"),
+        pytest.param("- a", "is not a kubeconfig: expected a map", id="a list"),
         pytest.param(
             "a: b: c",
-            "line 1: is no YAML: mapping values are not allowed",
+            "line 1: is not YAML: mapping values are not allowed",
             id="broken YAML",
         ),
-        pytest.param("\x01", "is no YAML: ", id="control characters"),
-        pytest.param("", "current-context: no context is chosen; ", id="an empty file"),
+        pytest.param("\x01", "is not YAML: ", id="control characters"),
+        pytest.param("", "current-context: no context is selected; ", id="an empty file"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_field_and_fix(
@@ -395,7 +395,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*: is a directory"):
         load_kubeconfig(tmp_path, env={})
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"/binary: is no UTF-8 text"):
+    with pytest.raises(ConfigError, match=r"/binary: is not UTF-8 text"):
         load_kubeconfig(tmp_path / "binary", env={})
     cluster = {"server": "https://x", "certificate-authority": "ca.pem"}
     file = write(tmp_path / "config", config(cluster=cluster))

@@ -345,7 +345,7 @@ async def test_a_lost_race_for_a_new_lease_is_no_failure() -> None:
         assert two.wire.sent == ["GET", "POST"]
         await two.stop()
         await one.stop()
-    assert [log["event"] for log in logs] == ["became the leader"]
+    assert [log["event"] for log in logs] == ["leadership acquired"]
 
 
 async def test_a_lost_race_for_a_free_lease_is_no_failure() -> None:
@@ -363,7 +363,7 @@ async def test_a_lost_race_for_a_free_lease_is_no_failure() -> None:
         assert two.wire.sent == ["GET", "PUT"]
         await two.stop()
         await one.stop()
-    assert [log["event"] for log in logs] == ["became the leader"]
+    assert [log["event"] for log in logs] == ["leadership acquired"]
 
 
 async def test_settings_that_cannot_work_end_the_seeking() -> None:

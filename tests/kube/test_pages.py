@@ -70,7 +70,7 @@ def test_what_is_no_list_never_passes_for_an_empty_one(body: bytes) -> None:
     """An answer that is no list is an error: a cache would drop all it holds."""
     with pytest.raises(BrokenStream) as raised:
         decode_page(PODS, body, where="GET /api/v1/pods")
-    assert str(raised.value).startswith("GET /api/v1/pods: the answer is no list: ")
+    assert str(raised.value).startswith("GET /api/v1/pods: the answer is not a list: ")
 
 
 def test_nulls_count_as_absent() -> None:
@@ -91,7 +91,7 @@ def test_one_bad_object_does_not_hide_the_others() -> None:
     assert page.resource_version == "9"
     assert [(name, str(cause)) for name, cause in page.rejected] == [
         ("shop/bad", 'spec.ports[0].port: Invalid value: "80": expected a number, got a string'),
-        ("?", "object: Invalid value: null: is no map"),
+        ("?", "object: Invalid value: null: is not a map"),
         ("7", "metadata.name: Invalid value: 7: expected a string, got a number"),
     ]
 
@@ -128,7 +128,7 @@ def test_what_is_no_object_is_not_the_api(body: bytes) -> None:
     with pytest.raises(BrokenStream) as raised:
         decode_object(PODS, body, where="GET /a")
     assert str(raised.value) == (
-        "GET /a: the answer is no JSON object; check that the server is a Kubernetes API server"
+        "GET /a: the answer is not a JSON object; check that the server is a Kubernetes API server"
     )
 
 

@@ -263,7 +263,7 @@ async def test_a_refusal_is_final(fault: Answer) -> None:
 
             assert [event.message for event in desk.events()] == ["sent"]
             assert desk.recorder.failed == 1
-    assert [(log["event"], log["object"]) for log in logs] == [("event not sent", "web")]
+    assert [(log["event"], log["object"]) for log in logs] == [("Event not sent", "web")]
 
 
 async def test_a_lost_answer_does_not_double_an_event() -> None:

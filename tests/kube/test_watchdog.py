@@ -14,7 +14,7 @@ async def read(clock: FakeClock, dog: Watchdog, pauses: list[float]) -> None:
     """Hear something after each pause, then end."""
     for pause in pauses:
         await clock.sleep(pause)
-        dog.hear()
+        dog.reset()
 
 
 @pytest.mark.parametrize(

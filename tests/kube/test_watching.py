@@ -132,11 +132,13 @@ async def test_events_before_a_broken_connection_are_kept() -> None:
 @pytest.mark.parametrize(
     ("bad", "want_text"),
     [
-        pytest.param(b"<html>", "a line of the watch is no event", id="no JSON"),
-        pytest.param(b'{"object":{}}', "a line of the watch is no event", id="no type"),
-        pytest.param(b'{"type":"ADDED"}', "a line of the watch is no event", id="no object"),
-        pytest.param(b'{"type":1,"object":{}}', "a line of the watch is no event", id="odd type"),
-        pytest.param(b'\xff{"type":"A"', "a line of the watch is no event", id="no UTF-8"),
+        pytest.param(b"<html>", "a line of the watch is not an event", id="no JSON"),
+        pytest.param(b'{"object":{}}', "a line of the watch is not an event", id="no type"),
+        pytest.param(b'{"type":"ADDED"}', "a line of the watch is not an event", id="no object"),
+        pytest.param(
+            b'{"type":1,"object":{}}', "a line of the watch is not an event", id="odd type"
+        ),
+        pytest.param(b'\xff{"type":"A"', "a line of the watch is not an event", id="no UTF-8"),
         pytest.param(
             b'{"type":"MOVED","object":{}}', "an event of the unknown type 'MOVED'", id="new type"
         ),

@@ -119,7 +119,7 @@ async def test_we_refuse_to_start_beside_the_built_in_controller(
         finally:
             ours.stop()
         said = ours.log.read_text()
-        assert "another controller keeps the EndpointSlices of this cluster" in said
+        assert "another controller manages the EndpointSlices of this cluster" in said
         assert "--controllers=*,-endpointslice-controller,-endpointslice-mirroring" in said
         page = await client.list_all(ENDPOINT_SLICES, namespace="shop")
         assert not [one for one in page.items if "probe" in one.metadata.name]
@@ -128,7 +128,7 @@ async def test_we_refuse_to_start_beside_the_built_in_controller(
 async def test_a_manager_without_the_controllers_is_no_rival(
     server: Embedded, client: Client, tmp_path: Path
 ) -> None:
-    """It renews the same lease; we start, and the slice that was made to find out is gone."""
+    """It renews the same lease; we start, and the probe is gone."""
     with controller_manager(
         server.role("controller"),
         tmp_path / "manager.log",

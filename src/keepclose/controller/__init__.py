@@ -1,5 +1,8 @@
-"""The EndpointSlice controller: keeps the slices of every Service as the pure core wants them.
+"""The EndpointSlice controller: reconciles the EndpointSlices of every Service with a selector.
 
-Reads Services, pods, nodes and slices through caches, asks `slices` what to write, and writes it.
-Nothing here decides what a slice should say.
+In: Services, Pods, Nodes, EndpointSlices, Endpoints and the acknowledgements of nodes, through
+caches. Out: writes of EndpointSlices, status conditions, Events and metrics. The package `slices`
+plans every write; nothing here decides what a slice contains. The controller must never plan from
+a cache that is older than its own writes, and never remove an endpoint before it is in another
+slice.
 """

@@ -1,14 +1,15 @@
-"""Which nodes have answered for which hints: the acknowledgements of nodes, held against Services.
+"""The condition Honored of Services, from the acknowledgements that nodes publish.
 
-A Service is honoured when every ready node goes by hints of its kind, has programmed its newest
-slice and uses its hints. Watermarks of nodes are kept in order and Services that wait are kept by
-version, so that an answer costs what it settles: only a Service that the slowest node has just
-passed, or that a node names or no longer names as an exception, is looked at again; and all of a
-kind when the first node ceases to go by that kind, or the last one begins to.
+A Service is honored when every ready node follows hints of its level, has programmed its newest
+slice and uses its hints. The versions that nodes have acknowledged are kept sorted, and so are the
+versions that Services wait for. An acknowledgement therefore costs only what it changes: a Service
+is requeued when the slowest node has passed its version, or when a node adds or removes it as an
+exception; all Services with hints of a level are requeued when the first node stops following that
+level, or the last one starts to.
 
-What changes a message but no status waits for a tick, and each tick lets only some Services pass.
-A node that joins takes nothing back at once, which would write every Service twice; one that has
-still not answered after some ticks does.
+A change of the message alone waits for a tick, and each tick requeues a bounded number of Services.
+A node that joins does not revoke the condition at once, which would write every Service twice; one
+that has not answered after some ticks does.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from keepclose.routing.honored_condition import (
 )
 
 TICK_S: Final = 5.0
-"""How often a ledger is to be told that time passes."""
-# Ticks after which nodes are named that a Service waits for, or that joined without an answer.
-_PATIENCE: Final = 6
-_JOIN_PATIENCE: Final = 12
+"""How often the owner of a ledger must call `tick`."""
+# Ticks after which messages name the nodes that a Service waits for, and those that joined silent.
+_NAME_AFTER_TICKS: Final = 6
+_JOIN_GRACE_TICKS: Final = 12
 _MOST_A_TICK: Final = 50
-# No node ever answers for a version that cannot be compared.
+# No node can acknowledge a version that is not a number.
 _NEVER: Final = 2**70
-_SPARE: Final = 64
+_SPARE_ENTRIES: Final = 64
 
 
 class NodeGroup:
-    """Nodes of one sort, and the few of them that messages name.
+    """A set of nodes with a sample of names for messages.
 
-    A name that was given stays as long as its node belongs to the group, so that a message does not
-    change with every node that joins. The sample is worked out when it is asked for.
+    A name stays in the sample as long as its node belongs to the group, so that a message does not
+    change with every node that joins. The sample is computed on demand.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class NodeGroup:
         return node in self._members
 
     def put(self, node: str, *, belongs: bool) -> bool:
-        """Let a node belong to the group or not; return whether that changed anything."""
+        """Add or remove a node; return whether the group changed."""
         if (node in self._members) == belongs:
             return False
         if belongs:
@@ -82,7 +83,7 @@ class NodeGroup:
 
     @property
     def sample(self) -> NodeSample:
-        """How many there are, and the names of a few."""
+        """The number of nodes in the group, and the names of a few."""
         if self._sample is None:
             named = [name for name in self._named if name in self._members]
             if len(named) < MOST_NAMED and len(named) < len(self._members):
@@ -94,39 +95,39 @@ class NodeGroup:
 
 
 class AcknowledgementLedger:
-    """The answers of all nodes, and the Services that wait for some.
+    """The acknowledgements of all nodes, and the Services that wait for one.
 
-    `on_due` is called with a Service whose condition may have changed.
+    The ledger calls `on_due` with a Service whose condition may have changed.
     """
 
     def __init__(self, *, on_due: Callable[[NamespacedName], None]) -> None:
         self._on_due = on_due
         self._ready: set[str] = set()
         self._answers: dict[str, NodeAcknowledgement] = {}
-        # The versions of ready nodes in order, 0 for one that has not answered at all.
+        # The versions of ready nodes, sorted; 0 stands for a node without an acknowledgement.
         self._marks: list[int] = []
         self._refusals: dict[NamespacedName, set[str]] = {}
         self._levels: dict[NamespacedName, frozenset[HintLevel]] = {}
-        """The Services with hints, and of which kind they are."""
+        """The Services with hints, and the levels of these hints."""
         self._silent = NodeGroup()
-        """Ready nodes of which nothing was heard that can be read."""
+        """Ready nodes without a readable acknowledgement."""
         self._unable = {level: NodeGroup() for level in HintLevel}
-        """Ready nodes that do not go by a kind of hints."""
+        """Ready nodes that do not follow hints of a level."""
         self._joined: dict[str, int] = {}
         self._tick = 0
         self._since: dict[NamespacedName, int] = {}
         self._outdated: dict[NamespacedName, None] = {}
-        """Services whose message may be another by now."""
+        """Services whose condition may need a new message."""
         self._pending: dict[NamespacedName, int] = {}
-        self._line: list[tuple[int, NamespacedName]] = []
+        self._by_version: list[tuple[int, NamespacedName]] = []
 
     @property
     def pending(self) -> int:
-        """How many Services wait for some node."""
+        """The number of Services that wait for a node."""
         return len(self._pending)
 
-    def hear_node(self, old: Node | None, new: Node | None) -> None:
-        """Count a node that became ready, or do not count it any more."""
+    def on_node(self, old: Node | None, new: Node | None) -> None:
+        """Count a node that became ready; stop counting one that is no longer ready."""
         node = old if new is None else new
         was_ready = old is not None and old.is_ready
         is_ready = new is not None and new.is_ready
@@ -143,12 +144,12 @@ class AcknowledgementLedger:
             self._marks.pop(bisect_left(self._marks, self._mark(name)))
         answer = self._answers.get(name)
         if answer is not None:
-            self._look_again(answer.exceptions)
+            self._requeue(answer.exceptions)
         self._regroup(name)
-        self._settle()
+        self._release_acknowledged()
 
-    def hear_acknowledgement(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
-        """Take an answer that came, changed or went."""
+    def on_acknowledgement(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        """Record an acknowledgement that was created, changed or deleted."""
         config_map = old if new is None else new
         named = None if config_map is None else parse_acknowledgement(config_map)
         if named is None:
@@ -158,25 +159,25 @@ class AcknowledgementLedger:
         before = self._replace(named.node, after)
         self._regroup(named.node)
         if had_any != bool(self._answers):
-            self._look_again(tuple(self._levels))
+            self._requeue(tuple(self._levels))
             return
         refused_before = set() if before is None else set(before.exceptions.items())
         refused_after = set() if after is None else set(after.exceptions.items())
-        self._look_again({service for service, _ in refused_before ^ refused_after})
-        self._settle()
+        self._requeue({service for service, _ in refused_before ^ refused_after})
+        self._release_acknowledged()
 
-    def hear_service(self, old: Service | None, new: Service | None) -> None:
-        """Forget a Service that is gone."""
+    def on_service(self, old: Service | None, new: Service | None) -> None:
+        """Forget a Service that was deleted."""
         if new is None and old is not None:
             self.forget(old.key)
 
-    def judge(
+    def evaluate(
         self, service: NamespacedName, version: int, levels: frozenset[HintLevel]
     ) -> Acknowledgements | None:
-        """Return which nodes have answered for a Service whose newest slice has the version.
+        """Return which nodes have acknowledged the version of a Service's newest slice.
 
-        None while no node in the cluster answers at all. From now on the Service is looked at
-        again when that changes.
+        None while no node of the cluster publishes acknowledgements. The ledger requeues the
+        Service whenever the result may change.
         """
         self._levels[service] = levels
         self._outdated.pop(service, None)
@@ -187,7 +188,7 @@ class AcknowledgementLedger:
         answered = nodes - bisect_left(self._marks, version)
         is_waiting = not nodes or answered < nodes
         if is_waiting:
-            self._await(service, version)
+            self._start_waiting(service, version)
         else:
             self._stop_waiting(service)
         refusing = sorted(
@@ -213,28 +214,28 @@ class AcknowledgementLedger:
         )
 
     def follow(self, service: NamespacedName) -> bool:
-        """Return whether any node answers; the Service is looked at again when that changes.
+        """Return whether any node publishes acknowledgements; requeue the Service on a change.
 
-        For a Service of which nodes need not be asked.
+        For a Service whose condition does not depend on what nodes acknowledge.
         """
         self._levels[service] = frozenset()
         self._stop_waiting(service)
         return bool(self._answers)
 
     def forget(self, service: NamespacedName) -> None:
-        """Wait no more for answers about a Service, which is gone or has no hints."""
+        """Stop waiting for a Service that was deleted or has no hints."""
         self._levels.pop(service, None)
         self._outdated.pop(service, None)
         self._stop_waiting(service)
 
     def tick(self) -> None:
-        """Note that time has passed, and have some Services looked at whose message is outdated."""
+        """Advance the time by one tick, and requeue some Services whose message is outdated."""
         self._tick += 1
         for service, since in self._since.items():
-            if self._tick - since == _PATIENCE:
+            if self._tick - since == _NAME_AFTER_TICKS:
                 self._outdated[service] = None
         for name, since in list(self._joined.items()):
-            if self._tick - since >= _JOIN_PATIENCE:
+            if self._tick - since >= _JOIN_GRACE_TICKS:
                 del self._joined[name]
                 if name in self._silent:
                     self._outdated.update(dict.fromkeys(self._levels))
@@ -247,16 +248,16 @@ class AcknowledgementLedger:
         return 0 if answer is None else answer.version
 
     def _name_awaited(self, service: NamespacedName, version: int) -> NodeSample:
-        """Return the nodes to name: silent ones, or after some time those that lag behind."""
+        """Return the nodes to name: silent ones, or after some ticks those that lag behind."""
         if len(self._silent):
             return self._silent.sample
-        if self._tick - self._since.get(service, self._tick) < _PATIENCE:
+        if self._tick - self._since.get(service, self._tick) < _NAME_AFTER_TICKS:
             return NodeSample()
         behind = [node for node in self._ready if self._mark(node) < version]
         return NodeSample(len(behind), tuple(heapq.nsmallest(MOST_NAMED, behind)))
 
     def _regroup(self, node: str) -> None:
-        """Put a node into its groups, and find the Services whose condition that may change."""
+        """Put a node into its groups, and requeue the Services whose condition may change."""
         answer = self._answers.get(node)
         is_ready = node in self._ready
         has_spoken = answer is not None and bool(answer.version or answer.honors)
@@ -267,11 +268,11 @@ class AcknowledgementLedger:
             is_unable = answer is not None and answer.version > 0 and level not in answer.honors
             if not group.put(node, belongs=is_ready and is_unable):
                 continue
-            concerned = [key for key, levels in self._levels.items() if level in levels]
+            affected = [key for key, levels in self._levels.items() if level in levels]
             if was_any != bool(len(group)):
-                self._look_again(concerned)
+                self._requeue(affected)
             elif before != str(group.sample):
-                self._outdated.update(dict.fromkeys(concerned))
+                self._outdated.update(dict.fromkeys(affected))
 
     def _replace(self, node: str, after: NodeAcknowledgement | None) -> NodeAcknowledgement | None:
         before = self._answers.get(node)
@@ -291,27 +292,27 @@ class AcknowledgementLedger:
                 self._refusals.setdefault(service, set()).add(node)
         return before
 
-    def _await(self, service: NamespacedName, version: int) -> None:
+    def _start_waiting(self, service: NamespacedName, version: int) -> None:
         if self._pending.get(service) == version:
             return
         self._since.setdefault(service, self._tick)
         self._pending[service] = version
-        heapq.heappush(self._line, (version, service))
-        if len(self._line) > 2 * len(self._pending) + _SPARE:
-            # NB: a node that never answers would let replaced entries pile up.
-            self._line = [(waiting, key) for key, waiting in self._pending.items()]
-            heapq.heapify(self._line)
+        heapq.heappush(self._by_version, (version, service))
+        if len(self._by_version) > 2 * len(self._pending) + _SPARE_ENTRIES:
+            # NB: while a node never answers, replaced entries would accumulate.
+            self._by_version = [(awaited, key) for key, awaited in self._pending.items()]
+            heapq.heapify(self._by_version)
 
-    def _settle(self) -> None:
-        """Have the Services looked at that the slowest node has passed."""
+    def _release_acknowledged(self) -> None:
+        """Requeue the Services whose version the slowest node has passed."""
         floor = self._marks[0] if self._marks else -1
-        while self._line and self._line[0][0] <= floor:
-            version, service = heapq.heappop(self._line)
+        while self._by_version and self._by_version[0][0] <= floor:
+            version, service = heapq.heappop(self._by_version)
             if self._pending.get(service) == version:
                 self._stop_waiting(service)
                 self._on_due(service)
 
-    def _look_again(self, services: Iterable[NamespacedName]) -> None:
+    def _requeue(self, services: Iterable[NamespacedName]) -> None:
         for service in services:
             if service in self._levels:
                 self._on_due(service)
@@ -321,7 +322,7 @@ class AcknowledgementLedger:
         self._since.pop(service, None)
 
 
-class Honoring:
+class HonoredConditions:
     """Adds the condition Honored to the conditions of Services."""
 
     def __init__(
@@ -338,15 +339,15 @@ class Honoring:
         self._prefix = prefix
 
     def subscribe(self, caches: Caches) -> None:
-        """Hear of every change from now on, and of all that is in the caches already."""
-        caches.services.subscribe(self._ledger.hear_service)
-        caches.nodes.subscribe(self._ledger.hear_node)
-        caches.acknowledgements.subscribe(self._ledger.hear_acknowledgement)
+        """Receive the present content of the caches and every later change."""
+        caches.services.subscribe(self._ledger.on_service)
+        caches.nodes.subscribe(self._ledger.on_node)
+        caches.acknowledgements.subscribe(self._ledger.on_acknowledgement)
 
     def complete(
         self, service: Service, conditions: tuple[Condition, ...]
     ) -> tuple[Condition, ...]:
-        """Return the conditions with Honored, as far as nodes can have something to honour."""
+        """Return the conditions, with Honored where the Service has hints that nodes can follow."""
         key = service.key
         if not is_programmed(conditions, prefix=self._prefix):
             self._ledger.forget(key)
@@ -356,11 +357,13 @@ class Honoring:
             is_answered = self._ledger.follow(key)
             return add_honored(conditions, obstacle if is_answered else None, prefix=self._prefix)
         slices = list(self._slices_of(key))
-        acknowledgements = self._ledger.judge(key, newest_version(slices), hint_levels(slices))
+        acknowledgements = self._ledger.evaluate(key, newest_version(slices), hint_levels(slices))
         return add_honored(conditions, acknowledgements, prefix=self._prefix)
 
 
 def newest_version(slices: Iterable[EndpointSlice]) -> int:
-    """Return the highest resource version; without slices there is nothing to answer for."""
-    versions = [parse_version(one.metadata.resource_version) for one in slices]
-    return max((_NEVER if one is None else one for one in versions), default=0)
+    """Return the highest resource version, 0 without slices: every node has acknowledged that."""
+    versions = [
+        parse_version(endpoint_slice.metadata.resource_version) for endpoint_slice in slices
+    ]
+    return max((_NEVER if version is None else version for version in versions), default=0)

@@ -1,7 +1,8 @@
-"""The controller as a whole: caches fill, then workers sync, until it is told to stop.
+"""The controller as a whole: caches fill, then workers sync Services until it is stopped.
 
-Built from parts that know nothing of each other's insides; this module only puts them together and
-runs them. Crash it at any point: whoever starts next reads everything anew and goes on.
+This module only wires the parts together and runs them; no part depends on the internals of
+another. A crash at any point does no harm: the next controller reads everything again and
+continues.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 
 import structlog
 
-from keepclose.controller.acknowledgements import TICK_S, AcknowledgementLedger, Honoring
-from keepclose.controller.event_handlers import PodLatencies, Subscriptions
+from keepclose.controller.acknowledgements import TICK_S, AcknowledgementLedger, HonoredConditions
+from keepclose.controller.event_handlers import EventHandlers, PodLatencies
 from keepclose.controller.mirroring import Mirroring
 from keepclose.controller.reconciler import Reconciler
-from keepclose.controller.service_planners import States
+from keepclose.controller.service_planners import ServicePlanners
 from keepclose.controller.writes import SliceWriter
 from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
@@ -31,13 +32,13 @@ from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import Contention, find_writer
 from keepclose.reconcile.dropped_fields import SliceGuard, try_update
-from keepclose.reconcile.event_publisher import Announcer, EventAnnouncer
-from keepclose.reconcile.instrumentation import Observer, SilentObserver
+from keepclose.reconcile.event_publisher import EventPublisher, RecordingEventPublisher
+from keepclose.reconcile.instrumentation import NoOpObserver, Observer
 from keepclose.reconcile.node_changes import NodeFacts
 from keepclose.reconcile.settings import (
+    CONTROLLER_QUEUE,
     MIRRORING_COMPONENT,
     MIRRORING_QUEUE,
-    QUEUE,
     ControllerSettings,
     defer_answers,
 )
@@ -46,13 +47,13 @@ from keepclose.slices.service_planner import ServicePlan
 from keepclose.slices.trackers import SliceTracker
 
 _log = structlog.get_logger(__name__)
-Prelude = Callable[[Caches], Awaitable[None]]
+BeforeSync = Callable[[Caches], Awaitable[None]]
 
 
 class Controller:
-    """Keeps the EndpointSlices of a cluster; run it once.
+    """Reconciles the EndpointSlices of a cluster; run it once.
 
-    Give it a client that does not repeat requests by itself: delays are the queue's.
+    The client must not retry requests by itself: the queue does all backing off.
     """
 
     def __init__(
@@ -63,24 +64,24 @@ class Controller:
         clock: Clock,
         recorder: EventRecorder,
         observer: Observer | None = None,
-        announcer: Announcer | None = None,
+        publisher: EventPublisher | None = None,
         mirroring_recorder: EventRecorder | None = None,
         random: Random | None = None,
-        prelude: Prelude | None = None,
+        before_sync: BeforeSync | None = None,
     ) -> None:
-        """Take the parts; `prelude` is awaited between the caches and the first sync."""
+        """Wire the parts; `before_sync` is awaited after the caches are full, before any sync."""
         settings = defer_answers(settings)
         self._settings = settings
         self._clock = clock
-        self._prelude = prelude
+        self._before_sync = before_sync
         self._recorder = recorder
         self._mirroring_recorder = mirroring_recorder or EventRecorder(
             client, component=MIRRORING_COMPONENT, clock=clock
         )
         self._random = random or Random()  # noqa: S311 - spreads load, keeps no secret
-        observer = observer or SilentObserver()
-        mirroring_announcer = announcer or EventAnnouncer(self._mirroring_recorder)
-        announcer = announcer or EventAnnouncer(recorder)
+        observer = observer or NoOpObserver()
+        mirroring_publisher = publisher or RecordingEventPublisher(self._mirroring_recorder)
+        publisher = publisher or RecordingEventPublisher(recorder)
         self.caches = Caches()
         self.reflectors = self.caches.reflectors(
             client,
@@ -91,10 +92,10 @@ class Controller:
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
             clock, first_delay_s=settings.retry_delay_s
         )
-        observer.watch_queue(QUEUE, self.queue)
+        observer.watch_queue(CONTROLLER_QUEUE, self.queue)
         latencies = PodLatencies(clock, on_reached=observer.reached)
         self.acknowledgements = AcknowledgementLedger(on_due=self.queue.add)
-        honoring = Honoring(
+        honored = HonoredConditions(
             self.acknowledgements,
             slices_of=lambda key: self.caches.slices_of(key, settings.plan.managed_by),
             gates=settings.plan.gates,
@@ -107,17 +108,17 @@ class Controller:
             try_write=partial(try_update, client),
             on_due=self.queue.add,
         )
-        self._doubts = asyncio.Event()
-        """Set when the server may be another by now, with other feature gates."""
+        self._server_changed = asyncio.Event()
+        """Set when the API server may have restarted with other feature gates."""
         nodes = NodeFacts(self.caches.nodes)
         self.contention = Contention(clock)
         observer.watch_contention(self.contention)
-        self.states = States(self.caches, settings.plan)
-        self.subscriptions = Subscriptions(
+        self.planners = ServicePlanners(self.caches, settings.plan)
+        self.event_handlers = EventHandlers(
             self.caches,
             settings=settings,
             queue=self.queue,
-            states=self.states,
+            planners=self.planners,
             nodes=nodes,
             tracker=tracker,
             contention=self.contention,
@@ -128,28 +129,28 @@ class Controller:
             self.caches.services,
             clock=clock,
             prefix=settings.plan.condition_prefix,
-            complete=honoring.complete,
+            complete=honored.complete,
         )
         self.reconciler = Reconciler(
             self.caches,
             settings=settings,
-            states=self.states,
+            planners=self.planners,
             nodes=nodes,
-            subscriptions=self.subscriptions,
+            event_handlers=self.event_handlers,
             tracker=tracker,
             guard=self.guard,
             contention=self.contention,
             find_writer=partial(find_writer, client),
-            come_back=self.queue.add_after,
+            requeue_after=self.queue.add_after,
             writer=SliceWriter(
                 client, self.caches.slices, tracker, self.guard, on_written=observer.written
             ),
             conditions=self._conditions,
-            announcer=announcer,
+            publisher=publisher,
             observer=observer,
             latencies=latencies,
         )
-        self._crews = [
+        self._worker_pools = [
             Workers(
                 self.queue,
                 self.reconciler.sync,
@@ -157,27 +158,27 @@ class Controller:
                 most_retries=settings.most_retries,
                 clock=clock,
                 on_synced=observer.synced,
-                take_wait=self.reconciler.setbacks.take_wait,
+                take_wait=self.reconciler.retry_after.take_wait,
             )
         ]
         for reflector in self.reflectors:
-            reflector.complaints.on_recovery = self._catch_up
-        self.caches.slices.subscribe(self.guard.hear_slice)
-        self.subscriptions.subscribe()
+            reflector.failure_log.on_recovery = self._on_recovery
+        self.caches.slices.subscribe(self.guard.on_slice)
+        self.event_handlers.subscribe()
         if settings.writes_conditions:
-            honoring.subscribe(self.caches)
+            honored.subscribe(self.caches)
         if settings.mirrors:
             self.mirroring = Mirroring(
                 client,
                 self.caches,
                 settings=settings,
                 clock=clock,
-                announcer=mirroring_announcer,
+                publisher=mirroring_publisher,
                 observer=observer.mirroring,
             )
             observer.watch_queue(MIRRORING_QUEUE, self.mirroring.queue)
             self.mirroring.subscribe()
-            self._crews.append(
+            self._worker_pools.append(
                 Workers(
                     self.mirroring.queue,
                     self.mirroring.sync,
@@ -185,7 +186,7 @@ class Controller:
                     most_retries=settings.most_retries,
                     clock=clock,
                     on_synced=observer.mirroring.synced,
-                    take_wait=self.mirroring.setbacks.take_wait,
+                    take_wait=self.mirroring.retry_after.take_wait,
                 )
             )
         self.synced = asyncio.Event()
@@ -193,34 +194,36 @@ class Controller:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key waits, is delayed or is worked on."""
+        """Whether no key is queued, delayed or being synced."""
         queues = [self.queue, *([self.mirroring.queue] if self._settings.mirrors else [])]
-        return not any(one.depth or one.delayed or one.running for one in queues)
+        return not any(queue.depth or queue.delayed or queue.running for queue in queues)
 
     def explain(self, key: NamespacedName) -> ServicePlan | None:
-        """Return the plan of a Service as it would be made now, or None where there is none."""
+        """Return the plan that a sync of the Service would compute now; None without one."""
         return self.reconciler.explain(key)
 
     async def run(self) -> None:
-        """Run until cancelled; syncs under way then end first.
+        """Run until cancelled, then let running syncs finish.
 
-        Only settings that cannot work end it by themselves: ConfigError comes through.
+        Raise ConfigError for settings that cannot work; no other error ends the controller.
         """
-        background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.reflectors]
+        background: list[Coroutine[Any, Any, Any]] = [
+            reflector.run() for reflector in self.reflectors
+        ]
         background += [self._recorder.run(), self._mirroring_recorder.run()]
-        background += [self._resync(), self._begin(), self._ask_again()]
+        background += [self._resync(), self._begin(), self._recheck_dropped_fields()]
         if self._settings.writes_conditions:
             background.append(self._tick())
-        tasks = [asyncio.create_task(one) for one in background]
+        tasks = [asyncio.create_task(coroutine) for coroutine in background]
         try:
             await _first_failure(tasks)
         finally:
             try:
-                # NB: reflectors run on meanwhile, so that the last syncs see the present.
-                for crew in self._crews:
-                    await crew.stop(self._settings.grace_s)
+                # NB: reflectors keep running meanwhile, so that the last syncs see current state.
+                for pool in self._worker_pools:
+                    await pool.stop(self._settings.grace_s)
             finally:
-                # NB: after the syncs, which would take a closed heuristic for one that failed.
+                # NB: after the syncs, which would report a closed heuristic as failed.
                 close_heuristics(self._settings.plan.heuristics)
                 for task in tasks:
                     task.cancel()
@@ -229,45 +232,45 @@ class Controller:
     async def _begin(self) -> None:
         for reflector in self.reflectors:
             await reflector.synced.wait()
-        if self._prelude is not None:
-            await self._prelude(self.caches)
-        for crew in self._crews:
-            crew.start()
+        if self._before_sync is not None:
+            await self._before_sync(self.caches)
+        for pool in self._worker_pools:
+            pool.start()
         self.synced.set()
         _log.info("caches are complete", services=len(self.caches.services))
 
-    def _catch_up(self) -> None:
-        """Try again at once what failed while the server was away, or did not keep."""
-        self._doubts.set()
-        for key in self.reconciler.setbacks.cut_off():
+    def _on_recovery(self) -> None:
+        """Requeue at once what failed while the API server was unavailable."""
+        self._server_changed.set()
+        for key in self.reconciler.retry_after.unavailable():
             self.queue.add(key)
         if self._settings.mirrors:
-            for key in self.mirroring.setbacks.cut_off():
+            for key in self.mirroring.retry_after.unavailable():
                 self.mirroring.queue.add(key)
 
-    async def _ask_again(self) -> None:
-        """Find out now and then, and after each outage, what the server keeps by now."""
+    async def _recheck_dropped_fields(self) -> None:
+        """Check periodically, and after each outage, which fields the API server stores now."""
         while True:
-            patience_s = self._random.uniform(*self._settings.ask_again_s)
+            period_s = self._random.uniform(*self._settings.recheck_s)
             with suppress(TimeoutError):
-                await self._clock.wait_for(self._doubts.wait(), patience_s)
-            was_away = self._doubts.is_set()
-            self._doubts.clear()
-            await self.guard.ask_again()
+                await self._clock.wait_for(self._server_changed.wait(), period_s)
+            is_recovered = self._server_changed.is_set()
+            self._server_changed.clear()
+            await self.guard.recheck()
             if self._settings.mirrors:
-                await self.mirroring.guard.ask_again()
-            # NB: of conditions only a write can tell, and each Service costs one.
-            for key in self._conditions.release() if was_away else ():
+                await self.mirroring.guard.recheck()
+            # NB: only a real write shows whether conditions are stored, one for each Service.
+            for key in self._conditions.release() if is_recovered else ():
                 self.queue.add(key)
 
     async def _tick(self) -> None:
-        """Tell the ledger that time passes."""
+        """Advance the time of the acknowledgement ledger."""
         while True:
             await self._clock.sleep(TICK_S)
             self.acknowledgements.tick()
 
     async def _resync(self) -> None:
-        """Look at every Service again twice a day or so, whatever may have been missed."""
+        """Resync every Service about twice a day, in case an event was missed."""
         while True:
             await self._clock.sleep(self._random.uniform(*self._settings.resync_s))
             self._conditions.release()
@@ -276,7 +279,7 @@ class Controller:
 
 
 async def _first_failure(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for ever, or until a task fails, and raise that."""
+    """Wait until a task fails, and raise its error."""
     pending = set(tasks)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

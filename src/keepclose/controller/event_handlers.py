@@ -1,8 +1,16 @@
-"""From changes in the caches to keys in the queue.
+"""Event handlers of the caches: they turn changes of objects into keys in the queue.
 
-Which Services a change concerns is said by `slices.changes` and `nodes`; this module only finds the
-candidates, notes for each state what to look at again, and queues. A change that queues nothing is
-noted all the same, so that the next sync sees the present.
+`slices.changes` and `reconcile.node_changes` decide which Services a change affects; this module
+finds the candidates, marks what each planner must read again, and queues. A change that queues
+nothing is still marked, so that the next sync sees current state.
+
+An index by selector finds the Services that may select a pod without a look at all of them. Each
+Service is filed under the pair of its selector that has the fewest other Services; a pod can be
+selected only by Services filed under one of its labels, or by those with an empty selector.
+
+Latencies run from the event of a changed pod to the answer to the last write of its sync. Of
+several pods of a Service the oldest change counts. A sync without writes ends the measurement
+silently; a failed one continues it.
 """
 
 from __future__ import annotations
@@ -11,8 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from keepclose.controller.own_writes import SliceNews
-from keepclose.controller.service_planners import States
+from keepclose.controller.own_writes import OwnWrites
+from keepclose.controller.service_planners import ServicePlanners
 from keepclose.kube.clock import Clock
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -34,12 +42,12 @@ from keepclose.slices.changes import (
 from keepclose.slices.trackers import SliceTracker
 
 _Pair = tuple[str, str, str]
-_EVERYTHING = ("", "")
+_EMPTY_SELECTOR = ("", "")
 _log = structlog.get_logger(__name__)
 
 
 class PodLatencies:
-    """Since when each Service has had a changed pod that no sync has looked at."""
+    """Since when each Service has had a changed pod that no sync has handled."""
 
     def __init__(self, clock: Clock, *, on_reached: Callable[[float], None]) -> None:
         self._clock = clock
@@ -49,20 +57,20 @@ class PodLatencies:
     def __len__(self) -> int:
         return len(self._since)
 
-    def note(self, services: Iterable[NamespacedName]) -> None:
-        """Note that a pod of these Services changed just now."""
+    def record(self, services: Iterable[NamespacedName]) -> None:
+        """Record that a pod of these Services changed just now."""
         now = self._clock.monotonic()
         for key in services:
             self._since.setdefault(key, now)
 
     def take(self, service: NamespacedName) -> float | None:
-        """Return since when pods have waited, and wait for the next; None when none has."""
+        """Return and reset the time of the oldest pending change; None when there is none."""
         return self._since.pop(service, None)
 
     def end(self, service: NamespacedName, since: float, *, written: int, is_good: bool) -> None:
-        """Say how the sync went that took the time."""
+        """Record the result of the sync that took the time."""
         if not is_good:
-            # NB: what changed meanwhile is younger.
+            # NB: overwrites the time of changes that came meanwhile, which are newer.
             self._since[service] = since
         elif written:
             self._on_reached(self._clock.monotonic() - since)
@@ -72,8 +80,8 @@ class PodLatencies:
         self._since.pop(service, None)
 
 
-class Matching:
-    """All Services that have a selector, filed by it."""
+class SelectorIndex:
+    """The Services that have a selector, indexed by one pair of it."""
 
     def __init__(self) -> None:
         self._buckets: dict[_Pair, dict[NamespacedName, Service]] = {}
@@ -83,7 +91,7 @@ class Matching:
         return len(self._filed)
 
     def change(self, old: Service | None, new: Service | None) -> None:
-        """Take a Service that came, changed or went, as caches tell it."""
+        """Index a Service that was created, changed or deleted."""
         if old is not None:
             self._remove(old.key)
         if new is None or new.spec.selector is None:
@@ -95,19 +103,21 @@ class Matching:
     def services(self, namespace: str, labels: Mapping[str, str]) -> list[Service]:
         """Return the Services of the namespace that select a pod with these labels."""
         buckets = self._buckets
-        found: list[Service] = []
-        for key, value in (*labels.items(), _EVERYTHING):
+        selecting: list[Service] = []
+        for key, value in (*labels.items(), _EMPTY_SELECTOR):
             bucket = buckets.get((namespace, key, value))
             if bucket is not None:
-                found += [
-                    one for one in bucket.values() if matches(one.spec.selector or {}, labels)
+                selecting += [
+                    service
+                    for service in bucket.values()
+                    if matches(service.spec.selector or {}, labels)
                 ]
-        return found
+        return selecting
 
     def _choose(self, namespace: str, selector: Mapping[str, str]) -> _Pair:
         pairs = [(namespace, key, value) for key, value in selector.items()]
         if not pairs:
-            return (namespace, *_EVERYTHING)
+            return (namespace, *_EMPTY_SELECTOR)
         return min(pairs, key=lambda pair: (len(self._buckets.get(pair, ())), pair))
 
     def _remove(self, key: NamespacedName) -> None:
@@ -120,8 +130,8 @@ class Matching:
             del self._buckets[pair]
 
 
-class Subscriptions:
-    """Listens to the caches of one controller."""
+class EventHandlers:
+    """The handlers that one controller subscribes to its caches."""
 
     def __init__(
         self,
@@ -129,7 +139,7 @@ class Subscriptions:
         *,
         settings: ControllerSettings,
         queue: WorkQueue[NamespacedName],
-        states: States,
+        planners: ServicePlanners,
         nodes: NodeFacts,
         tracker: SliceTracker,
         contention: Contention,
@@ -139,28 +149,28 @@ class Subscriptions:
         self._settings = settings
         self._managed_by = settings.plan.managed_by
         self._queue = queue
-        self._states = states
+        self._planners = planners
         self._nodes = nodes
         self._contention = contention
         self._latencies = latencies
-        self.news = SliceNews(caches.slices, tracker, managed_by=self._managed_by)
-        self.matching = Matching()
+        self.own_writes = OwnWrites(caches.slices, tracker, managed_by=self._managed_by)
+        self.selector_index = SelectorIndex()
         self.by_shares: set[NamespacedName] = set()
-        """Services to sync when the shares of the traffic change; syncs keep this up to date."""
+        """Services to sync when the CPU shares of zones change; syncs keep this up to date."""
         self.awaiting: set[NamespacedName] = set()
-        """Services whose sync waits for the cache of slices to catch up."""
+        """Services whose sync waits for the slice cache to catch up with own writes."""
 
     def subscribe(self) -> None:
-        """Hear of every change from now on, and of all that is in the caches already."""
-        self._caches.services.subscribe(self.hear_service)
-        self._caches.pods.subscribe(self.hear_pod)
-        self._caches.nodes.subscribe(self.hear_node)
-        self._caches.slices.subscribe(self.hear_slice)
+        """Receive the present content of the caches and every later change."""
+        self._caches.services.subscribe(self.on_service)
+        self._caches.pods.subscribe(self.on_pod)
+        self._caches.nodes.subscribe(self.on_node)
+        self._caches.slices.subscribe(self.on_slice)
 
-    def hear_service(self, old: Service | None, new: Service | None) -> None:
-        """Queue a Service, unless only parts of its status changed that are none of ours.
+    def on_service(self, old: Service | None, new: Service | None) -> None:
+        """Queue a Service, unless only status changed that this controller does not write.
 
-        Conditions of ours are looked at with the gate off too: they are to go then.
+        A change of its own conditions counts with the gate off too: the sync removes them then.
         """
         if old is not None and new is not None and has_same_spec(old, new):
             conditions = new.status.conditions
@@ -169,36 +179,36 @@ class Subscriptions:
                 or has_ours(conditions, prefix=self._settings.plan.condition_prefix)
             ):
                 self._queue.add(new.key)
-            # NB: the candidates found later must be the present version all the same.
-            self.matching.change(old, new)
+            # NB: the index must hold the present version of every Service.
+            self.selector_index.change(old, new)
             return
-        self.matching.change(old, new)
-        one = old if new is None else new
-        if one is not None:
-            self._queue.add(one.key)
+        self.selector_index.change(old, new)
+        service = old if new is None else new
+        if service is not None:
+            self._queue.add(service.key)
 
-    def hear_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """Queue the Services that gain, lose or show the pod."""
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """Queue the Services whose endpoints the change affects."""
         candidates: dict[NamespacedName, Service] = {}
         labels: dict[str, str] | None = None
         for pod in (old, new):
             if pod is not None and pod.metadata.labels != labels:
                 labels = pod.metadata.labels
-                for one in self.matching.services(pod.metadata.namespace, labels):
-                    candidates[one.key] = one
+                for service in self.selector_index.services(pod.metadata.namespace, labels):
+                    candidates[service.key] = service
         if not candidates:
             return
         pod = old if new is None else new
         if pod is not None:
             for key in candidates:
-                self._states.note_pod(key, pod.key)
+                self._planners.mark_pod(key, pod.key)
         keys = services_for_pod_change(candidates.values(), old=old, new=new)
         if self._latencies is not None:
-            self._latencies.note(keys)
+            self._latencies.record(keys)
         self._queue_all(keys, self._settings.batch_s)
 
-    def hear_node(self, old: Node | None, new: Node | None) -> None:
-        """Queue the Services with pods on a node that moved, and those that depend on shares."""
+    def on_node(self, old: Node | None, new: Node | None) -> None:
+        """Queue the Services with pods on a node whose zone changed, and those that use shares."""
         node = old if new is None else new
         change = node_change(old, new)
         if node is None or change.is_nothing:
@@ -208,33 +218,36 @@ class Subscriptions:
             keys: set[NamespacedName] = set()
             for pod in self._caches.pods_on(node.name):
                 meta = pod.metadata
-                found = self.matching.services(meta.namespace, meta.labels)
-                keys.update(one.key for one in found)
+                services = self.selector_index.services(meta.namespace, meta.labels)
+                keys.update(service.key for service in services)
             self._queue_all(keys, 0.0)
         if change.shares:
             self._queue_all(self.by_shares, 0.0)
 
-    def hear_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        """Queue the Services of a slice that somebody else wrote."""
-        for piece in (old, new):
-            if piece is not None and is_managed_by(piece, self._managed_by):
-                key = service_of(piece)
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Queue the Services of a slice that another client wrote."""
+        for endpoint_slice in (old, new):
+            if endpoint_slice is not None and is_managed_by(endpoint_slice, self._managed_by):
+                key = service_of(endpoint_slice)
                 if key is None:
-                    _log.warning("slice without a Service", slice=str(piece.metadata.key))
+                    _log.warning(
+                        "EndpointSlice has no Service label",
+                        slice=str(endpoint_slice.metadata.key),
+                    )
                     continue
-                self._states.note_slice(key, piece.metadata.name)
+                self._planners.mark_slice(key, endpoint_slice.metadata.name)
                 if key in self.awaiting:
                     self.awaiting.discard(key)
                     self._queue.add(key)
-        keys = self.news.services(old, new)
+        keys = self.own_writes.services(old, new)
         for key in keys:
-            self._contention.note_foreign(key)
+            self._contention.record_foreign_write(key)
         self._queue_all(keys, self._settings.slice_batch_s)
 
     def end_writes(self, key: NamespacedName) -> None:
-        """Note that the writes of a Service are answered; queue it if others wrote meanwhile."""
-        if self.news.end_writes(key):
-            self._contention.note_foreign(key)
+        """End the writes of a Service; queue it if another client wrote its slices meanwhile."""
+        if self.own_writes.end_writes(key):
+            self._contention.record_foreign_write(key)
             self._queue.add_after(key, self._settings.slice_batch_s)
 
     def _queue_all(self, keys: Iterable[NamespacedName], delay_s: float) -> None:

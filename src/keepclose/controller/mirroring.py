@@ -1,7 +1,7 @@
-"""Keeps slices for Endpoints that somebody wrote by hand for a Service without a selector.
+"""Mirrors Endpoints that a user maintains for a Service without a selector to EndpointSlices.
 
-What a mirrored slice says is decided in `slices.mirroring`. A controller of its own, with its own
-queue and tracker, beside the one for Services with a selector.
+`slices.mirroring` decides what a mirrored slice contains. As in Kubernetes this is a controller of
+its own, with its own queue and tracker, beside the one for Services with a selector.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.controller.own_writes import Setbacks, SliceNews
+from keepclose.controller.own_writes import OwnWrites, RetryAfter
 from keepclose.controller.writes import SliceWriter, WriteOutcome
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -22,18 +22,18 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import MIRRORING_CONTROLLER
 from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.dropped_fields import SliceGuard, try_update
-from keepclose.reconcile.event_publisher import Announcer, object_reference
+from keepclose.reconcile.event_publisher import EventPublisher, object_reference
 from keepclose.reconcile.instrumentation import MirroringObserver
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.runtime.workers import Result
 from keepclose.slices.mirroring import MirrorEvent, mirror
 from keepclose.slices.trackers import SliceTracker
 
-_CAP_DELAY_S: Final = 100.0
+_LONGEST_DELAY_S: Final = 100.0
 
 
 class Mirroring:
-    """Syncs Endpoints one key at a time; the key is that of the Service too."""
+    """The mirroring controller: syncs Endpoints by the key that they share with their Service."""
 
     def __init__(
         self,
@@ -42,20 +42,20 @@ class Mirroring:
         *,
         settings: ControllerSettings,
         clock: Clock,
-        announcer: Announcer,
+        publisher: EventPublisher,
         observer: MirroringObserver,
     ) -> None:
         self._caches = caches
         self._settings = settings
         self._slice_delay_s = max(settings.slice_delay_s, settings.mirroring_batch_s)
-        self._announcer = announcer
+        self._publisher = publisher
         self._observer = observer
         self._tracker = SliceTracker()
-        self._news = SliceNews(caches.slices, self._tracker, managed_by=MIRRORING_CONTROLLER)
-        self._told: dict[NamespacedName, tuple[MirrorEvent, ...]] = {}
-        self.setbacks = Setbacks()
+        self._own_writes = OwnWrites(caches.slices, self._tracker, managed_by=MIRRORING_CONTROLLER)
+        self._published: dict[NamespacedName, tuple[MirrorEvent, ...]] = {}
+        self.retry_after = RetryAfter()
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
-            clock, first_delay_s=settings.retry_delay_s, cap_delay_s=_CAP_DELAY_S
+            clock, first_delay_s=settings.retry_delay_s, cap_delay_s=_LONGEST_DELAY_S
         )
         self.guard = SliceGuard(
             caches.slices,
@@ -68,33 +68,33 @@ class Mirroring:
         )
 
     def subscribe(self) -> None:
-        """Hear of every change from now on, and of all that is in the caches already."""
-        self._caches.endpoints.subscribe(self.hear_endpoints)
-        self._caches.services.subscribe(self.hear_service)
-        self._caches.slices.subscribe(self.guard.hear_slice)
-        self._caches.slices.subscribe(self.hear_slice)
+        """Receive the present content of the caches and every later change."""
+        self._caches.endpoints.subscribe(self.on_endpoints)
+        self._caches.services.subscribe(self.on_service)
+        self._caches.slices.subscribe(self.guard.on_slice)
+        self._caches.slices.subscribe(self.on_slice)
 
-    def hear_endpoints(self, old: Endpoints | None, new: Endpoints | None) -> None:
-        """Queue Endpoints that came, changed or went."""
-        one = old if new is None else new
-        if one is not None:
-            self.queue.add_after(one.metadata.key, self._settings.mirroring_batch_s)
+    def on_endpoints(self, old: Endpoints | None, new: Endpoints | None) -> None:
+        """Queue Endpoints that were created, changed or deleted."""
+        endpoints = old if new is None else new
+        if endpoints is not None:
+            self.queue.add_after(endpoints.metadata.key, self._settings.mirroring_batch_s)
 
-    def hear_service(self, old: Service | None, new: Service | None) -> None:
-        """Queue a Service that came, went, or gained or lost its selector."""
-        one = old if new is None else new
-        if one is None:
+    def on_service(self, old: Service | None, new: Service | None) -> None:
+        """Queue a Service that was created or deleted, or gained or lost its selector."""
+        service = old if new is None else new
+        if service is None:
             return
-        if old is None or new is None or _is_selecting(old) != _is_selecting(new):
-            self.queue.add(one.key)
+        if old is None or new is None or _has_selector(old) != _has_selector(new):
+            self.queue.add(service.key)
 
-    def hear_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        """Queue the Service of a mirrored slice that somebody else wrote."""
-        for key in self._news.services(old, new):
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Queue the Service of a mirrored slice that another client wrote."""
+        for key in self._own_writes.services(old, new):
             self.queue.add_after(key, self._slice_delay_s)
 
     async def sync(self, key: NamespacedName) -> Result:
-        """Bring the mirrored slices of a Service to what its Endpoints say."""
+        """Reconcile the mirrored slices of a Service with its Endpoints."""
         existing = self._caches.slices_of(key, MIRRORING_CONTROLLER)
         if self._tracker.is_stale(key, existing):
             return Result.STALE
@@ -109,19 +109,19 @@ class Mirroring:
         self._observer.mirrored(key, mirrored)
         outcome = WriteOutcome()
         if not mirrored.plan.is_empty:
-            self._news.begin_writes(key)
+            self._own_writes.begin_writes(key)
             try:
                 await self._writer.write(
                     f"Endpoints {key}", mirrored.plan, present=existing, outcome=outcome
                 )
             finally:
-                if self._news.end_writes(key):
+                if self._own_writes.end_writes(key):
                     self.queue.add_after(key, self._slice_delay_s)
-        self.setbacks.note(key, outcome)
-        self._tell(key, endpoints, mirrored.events)
+        self.retry_after.record(key, outcome)
+        self._publish(key, endpoints, mirrored.events)
         if outcome.errors:
             if endpoints is not None:
-                self._announcer.warn(
+                self._publisher.publish_warning(
                     object_reference("Endpoints", endpoints.metadata),
                     "FailedToUpdateEndpointSlices",
                     f"Error updating Endpoint Slices for Endpoints {key}: "
@@ -132,21 +132,21 @@ class Mirroring:
             self._tracker.delete_service(key)
         return Result.STALE if outcome.is_stale else Result.SUCCESS
 
-    def _tell(
+    def _publish(
         self, key: NamespacedName, endpoints: Endpoints | None, events: tuple[MirrorEvent, ...]
     ) -> None:
-        """Record what is news; the same as last time is none."""
+        """Publish the events that the last sync did not publish."""
         if endpoints is None or not events:
-            self._told.pop(key, None)
+            self._published.pop(key, None)
             return
-        told = self._told.get(key, ())
-        self._told[key] = events
+        published = self._published.get(key, ())
+        self._published[key] = events
         for event in events:
-            if event not in told:
-                self._announcer.warn(
+            if event not in published:
+                self._publisher.publish_warning(
                     object_reference("Endpoints", endpoints.metadata), event.reason, event.message
                 )
 
 
-def _is_selecting(service: Service) -> bool:
+def _has_selector(service: Service) -> bool:
     return service.spec.selector is not None

@@ -1,10 +1,10 @@
-"""Finds out, before any work, whether another controller keeps the same slices.
+"""Detects, before the first sync, whether another controller manages the same EndpointSlices.
 
-A lease says only that a kube-controller-manager runs: one whose EndpointSlice controller is off
-renews the same lease. So where there is such a lease, a slice is created that its owner would
-remove: one without endpoints and with a port that the Service does not have, under the label of the
-controllers that keep slices. It is of no consequence for traffic, and any of these controllers, the
-built-in one or ours, deletes it or makes another of it within seconds. If none does, it is deleted
+The lease of kube-controller-manager proves only that the process runs: it renews the lease also
+when its EndpointSlice controller is disabled. So where that lease is held, keepclose creates a
+probe: a slice without endpoints, with a port that the Service does not have, under the label of the
+controller that manages slices. The probe has no effect on traffic. Any such controller, the
+built-in one or another keepclose, deletes or changes it within seconds. If none does, it is deleted
 here.
 """
 
@@ -30,70 +30,70 @@ from keepclose.slices.trackers import instant
 _LEASE_NAMESPACE: Final = "kube-system"
 _LEASE_NAME: Final = "kube-controller-manager"
 PROBE_PORT: Final = "keepclose-probe"
-FIX: Final = (
+OTHER_CONTROLLER_FIX: Final = (
     "start kube-controller-manager with "
     "--controllers=*,-endpointslice-controller,-endpointslice-mirroring-controller, "
     "or run keepclose beside it with --mode=webhook; --force starts all the same"
 )
-# The built-in controller looks at changed slices after a second; the rest is for a busy one.
-_PATIENCE_S: Final = 6.0
-_ASK_EVERY_S: Final = 0.25
-_LONG_DEAD_S: Final = 3600.0
+# The built-in controller syncs changed slices after a second; the rest is for a busy one.
+_PROBE_S: Final = 6.0
+_POLL_S: Final = 0.25
+_ABANDONED_S: Final = 3600.0
 _log = structlog.get_logger(__name__)
 
 
-class RivalError(ConfigError):
-    """Another controller keeps the slices of this cluster."""
+class OtherControllerError(ConfigError):
+    """Another controller manages the EndpointSlices of this cluster."""
 
 
-async def refuse_rival(
+async def refuse_other_controller(
     client: Client,
     caches: Caches,
     *,
     managed_by: str,
     clock: Clock,
-    patience_s: float = _PATIENCE_S,
+    patience_s: float = _PROBE_S,
 ) -> None:
-    """Raise RivalError when another controller keeps the slices; the caches must be complete.
+    """Raise OtherControllerError when another controller manages slices; caches must be complete.
 
-    What cannot be found out is no reason to refuse: a fight is noticed later too.
+    A failed check does not raise: syncs detect contention too.
     """
     try:
         lease = await client.get(LEASES, _LEASE_NAME, namespace=_LEASE_NAMESPACE)
-        if _is_dead(lease, now=clock.now()):
+        if _is_abandoned(lease, now=clock.now()):
             return
         service = _choose_service(caches)
         if service is None:
             return
-        is_kept = await _is_kept(
+        is_managed = await _is_managed(
             client, service, managed_by=managed_by, clock=clock, patience_s=patience_s
         )
     except NotFound:
         return
     except KubeError as error:
-        _log.info("cannot find out whether another controller keeps slices", error=str(error))
+        _log.info("check for other controllers failed", error=str(error))
         return
-    if is_kept:
-        raise RivalError(
-            "another controller keeps the EndpointSlices of this cluster, probably that of "
-            f"kube-controller-manager {lease.spec.holder_identity}: it took away a slice that was "
-            f"made for Service {service.key} to find out",
-            fix=FIX,
+    if is_managed:
+        raise OtherControllerError(
+            "another controller manages the EndpointSlices of this cluster, probably that of "
+            f"kube-controller-manager {lease.spec.holder_identity}: it removed a slice that was "
+            f"created for Service {service.key} as a probe",
+            fix=OTHER_CONTROLLER_FIX,
         )
 
 
-async def _is_kept(
+async def _is_managed(
     client: Client, service: Service, *, managed_by: str, clock: Clock, patience_s: float
 ) -> bool:
-    """Return whether a slice that no controller wants is taken away or changed."""
-    made = await client.create(ENDPOINT_SLICES, make_probe(service, managed_by=managed_by))
-    meta = made.metadata
+    """Return whether another controller deletes or changes a probe."""
+    probe = await client.create(ENDPOINT_SLICES, make_probe(service, managed_by=managed_by))
+    meta = probe.metadata
     end = clock.monotonic() + patience_s
     try:
         while clock.monotonic() < end:
-            await clock.sleep(_ASK_EVERY_S)
-            found = await client.get(ENDPOINT_SLICES, meta.name, namespace=meta.namespace)
-            if found.metadata.generation != meta.generation:
+            await clock.sleep(_POLL_S)
+            current = await client.get(ENDPOINT_SLICES, meta.name, namespace=meta.namespace)
+            if current.metadata.generation != meta.generation:
                 return True
     except NotFound:
         return True
@@ -106,13 +106,13 @@ async def _is_kept(
             resource_version=meta.resource_version,
         )
     except KubeError as error:
-        # The first sync of the Service finds it, as any slice that is not wanted.
-        _log.info("the slice that was made to find out stays", error=str(error))
+        # The first sync of the Service deletes it, as any slice that is not desired.
+        _log.info("probe not deleted", slice=str(meta.key), error=str(error))
     return False
 
 
 def make_probe(service: Service, *, managed_by: str) -> EndpointSlice:
-    """Return a slice of the Service that has no effect, and that no controller would leave."""
+    """Return a slice of the Service without effect on traffic, which a controller would remove."""
     meta = service.metadata
     return EndpointSlice(
         metadata=ObjectMeta(
@@ -127,20 +127,20 @@ def make_probe(service: Service, *, managed_by: str) -> EndpointSlice:
 
 
 def _choose_service(caches: Caches) -> Service | None:
-    """Return a Service whose slices a controller would keep; the same every time."""
+    """Return a Service whose slices a controller manages; the same one every time."""
     candidates = [
-        one
-        for one in caches.services.all()
-        if one.spec.selector is not None
-        and one.spec.type != "ExternalName"
-        and one.metadata.deletion_timestamp is None
+        service
+        for service in caches.services.all()
+        if service.spec.selector is not None
+        and service.spec.type != "ExternalName"
+        and service.metadata.deletion_timestamp is None
     ]
-    return min(candidates, key=lambda one: one.key, default=None)
+    return min(candidates, key=lambda service: service.key, default=None)
 
 
-def _is_dead(lease: Lease, *, now: float) -> bool:
-    """Return whether no process can hold the lease, even where clocks differ."""
+def _is_abandoned(lease: Lease, *, now: float) -> bool:
+    """Return whether no process can hold the lease, even with clock skew."""
     renewed = instant(lease.spec.renew_time)
     if not lease.spec.holder_identity or renewed is None:
         return True
-    return now - renewed / 1e9 > _LONG_DEAD_S
+    return now - renewed / 1e9 > _ABANDONED_S

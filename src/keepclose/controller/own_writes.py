@@ -1,8 +1,13 @@
-"""Which news of slices is news: our own writes come back as events and concern nobody.
+"""Tells a controller's own writes of slices from those of other clients, and how its writes failed.
 
-What concerns whom is said by `slices.changes`. Here is added what only a running controller meets:
-an event can be faster than the answer to the write that caused it, a slice can leave us without
-being deleted, and one that another controller wrote, the one before us most often, can be deleted.
+The watch returns the controller's own writes as events, which must not queue a Service.
+`slices.changes` decides which Services an event affects; this module adds what only a running
+controller meets: an event can arrive before the answer to the write that caused it, a slice can
+leave the controller without being deleted, and a slice of a previous controller can be deleted.
+
+A failure of the API server says nothing about the key. A key that the server asked to wait
+(Retry-After) is not retried sooner; one whose sync found the server unavailable is requeued as soon
+as the server is back, even after its retries were used up.
 """
 
 from __future__ import annotations
@@ -23,37 +28,37 @@ from keepclose.slices.changes import (
 from keepclose.slices.trackers import SliceTracker
 
 
-class Setbacks:
-    """The setbacks of one queue."""
+class RetryAfter:
+    """The keys of one queue that the API server delayed, and those that it could not serve."""
 
     def __init__(self) -> None:
         self._waits: dict[NamespacedName, float] = {}
-        self._cut_off: set[NamespacedName] = set()
+        self._unavailable: set[NamespacedName] = set()
 
-    def note(self, key: NamespacedName, outcome: WriteOutcome) -> None:
-        """Note how the writes of a sync went; what was noted of the key before is forgotten."""
+    def record(self, key: NamespacedName, outcome: WriteOutcome) -> None:
+        """Record the outcome of a sync's writes in place of the previous one of the key."""
         self._waits.pop(key, None)
-        self._cut_off.discard(key)
+        self._unavailable.discard(key)
         if outcome.wait_s > 0:
             self._waits[key] = outcome.wait_s
-        if outcome.is_cut_off:
-            self._cut_off.add(key)
+        if outcome.is_unavailable:
+            self._unavailable.add(key)
 
     def forget(self, key: NamespacedName) -> None:
-        """Forget a key that needs no writes any more."""
-        self.note(key, WriteOutcome())
+        """Forget a key that needs no more writes."""
+        self.record(key, WriteOutcome())
 
     def take_wait(self, key: NamespacedName) -> float:
-        """Return once for how long the server asked the key to stay away; 0 if it did not."""
+        """Return and reset the seconds that the server asked the key to wait; 0 without any."""
         return self._waits.pop(key, 0.0)
 
-    def cut_off(self) -> Iterable[NamespacedName]:
-        """Return the keys whose last sync found nobody there."""
-        return tuple(self._cut_off)
+    def unavailable(self) -> Iterable[NamespacedName]:
+        """Return the keys whose last sync found the API server unavailable."""
+        return tuple(self._unavailable)
 
 
-class SliceNews:
-    """Judges events of the slices that one controller manages."""
+class OwnWrites:
+    """Filters events of the slices of one controller: its own writes affect no Service."""
 
     def __init__(
         self, cache: Cache[EndpointSlice], tracker: SliceTracker, *, managed_by: str
@@ -61,51 +66,53 @@ class SliceNews:
         self._cache = cache
         self._tracker = tracker
         self._managed_by = managed_by
-        self._put_off: dict[NamespacedName, set[NamespacedName]] = {}
+        self._deferred: dict[NamespacedName, set[NamespacedName]] = {}
 
     def services(
         self, old: EndpointSlice | None, new: EndpointSlice | None
     ) -> Iterable[NamespacedName]:
-        """Return the Services to sync after a slice came, changed or went."""
+        """Return the Services to sync after a slice was created, changed or deleted."""
         tracker, managed_by = self._tracker, self._managed_by
         if new is None:
             if old is None:
                 return ()
             if is_managed_by(old, managed_by) and not tracker.has(old):
-                # NB: what we delete is tracked, so this was somebody else.
-                return _service(old)
+                # NB: own deletions are tracked, so another client deleted this slice.
+                return _service_keys(old)
             return services_for_deleted_slice(old, tracker=tracker, managed_by=managed_by)
         if old is not None and self._is_leaving(old, new):
-            # NB: else the tracker would wait for ever for a slice that will not come back.
+            # NB: else the tracker would wait forever for a slice that will not come back.
             if is_managed_by(old, managed_by):
                 tracker.handle_deletion(old)
             return services_for_changed_slice(old, new, tracker=tracker, managed_by=managed_by)
-        put_off = self._put_off.get(new.service_key)
-        if put_off is not None:
-            put_off.add(new.metadata.key)
+        deferred = self._deferred.get(new.service_key)
+        if deferred is not None:
+            deferred.add(new.metadata.key)
             return ()
         if old is None:
             return services_for_added_slice(new, tracker=tracker, managed_by=managed_by)
         if old.metadata.owner_references != new.metadata.owner_references and is_managed_by(
             new, managed_by
         ):
-            # NB: owners do not count as content, so the generation tells nothing of them.
-            return _service(new)
+            # NB: a change of owner references does not raise the generation.
+            return _service_keys(new)
         return services_for_changed_slice(old, new, tracker=tracker, managed_by=managed_by)
 
     def begin_writes(self, service: NamespacedName) -> None:
-        """Put off the judgement of this Service's slices until its writes are answered."""
-        self._put_off[service] = set()
+        """Defer events of this Service's slices until its writes are answered."""
+        self._deferred[service] = set()
 
     def end_writes(self, service: NamespacedName) -> bool:
-        """Return whether somebody else wrote slices of the Service meanwhile."""
-        found = [self._cache.get(key) for key in self._put_off.pop(service, ())]
+        """Return whether another client wrote slices of the Service meanwhile."""
+        slices = [self._cache.get(key) for key in self._deferred.pop(service, ())]
         return any(
             bool(
-                services_for_added_slice(piece, tracker=self._tracker, managed_by=self._managed_by)
+                services_for_added_slice(
+                    endpoint_slice, tracker=self._tracker, managed_by=self._managed_by
+                )
             )
-            for piece in found
-            if piece is not None
+            for endpoint_slice in slices
+            if endpoint_slice is not None
         )
 
     def _is_leaving(self, old: EndpointSlice, new: EndpointSlice) -> bool:
@@ -119,6 +126,6 @@ class SliceNews:
         )
 
 
-def _service(piece: EndpointSlice) -> tuple[NamespacedName, ...]:
-    key = service_of(piece)
+def _service_keys(endpoint_slice: EndpointSlice) -> tuple[NamespacedName, ...]:
+    key = service_of(endpoint_slice)
     return () if key is None else (key,)

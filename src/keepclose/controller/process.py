@@ -1,7 +1,9 @@
-"""The controller as a process: a connection, perhaps a lease, and signals that end it.
+"""The controller as a process: a client, optional leader election, HTTP pages and signals.
 
-With leader election only the holder of the lease works; it gives the lease back once its last
-syncs have ended, so that the next one need not wait.
+With leader election only the holder of the lease syncs. It releases the lease once its last syncs
+have ended, so that the next leader need not wait for the lease to expire. The pages (metrics,
+health, the reasons of a decision) are read-only and have no authentication: they are meant for
+loopback or the cluster's own network.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from uuid import uuid4
 
 from keepclose.controller.controller import Controller
 from keepclose.controller.metrics import ControllerMetrics
-from keepclose.controller.other_controllers import refuse_rival
+from keepclose.controller.other_controllers import refuse_other_controller
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
@@ -28,18 +30,18 @@ from keepclose.reconcile.settings import (
     MIRRORING_COMPONENT,
     ControllerSettings,
 )
-from keepclose.runtime.event_loop import find_loop_factory, settle_memory, until_signal
+from keepclose.runtime.event_loop import find_loop_factory, tune_garbage_collection, until_signal
 from keepclose.runtime.pages import Listening, Pages
 
 LEASE_NAMESPACE: Final = "kube-system"
 LEASE_NAME: Final = "keepclose-controller"
-# Those who stand by read the lease twice as often as the leader renews it: a hand-over is quick.
+# Standby replicas read the lease twice as often as the leader renews it, for a quick handover.
 SEEK_PERIOD_S: Final = 1.0
-_ONCE: Final = Retries(max_elapsed=0.0)
+_NO_RETRIES: Final = Retries(max_elapsed=0.0)
 
 
 def _ignore(_text: str) -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 def run_controller(
@@ -51,11 +53,10 @@ def run_controller(
     listening: Listening | None = None,
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
-    """Run a controller until SIGTERM or SIGINT; `on_ready` is told once where its pages are.
+    """Run a controller until SIGTERM or SIGINT; call `on_ready` once with the address of its pages.
 
-    Raise ConfigError when the cluster cannot be asked with these settings, or has another
-    controller that keeps the slices, LeadershipLost when somebody else may lead by now, and OSError
-    when the pages cannot be served.
+    Raise ConfigError when the settings cannot work or another controller manages the slices,
+    LeadershipLost when another replica may lead, and OSError when the pages cannot be served.
     """
     with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
         work = serve_controller(
@@ -80,11 +81,11 @@ async def serve_controller(
     listening: Listening | None = None,
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
-    """Run a controller until cancelled, as the leader if that is asked for."""
+    """Run a controller until cancelled, with `leader_elect` only while it holds the lease."""
     metrics = ControllerMetrics(
         max_endpoints=settings.plan.max_endpoints, max_per_subset=settings.mirroring_max
     )
-    async with connect(connection, clock=clock, retries=_ONCE) as client:
+    async with connect(connection, clock=clock, retries=_NO_RETRIES) as client:
         recorder = EventRecorder(
             client, component=CONTROLLER_COMPONENT, clock=clock, host=socket.gethostname()
         )
@@ -98,9 +99,11 @@ async def serve_controller(
             recorder=recorder,
             mirroring_recorder=mirroring_recorder,
             observer=metrics,
-            prelude=None
+            before_sync=None
             if is_forced
-            else partial(refuse_rival, client, managed_by=settings.plan.managed_by, clock=clock),
+            else partial(
+                refuse_other_controller, client, managed_by=settings.plan.managed_by, clock=clock
+            ),
         )
         pages = Pages(
             metrics=metrics.page, is_ready=controller.synced.is_set, explain=controller.explain
@@ -134,11 +137,11 @@ async def _lead(
 
 
 async def _work(controller: Controller, *, clock: Clock) -> None:
-    settling = asyncio.create_task(
-        settle_memory(controller.synced, lambda: controller.is_idle, clock=clock)
+    tuning = asyncio.create_task(
+        tune_garbage_collection(controller.synced, lambda: controller.is_idle, clock=clock)
     )
     try:
         await controller.run()
     finally:
-        settling.cancel()
-        await asyncio.wait((settling,))
+        tuning.cancel()
+        await asyncio.wait((tuning,))

@@ -1,8 +1,8 @@
-"""How much there is of everything: endpoints, slices, hints, and Services by what governs them.
+"""Gauges of the controller: endpoints, slices, hints, and Services by traffic distribution.
 
-Every gauge is a sum over Services. A plan is only taken note of; what it adds to the sums is worked
-out when somebody looks, or when many plans wait, so that a sync does not pay for it. Gauges count
-both families of a dual-stack Service.
+Every gauge is a sum over Services. A sync only stores its plan; the sums are computed on a scrape,
+or when many plans are stored, so that a sync does not pay for them. Gauges count both address
+families of a dual-stack Service.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from keepclose.model.meta import NamespacedName
 from keepclose.routing.strategy import Strategy, Verdict
 from keepclose.slices.service_planner import ServicePlan
 
-# Plans hold slices, so they are not kept for ever where nobody looks.
-_MOST_WAITING: Final = 32
+# Plans hold slices in memory, so they are not stored without limit where nothing scrapes.
+_MOST_STORED: Final = 32
 
 
-class _Held(msgspec.Struct, frozen=True):
+class _Contribution(msgspec.Struct, frozen=True):
     """What one Service adds to the gauges."""
 
     endpoints: int
@@ -43,37 +43,37 @@ class ServiceGauges(Collector):
     def __init__(self, prefix: str, *, max_endpoints: int) -> None:
         self._prefix = prefix
         self._max_endpoints = max_endpoints
-        self._waiting: dict[NamespacedName, ServicePlan] = {}
-        self._held: dict[NamespacedName, _Held] = {}
+        self._stored: dict[NamespacedName, ServicePlan] = {}
+        self._contributions: dict[NamespacedName, _Contribution] = {}
         self._endpoints = self._slices = self._desired = 0
         self._distributions: Tally[str] = Tally()
         self._hinted: Tally[str] = Tally()
 
-    def note(self, key: NamespacedName, plan: ServicePlan) -> None:
-        """Take what a Service is now."""
-        self._waiting[key] = plan
-        if len(self._waiting) > _MOST_WAITING:
-            self._catch_up()
+    def record(self, key: NamespacedName, plan: ServicePlan) -> None:
+        """Store the newest plan of a Service."""
+        self._stored[key] = plan
+        if len(self._stored) > _MOST_STORED:
+            self._update_sums()
 
     def forget(self, key: NamespacedName) -> None:
-        """Count a Service no more."""
-        self._waiting.pop(key, None)
-        self._release(key)
+        """Stop counting a Service."""
+        self._stored.pop(key, None)
+        self._subtract(key)
 
     def collect(self) -> Iterator[Metric]:
         """Return the gauges as they are now."""
-        self._catch_up()
+        self._update_sums()
         for name, text, value in (
             ("endpoints_desired", "Endpoints that should be in slices.", self._endpoints),
-            ("num_endpoint_slices", "Slices that there are.", self._slices),
+            ("num_endpoint_slices", "Slices that exist.", self._slices),
             (
                 "desired_endpoint_slices",
-                "Slices that there would be with perfect packing.",
+                "Slices that would exist with perfect packing.",
                 self._desired,
             ),
         ):
             yield GaugeMetricFamily(self._prefix + name, text, value=value)
-        # NB: a label that once existed stays, at 0.
+        # NB: a label value that once existed stays, at 0.
         yield self._by(
             "services_count_by_traffic_distribution",
             "Services by the value that is in effect.",
@@ -90,19 +90,23 @@ class ServiceGauges(Collector):
             family.add_metric((value,), number)
         return family
 
-    def _catch_up(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for key, plan in waiting.items():
-            self._hold(key, plan)
+    def _update_sums(self) -> None:
+        stored, self._stored = self._stored, {}
+        for key, plan in stored.items():
+            self._set_contribution(key, plan)
 
-    def _hold(self, key: NamespacedName, plan: ServicePlan) -> None:
-        before = self._release(key)
+    def _set_contribution(self, key: NamespacedName, plan: ServicePlan) -> None:
+        before = self._subtract(key)
         slices = plan.slices
-        # A slice that did not change is the same object, and is not counted through again.
-        known = {} if before is None else before.counts
-        counts = {id(one): known.get(id(one)) or (one, _count_hinted(one)) for one in slices}
-        held = self._held[key] = _Held(
-            endpoints=sum(len(one.endpoints) for one in slices),
+        # A slice that did not change is the same object, so its count is reused.
+        old_counts = {} if before is None else before.counts
+        counts = {
+            id(endpoint_slice): old_counts.get(id(endpoint_slice))
+            or (endpoint_slice, _count_hinted(endpoint_slice))
+            for endpoint_slice in slices
+        }
+        contribution = self._contributions[key] = _Contribution(
+            endpoints=sum(len(endpoint_slice.endpoints) for endpoint_slice in slices),
             slices=len(slices),
             desired_slices=desired_slices(slices, self._max_endpoints),
             strategy=plan.strategy.label,
@@ -110,42 +114,42 @@ class ServiceGauges(Collector):
             counts=counts,
             distribution=distribution_in_effect(plan.strategy),
         )
-        self._add(held, 1)
+        self._add(contribution, 1)
 
-    def _release(self, key: NamespacedName) -> _Held | None:
-        held = self._held.pop(key, None)
-        if held is not None:
-            self._add(held, -1)
-        return held
+    def _subtract(self, key: NamespacedName) -> _Contribution | None:
+        contribution = self._contributions.pop(key, None)
+        if contribution is not None:
+            self._add(contribution, -1)
+        return contribution
 
-    def _add(self, held: _Held, sign: int) -> None:
-        self._endpoints += sign * held.endpoints
-        self._slices += sign * held.slices
-        self._desired += sign * held.desired_slices
-        self._hinted[held.strategy] += sign * held.hinted
-        if held.distribution:
-            self._distributions[held.distribution] += sign
+    def _add(self, contribution: _Contribution, sign: int) -> None:
+        self._endpoints += sign * contribution.endpoints
+        self._slices += sign * contribution.slices
+        self._desired += sign * contribution.desired_slices
+        self._hinted[contribution.strategy] += sign * contribution.hinted
+        if contribution.distribution:
+            self._distributions[contribution.distribution] += sign
 
 
 def distribution_in_effect(strategy: Strategy) -> str:
-    """Return the trafficDistribution value that governs, or "" where none does."""
+    """Return the trafficDistribution value in effect, "" where none is."""
     if strategy.distribution is not Verdict.GOVERNS:
         return ""
     return strategy.value
 
 
 def desired_slices(slices: Iterable[EndpointSlice], max_endpoints: int) -> int:
-    """Return how many slices would do if they were packed anew; at least one."""
+    """Return how many slices perfect packing would need; at least one."""
     sizes: dict[tuple[object, ...], int] = {}
-    for one in slices:
-        key = (one.address_type, one.ports)
-        sizes[key] = sizes.get(key, 0) + len(one.endpoints)
+    for endpoint_slice in slices:
+        key = (endpoint_slice.address_type, endpoint_slice.ports)
+        sizes[key] = sizes.get(key, 0) + len(endpoint_slice.endpoints)
     return max(1, sum(-(-size // max_endpoints) for size in sizes.values()))
 
 
-def _count_hinted(one: EndpointSlice) -> int:
+def _count_hinted(endpoint_slice: EndpointSlice) -> int:
     return sum(
         1
-        for endpoint in one.endpoints
+        for endpoint in endpoint_slice.endpoints
         if endpoint.hints is not None and (endpoint.hints.for_zones or endpoint.hints.for_nodes)
     )

@@ -1,8 +1,8 @@
-"""One ServiceState per Service, told of changes when it is asked for a plan.
+"""One ServicePlanner for each synced Service, brought up to date when a sync asks for a plan.
 
-Between syncs only the names of changed pods and slices are noted; a sync looks them up in the
-caches, so that a state is never newer or older than what it was made from, and one change costs the
-same however large the Service is. A state can be dropped at any time: it is made again from the
+Between syncs only the names of changed pods and slices are marked; a sync reads them from the
+caches, so that a planner never mixes states of different times, and one change costs the same
+however large the Service is. A planner can be dropped at any time: it is built again from the
 caches.
 """
 
@@ -21,30 +21,32 @@ from keepclose.slices.settings import Cluster, Settings
 
 
 class Refreshed(NamedTuple):
-    """A state that is up to date, and which pods made it so.
+    """A planner that is up to date, and the pods whose changes it received.
 
-    `is_new` says that `changed` holds all pods, and not only those noted since the last time.
+    `is_new` means that `changed` holds all pods, not only those marked since the last sync.
     """
 
-    state: ServicePlanner
+    planner: ServicePlanner
     changed: list[Pod]
     gone: list[str]
     is_new: bool
 
 
 class _Entry:
-    __slots__ = ("cluster", "pods", "service", "slices", "state")
+    """A planner, what it was built from, and the names of pods and slices to read again."""
 
-    def __init__(self, service: Service, state: ServicePlanner, cluster: Cluster) -> None:
+    __slots__ = ("cluster", "planner", "pods", "service", "slices")
+
+    def __init__(self, service: Service, planner: ServicePlanner, cluster: Cluster) -> None:
         self.service = service
-        self.state = state
+        self.planner = planner
         self.cluster = cluster
         self.pods: dict[NamespacedName, None] = {}
         self.slices: dict[str, None] = {}
 
 
-class States:
-    """The states of all Services that have been synced."""
+class ServicePlanners:
+    """The planners of all synced Services."""
 
     def __init__(self, caches: Caches, settings: Settings) -> None:
         self._caches = caches
@@ -54,79 +56,79 @@ class States:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def note_pod(self, key: NamespacedName, source: NamespacedName) -> None:
-        """Note that a pod may look different to a Service; one without a state needs no note."""
+    def mark_pod(self, key: NamespacedName, pod_key: NamespacedName) -> None:
+        """Mark a pod to be read again for a Service; one without a planner reads all pods."""
         entry = self._entries.get(key)
         if entry is not None:
-            entry.pods[source] = None
+            entry.pods[pod_key] = None
 
-    def note_slice(self, key: NamespacedName, name: str) -> None:
-        """Note that a slice of a Service was written or is gone."""
+    def mark_slice(self, key: NamespacedName, name: str) -> None:
+        """Mark a slice of a Service that was written or deleted."""
         entry = self._entries.get(key)
         if entry is not None:
             entry.slices[name] = None
 
     def drop(self, key: NamespacedName) -> None:
-        """Forget a state; the next sync makes it anew."""
+        """Drop the planner of a Service; the next sync builds it again."""
         self._entries.pop(key, None)
 
     def refresh(self, service: Service, cluster: Cluster) -> Refreshed:
-        """Return the state of a Service as the caches are now."""
+        """Return the planner of a Service, updated from the caches."""
         entry = self._entries.get(service.key)
-        if entry is None or _selects_otherwise(entry.service, service):
-            return self._make(service, cluster)
+        if entry is None or _has_other_selector(entry.service, service):
+            return self._build(service, cluster)
         if entry.service is not service:
             if not has_same_spec(entry.service, service):
-                entry.state.set_service(service)
+                entry.planner.set_service(service)
             entry.service = service
         if entry.cluster is not cluster:
-            entry.state.set_cluster(cluster)
+            entry.planner.set_cluster(cluster)
             entry.cluster = cluster
-        self._take_slices(entry)
-        changed, gone = self._take_pods(entry)
-        return Refreshed(entry.state, changed, gone, is_new=False)
+        self._update_slices(entry)
+        changed, gone = self._update_pods(entry)
+        return Refreshed(entry.planner, changed, gone, is_new=False)
 
-    def _make(self, service: Service, cluster: Cluster) -> Refreshed:
-        state = ServicePlanner(service, cluster=cluster, settings=self._settings)
+    def _build(self, service: Service, cluster: Cluster) -> Refreshed:
+        planner = ServicePlanner(service, cluster=cluster, settings=self._settings)
         slices = self._caches.slices_of(service.key, self._settings.managed_by)
-        for piece in sorted(slices, key=lambda one: one.metadata.name):
-            state.observe(piece)
-        # NB: in the order of names, so that two controllers that start anew pack alike.
+        for endpoint_slice in sorted(slices, key=lambda item: item.metadata.name):
+            planner.observe(endpoint_slice)
+        # NB: sorted by name, so that two controllers that start from the same state pack alike.
         pods = sorted(self._caches.selected(service), key=lambda pod: pod.metadata.name)
         for pod in pods:
-            state.set_pod(pod)
-        self._entries[service.key] = _Entry(service, state, cluster)
-        return Refreshed(state, pods, [], is_new=True)
+            planner.set_pod(pod)
+        self._entries[service.key] = _Entry(service, planner, cluster)
+        return Refreshed(planner, pods, [], is_new=True)
 
-    def _take_slices(self, entry: _Entry) -> None:
+    def _update_slices(self, entry: _Entry) -> None:
         names, entry.slices = entry.slices, {}
         namespace, managed_by = entry.service.metadata.namespace, self._settings.managed_by
         for name in names:
-            piece = self._caches.slices.get(NamespacedName(namespace, name))
+            endpoint_slice = self._caches.slices.get(NamespacedName(namespace, name))
             if (
-                piece is not None
-                and piece.service_key == entry.service.key
-                and is_managed_by(piece, managed_by)
+                endpoint_slice is not None
+                and endpoint_slice.service_key == entry.service.key
+                and is_managed_by(endpoint_slice, managed_by)
             ):
-                entry.state.observe(piece)
+                entry.planner.observe(endpoint_slice)
             else:
-                entry.state.forget(name)
+                entry.planner.forget(name)
 
-    def _take_pods(self, entry: _Entry) -> tuple[list[Pod], list[str]]:
-        sources, entry.pods = entry.pods, {}
+    def _update_pods(self, entry: _Entry) -> tuple[list[Pod], list[str]]:
+        pod_keys, entry.pods = entry.pods, {}
         selector = entry.service.spec.selector or {}
         changed: list[Pod] = []
         gone: list[str] = []
-        for source in sources:
-            pod = self._caches.pods.get(source)
+        for pod_key in pod_keys:
+            pod = self._caches.pods.get(pod_key)
             if pod is not None and matches(selector, pod.metadata.labels):
-                entry.state.set_pod(pod)
+                entry.planner.set_pod(pod)
                 changed.append(pod)
             else:
-                entry.state.drop_pod(source)
-                gone.append(source.name)
+                entry.planner.drop_pod(pod_key)
+                gone.append(pod_key.name)
         return changed, gone
 
 
-def _selects_otherwise(old: Service, new: Service) -> bool:
+def _has_other_selector(old: Service, new: Service) -> bool:
     return old.metadata.uid != new.metadata.uid or old.spec.selector != new.spec.selector

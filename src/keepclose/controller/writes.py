@@ -1,10 +1,15 @@
-"""Writing slices, in an order that loses no endpoint, and telling trackers and caches at once.
+"""Writes slices in an order that loses no endpoint, and updates tracker and cache at once.
 
-Slices are replaced whole under their resource version: the struct holds every field that a slice
-may have but the managed fields, which the server keeps. Deletes name uid and version, so that a
-newer slice of the same name is left alone, and so is one that somebody filled meanwhile. Answers
-hold metadata alone, but where a write brings hints that the slice did not have; where the server
-stores something else, the guard learns that from the answer or from the watch.
+Creates come first, then updates that remove no endpoint, then other updates, then deletes. An
+endpoint that moves between slices is written to its new slice before it leaves the old one. Where
+two slices swap endpoints, one of them first gets those of both. After a failed write only those
+writes continue that remove no desired endpoint. NB: slices of different ports cannot hold each
+other's endpoints, so while the ports of a Service change, an endpoint can be missing for a moment.
+
+Updates replace whole slices under their resource version: the struct holds every field but the
+managed fields, which the server keeps. Deletes name uid and version, so that a newer slice of that
+name, or one that another client filled, is left alone. Answers hold only metadata unless a write
+brings new hints; if the server stores something else, the guard learns it from the answer or watch.
 """
 
 from __future__ import annotations
@@ -38,13 +43,13 @@ from keepclose.slices.trackers import SliceTracker
 
 Addresses = frozenset[tuple[str, ...]]
 _NONE: Addresses = frozenset()
-# The most endpoints that the API takes in one slice.
+# The API server rejects a slice with more endpoints.
 _MOST_ENDPOINTS = 1000
 _log = structlog.get_logger(__name__)
 
 
 class SliceOperation(StrEnum):
-    """The kinds of writes, by the words of the metric `changes`."""
+    """The kinds of writes; the values are labels of the metric `changes`."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -52,52 +57,60 @@ class SliceOperation(StrEnum):
 
 
 class Write:
-    """One write: the slice as it is to be, and for a delete as it is."""
+    """One write: the desired slice, or for a delete the present one."""
 
-    __slots__ = ("adds", "operation", "piece", "removes")
+    __slots__ = ("adds", "endpoint_slice", "operation", "removes")
 
     def __init__(
         self,
         operation: SliceOperation,
-        piece: EndpointSlice,
+        endpoint_slice: EndpointSlice,
         *,
         adds: Addresses = _NONE,
         removes: Addresses = _NONE,
     ) -> None:
         self.operation = operation
-        self.piece = piece
+        self.endpoint_slice = endpoint_slice
         self.adds = adds
         self.removes = removes
 
 
-class Succession:
-    """Hands out the writes one by one; tell it how each went before asking for the next."""
+class WriteOrder:
+    """The writes of a plan in a safe order; record each result before the next write."""
 
     def __init__(self, plan: SlicePlan, present: Mapping[str, EndpointSlice]) -> None:
         self._present = present
         self._failed = False
         self._moving = _NONE
-        self._seats: Counter[tuple[str, ...]] = Counter()
-        only = _find_only(plan)
-        if only is not None:
-            # Nothing can move with one write, which is the usual case.
-            self._left = [only]
+        self._copies: Counter[tuple[str, ...]] = Counter()
+        """In how many slices each moving endpoint is now."""
+        single = _find_single(plan)
+        if single is not None:
+            # With one write, the usual case, nothing can move.
+            self._left = [single]
             return
-        creates = [Write(SliceOperation.CREATE, one, adds=_addresses(one)) for one in plan.create]
-        updates = [_update(one, present.get(one.metadata.name)) for one in plan.update]
+        creates = [
+            Write(SliceOperation.CREATE, endpoint_slice, adds=_addresses(endpoint_slice))
+            for endpoint_slice in plan.create
+        ]
+        updates = [
+            _update(endpoint_slice, present.get(endpoint_slice.metadata.name))
+            for endpoint_slice in plan.update
+        ]
         updates.sort(key=lambda write: bool(write.removes))
         deletes = [
-            Write(SliceOperation.DELETE, one, removes=_addresses(one)) for one in plan.delete
+            Write(SliceOperation.DELETE, endpoint_slice, removes=_addresses(endpoint_slice))
+            for endpoint_slice in plan.delete
         ]
         self._left = [*creates, *updates, *deletes]
         removed = _NONE.union(*(write.removes for write in self._left))
-        # Only endpoints that leave one of these slices and come to another can get lost between.
+        # Only endpoints that leave one of these slices for another can be lost between writes.
         self._moving = removed & _NONE.union(*(write.adds for write in self._left))
         for write in self._left:
-            self._seats.update(write.removes & self._moving)
+            self._copies.update(write.removes & self._moving)
 
     def next(self) -> Write | None:
-        """Return the write to do now; None when there is nothing more that may be done."""
+        """Return the next write; None when no write is left that is safe."""
         for number, write in enumerate(self._left):
             if self._is_safe(write):
                 return self._left.pop(number)
@@ -109,55 +122,59 @@ class Succession:
                 return bridge
         return self._left.pop(0)
 
-    def note_done(self, write: Write, stored: EndpointSlice | None) -> None:
-        """Note what the server has now; None after a delete."""
-        self._seats.update(write.adds & self._moving)
-        self._seats.subtract(write.removes & self._moving)
+    def record_done(self, write: Write, stored: EndpointSlice | None) -> None:
+        """Record what the server stored; None after a delete."""
+        self._copies.update(write.adds & self._moving)
+        self._copies.subtract(write.removes & self._moving)
         if stored is None:
             return
         name, version = stored.metadata.name, stored.metadata.resource_version
-        for other in self._left:
-            if other.piece.metadata.name == name and other.operation is SliceOperation.UPDATE:
+        for later in self._left:
+            planned = later.endpoint_slice
+            if planned.metadata.name == name and later.operation is SliceOperation.UPDATE:
                 # The second write of a slice that was bridged.
-                meta = replace(other.piece.metadata, resource_version=version)
-                other.piece = replace(other.piece, metadata=meta)
+                meta = replace(planned.metadata, resource_version=version)
+                later.endpoint_slice = replace(planned, metadata=meta)
 
-    def note_failed(self) -> None:
-        """Note that a write failed, so that what depends on it is left out."""
+    def record_failure(self) -> None:
+        """Record that a write failed, so that writes that depend on it are left out."""
         self._failed = True
 
     @property
     def left(self) -> int:
-        """How many writes were not handed out."""
+        """The number of writes that `next` has not returned."""
         return len(self._left)
 
     def _is_safe(self, write: Write) -> bool:
         moving = write.removes & self._moving
-        return all(self._seats[address] > 1 for address in moving)
+        return all(self._copies[address] > 1 for address in moving)
 
     def _bridge(self, write: Write) -> Write | None:
-        """Return a write that adds what the slice is to get, and keeps what must not go yet."""
-        before = self._present.get(write.piece.metadata.name)
+        """Return a write that adds the new endpoints and keeps those that must not go yet."""
+        desired = write.endpoint_slice
+        before = self._present.get(desired.metadata.name)
         if (
             write.operation is not SliceOperation.UPDATE
             or not write.adds
             or before is None
-            or before.ports != write.piece.ports
+            or before.ports != desired.ports
         ):
             return None
-        kept = tuple(one for one in before.endpoints if one.addresses in write.removes)
-        endpoints = (*write.piece.endpoints, *kept)
+        kept = tuple(
+            endpoint for endpoint in before.endpoints if endpoint.addresses in write.removes
+        )
+        endpoints = (*desired.endpoints, *kept)
         if len(endpoints) > _MOST_ENDPOINTS:
             return None
         bridge = Write(
-            SliceOperation.UPDATE, replace(write.piece, endpoints=endpoints), adds=write.adds
+            SliceOperation.UPDATE, replace(desired, endpoints=endpoints), adds=write.adds
         )
         write.adds = _NONE
         return bridge
 
 
-def _find_only(plan: SlicePlan) -> Write | None:
-    """Return the write of a plan that has only one."""
+def _find_single(plan: SlicePlan) -> Write | None:
+    """Return the write of a plan that has exactly one."""
     if len(plan.create) + len(plan.update) + len(plan.delete) != 1:
         return None
     if plan.create:
@@ -167,39 +184,39 @@ def _find_only(plan: SlicePlan) -> Write | None:
     return Write(SliceOperation.DELETE, plan.delete[0])
 
 
-def _update(piece: EndpointSlice, before: EndpointSlice | None) -> Write:
-    old, new = (_NONE if before is None else _addresses(before)), _addresses(piece)
-    return Write(SliceOperation.UPDATE, piece, adds=new - old, removes=old - new)
+def _update(desired: EndpointSlice, before: EndpointSlice | None) -> Write:
+    old, new = (_NONE if before is None else _addresses(before)), _addresses(desired)
+    return Write(SliceOperation.UPDATE, desired, adds=new - old, removes=old - new)
 
 
-def _addresses(piece: EndpointSlice) -> Addresses:
-    return frozenset([one.addresses for one in piece.endpoints])
+def _addresses(endpoint_slice: EndpointSlice) -> Addresses:
+    return frozenset([endpoint.addresses for endpoint in endpoint_slice.endpoints])
 
 
 class WriteOutcome:
-    """How the writes of a sync went, all of them together."""
+    """The combined result of the writes of a sync."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
-        """What failed, in the words for users."""
+        """What failed, as messages for users."""
         self.is_stale = False
-        """Whether somebody else wrote first, so that a new plan is needed."""
+        """Whether another client wrote first, so that a new plan is needed."""
         self.written = 0
         self.wait_s = 0.0
-        """How long the server asked to be left alone."""
-        self.is_cut_off = False
-        """Whether the server was away."""
+        """The longest Retry-After of the server."""
+        self.is_unavailable = False
+        """Whether the server could not be reached, or failed."""
 
     @property
     def is_good(self) -> bool:
-        """Whether everything is written."""
+        """Whether every write succeeded."""
         return not self.errors and not self.is_stale
 
-    def note_error(self, message: str, error: KubeError) -> None:
-        """Note a failure, and what it says about the server."""
+    def record_error(self, message: str, error: KubeError) -> None:
+        """Record a failure, and what it says about the server."""
         self.errors.append(message)
         if isinstance(error, TransportError | ServerError):
-            self.is_cut_off = True
+            self.is_unavailable = True
         if isinstance(error, ApiError):
             self.wait_s = max(self.wait_s, error.retry_after or 0.0)
 
@@ -230,63 +247,64 @@ class SliceWriter:
         present: Iterable[EndpointSlice],
         outcome: WriteOutcome,
     ) -> None:
-        """Do the writes of a plan; `owner` names the Service in messages, as in "Service a/b".
+        """Execute the writes of a plan; `owner` names the Service in messages, as in "Service a/b".
 
-        After a failure the writes that cannot take an endpoint away still happen, unless the server
-        is away or asks for patience. A namespace that is being terminated ends the writes without a
-        word.
+        After a failure the writes that remove no endpoint continue, unless the server is
+        unreachable or answers 429. In a terminating namespace the writes end silently.
         """
-        succession = Succession(plan, {one.metadata.name: one for one in present})
-        while (write := succession.next()) is not None:
+        order = WriteOrder(
+            plan, {endpoint_slice.metadata.name: endpoint_slice for endpoint_slice in present}
+        )
+        while (write := order.next()) is not None:
             try:
-                stored = await self._do(write)
+                stored = await self._execute(write)
             except KubeError as error:
                 if _is_terminating(error):
                     return
-                succession.note_failed()
-                self._note_failure(owner, write, error, outcome)
+                order.record_failure()
+                self._record_failure(owner, write, error, outcome)
                 if isinstance(error, TransportError | TooManyRequests):
                     return
             else:
                 outcome.written += 1
-                succession.note_done(write, stored)
+                order.record_done(write, stored)
                 self._on_written(str(write.operation))
 
     async def delete(
         self, owner: str, stray: Iterable[EndpointSlice], *, outcome: WriteOutcome
     ) -> None:
-        """Delete slices that have no place in any plan."""
+        """Delete slices that no plan contains."""
         await self.write(owner, SlicePlan(delete=tuple(stray)), present=(), outcome=outcome)
 
-    async def _do(self, write: Write) -> EndpointSlice | None:
-        piece = write.piece
+    async def _execute(self, write: Write) -> EndpointSlice | None:
+        endpoint_slice = write.endpoint_slice
         if write.operation is SliceOperation.DELETE:
-            await self._delete(piece)
+            await self._delete(endpoint_slice)
             return None
-        stored = await self._send(piece)
-        self._guard.note(piece, stored)
-        # NB: the tracker first, so that the news from the cache is known to be our own.
+        stored = await self._send(endpoint_slice)
+        self._guard.record(endpoint_slice, stored)
+        # NB: the tracker first, so that the event of the cache is recognised as an own write.
         self._tracker.update(stored)
         self._cache.put(stored)
         if self._has_left(stored):
-            # NB: its end was told before this answer came, and nothing will tell it once more.
+            # NB: the deletion event came before this answer, and no other event will follow.
             self._tracker.handle_deletion(stored)
         return stored
 
-    async def _send(self, piece: EndpointSlice) -> EndpointSlice:
+    async def _send(self, endpoint_slice: EndpointSlice) -> EndpointSlice:
         """Create or update a slice; return it as stored, as far as that is known."""
-        if brings_hints(piece, self._cache.get(piece.metadata.key)):
-            if piece.metadata.name:
-                return await self._client.update(ENDPOINT_SLICES, piece)
-            return await self._client.create(ENDPOINT_SLICES, piece)
-        meta = await self._client.write(ENDPOINT_SLICES, piece)
+        if brings_hints(endpoint_slice, self._cache.get(endpoint_slice.metadata.key)):
+            if endpoint_slice.metadata.name:
+                return await self._client.update(ENDPOINT_SLICES, endpoint_slice)
+            return await self._client.create(ENDPOINT_SLICES, endpoint_slice)
+        meta = await self._client.write(ENDPOINT_SLICES, endpoint_slice)
         stored = self._cache.get(meta.key)
         if stored is None or stored.metadata.resource_version != meta.resource_version:
-            return replace(piece, metadata=meta)
+            return replace(endpoint_slice, metadata=meta)
         return stored
 
     def _has_left(self, stored: EndpointSlice) -> bool:
-        """Return whether the cache knows already that the slice is no longer what was written."""
+        """Return whether the cache already has the slice as deleted or relabelled."""
         now = self._cache.get(stored.metadata.key)
         return (
             now is None
@@ -298,10 +316,10 @@ class SliceWriter:
             )
         )
 
-    async def _delete(self, piece: EndpointSlice) -> None:
-        meta = piece.metadata
-        # NB: before the request, because the watch may tell of the end before the answer does.
-        self._tracker.expect_deletion(piece)
+    async def _delete(self, endpoint_slice: EndpointSlice) -> None:
+        meta = endpoint_slice.metadata
+        # NB: before the request, because the deletion event may arrive before the answer.
+        self._tracker.expect_deletion(endpoint_slice)
         try:
             await self._client.delete(
                 ENDPOINT_SLICES,
@@ -313,21 +331,21 @@ class SliceWriter:
         except NotFound:
             return
         except BaseException:
-            # NB: not when it is gone meanwhile: nothing would ever end the wait for it.
+            # NB: not for a slice that is gone by now: no event would end the wait for it.
             if self._cache.get(NamespacedName(meta.namespace, meta.name)) is not None:
-                self._tracker.update(piece)
+                self._tracker.update(endpoint_slice)
             raise
 
-    def _note_failure(
+    def _record_failure(
         self, owner: str, write: Write, error: KubeError, outcome: WriteOutcome
     ) -> None:
-        name = write.piece.metadata.name
+        name = write.endpoint_slice.metadata.name
         if isinstance(error, Conflict | NotFound):
             outcome.is_stale = True
-            _log.info("slice changed meanwhile", owner=owner, slice=name, error=str(error))
+            _log.info("EndpointSlice changed meanwhile", owner=owner, slice=name, error=str(error))
             return
         what = f"{write.operation} {name} EndpointSlice" if name else "create EndpointSlice"
-        outcome.note_error(f"failed to {what} for {owner}: {error}", error)
+        outcome.record_error(f"failed to {what} for {owner}: {error}", error)
 
 
 def _is_terminating(error: KubeError) -> bool:

@@ -1,5 +1,7 @@
-"""The Kubernetes API as its clients see it: client, cache, queue, leases, events.
+"""A client of the Kubernetes API: requests, watches, caches, work queues, leases and Events.
 
-Speaks to any API server and never asks which one it is. All time goes through a Clock and all
-bytes through a Transport, so that every fault can be scripted.
+In: connection settings, and the objects of any API server; it must never depend on which
+implementation serves them. Out: typed objects, cache events, and the errors of `errors`. All time
+goes through a Clock and all bytes through a Transport, so that a test can script every fault.
+Nothing here decides anything about Services or endpoints.
 """

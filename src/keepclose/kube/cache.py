@@ -1,9 +1,9 @@
-"""The objects of one kind as last seen, found by name or through indexes kept up with each change.
+"""The objects of one kind as last seen, found by name or by indexes that each change updates.
 
-Objects are frozen and handed out as they are: nothing is copied and nobody can change what another
-one reads. An object never goes back in time: one that is older than what is here, or than the
-deletion of what was here, is refused. Only a whole list, read from the server's present, overrules
-that. Versions are compared as numbers where both are numbers, and else only for equality.
+Objects are frozen and returned without a copy: no reader can change what another one reads. An
+object never goes back in time: the cache rejects a version that is older than the present one, or
+than the deletion of the object. Only a whole list, read from the present of the server, overrides
+that. Versions are compared as numbers where both are numbers, and otherwise only for equality.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class Named(Protocol):
 
     @property
     def metadata(self) -> ObjectMeta:
-        """Its name, version and labels."""
+        """The name, version and labels."""
         ...
 
 
 _T = TypeVar("_T", bound=Named)
 _Handler = Callable[[_T | None, _T | None], None]
-# Deletions remembered against late repeats of older events; a watch repeats only what is recent.
+# Deletions are remembered to reject late repeats of older events; a watch repeats recent ones only.
 _MOST_DELETIONS: Final = 1024
 
 
 class Index(NamedTuple, Generic[_T]):
-    """A name, and the function from an object to the keys under which it is found.
+    """A name, and the function from an object to its keys in the index.
 
-    The function must give the same keys for the same object every time; no keys is fine.
+    The function must always return the same keys for the same object; it may return none.
     """
 
     name: str
@@ -40,13 +40,17 @@ class Index(NamedTuple, Generic[_T]):
 
 
 class Cache(Generic[_T]):
-    """All objects of one kind; everybody reads, one reflector writes."""
+    """All objects of one kind; any number of readers, one reflector that writes."""
 
     def __init__(self, indexes: Sequence[Index[_T]] = ()) -> None:
         self._objects: dict[NamespacedName, _T] = {}
         self._indexes = [(index.keys_of, self._new_buckets()) for index in indexes]
         self._buckets = dict(
-            zip((i.name for i in indexes), (b for _, b in self._indexes), strict=True)
+            zip(
+                (index.name for index in indexes),
+                (buckets for _, buckets in self._indexes),
+                strict=True,
+            )
         )
         self._deletions: dict[NamespacedName, str] = {}
         self._handlers: list[_Handler[_T]] = []
@@ -58,7 +62,7 @@ class Cache(Generic[_T]):
         return key in self._objects
 
     def __iter__(self) -> Iterator[NamespacedName]:
-        """Iterate over the keys as they are now; changes meanwhile are fine."""
+        """Iterate over a copy of the keys, so that the cache may change meanwhile."""
         return iter(tuple(self._objects))
 
     def get(self, key: NamespacedName) -> _T | None:
@@ -66,38 +70,38 @@ class Cache(Generic[_T]):
         return self._objects.get(key)
 
     def all(self) -> list[_T]:
-        """Return all objects, those that came first ahead."""
+        """Return all objects in the order in which they were added."""
         return list(self._objects.values())
 
     def snapshot(self) -> dict[NamespacedName, _T]:
-        """Return the present state, which later changes leave alone."""
+        """Return a copy of the present state."""
         return dict(self._objects)
 
     def by_index(self, name: str, key: Hashable) -> list[_T]:
-        """Return the objects found under the key, in no promised order; an empty list for none.
+        """Return the objects under a key of an index, in no particular order.
 
-        A name that no index has is a mistake of the program: KeyError.
+        Raise KeyError for an index that does not exist, which is a bug.
         """
         return list(self._buckets[name].get(key, {}).values())
 
     def index_keys(self, name: str) -> list[Hashable]:
-        """Return the keys under which the index has at least one object."""
+        """Return the keys of an index that have at least one object."""
         return list(self._buckets[name])
 
     def subscribe(self, handler: _Handler[_T]) -> Callable[[], None]:
-        """Call the handler with (old, new) after every change; return how to end that.
+        """Call the handler with (old, new) after every change; return a function to unsubscribe.
 
-        None stands for an object that was not there before, or is not any more. What is here
-        already is told at once, so that a handler's view is complete whenever it joins. A handler
-        sees the cache with the change made, and must neither block nor change the cache.
+        `old` is None for an added object, `new` for a deleted one. The handler receives the present
+        objects at once, so that its view is complete whenever it subscribes. It runs after the
+        change was made, and must neither block nor change the cache.
         """
-        for one in tuple(self._objects.values()):
-            handler(None, one)
+        for present in tuple(self._objects.values()):
+            handler(None, present)
         self._handlers.append(handler)
         return lambda: self._handlers.remove(handler)
 
     def put(self, new: _T) -> bool:
-        """Take an object in; return False when it is no news, or older than what is known."""
+        """Add or update an object; return False for one that is unchanged or older."""
         key = new.metadata.key
         version = new.metadata.resource_version
         old = self._objects.get(key)
@@ -112,9 +116,9 @@ class Cache(Generic[_T]):
         return self._set(key, old, new)
 
     def delete(self, key: NamespacedName, version: str = "") -> bool:
-        """Drop an object that was deleted at the version; return False when that changes nothing.
+        """Remove an object that was deleted at the version; return False when nothing changes.
 
-        The deletion of an earlier object of that name is refused.
+        The deletion of an earlier object of that name is rejected.
         """
         old = self._objects.get(key)
         if old is not None and is_older(version, old.metadata.resource_version):
@@ -123,19 +127,19 @@ class Cache(Generic[_T]):
         return self._remove(key)
 
     def replace(self, objects: Iterable[_T], *, keep: Iterable[NamespacedName] = ()) -> int:
-        """Become exactly these objects; return how many changes that made.
+        """Replace the content by these objects; return the number of changes.
 
-        What vanished is deleted first, then the rest is put in the order given, and what is the
-        same as before is not told to anybody. Keys to keep stay as they are if they are here.
+        Missing objects are deleted first, then the others are put in the given order; handlers
+        receive no event for unchanged ones. Objects under the keys to keep stay as they are.
         """
-        fresh = {one.metadata.key: one for one in objects}
-        staying = fresh.keys() | set(keep)
+        listed = {new.metadata.key: new for new in objects}
+        staying = listed.keys() | set(keep)
         self._deletions.clear()
         changes = 0
         for key in [key for key in self._objects if key not in staying]:
             changes += self._remove(key)
-        for key, one in fresh.items():
-            changes += self._set(key, self._objects.get(key), one)
+        for key, new in listed.items():
+            changes += self._set(key, self._objects.get(key), new)
         return changes
 
     def _set(self, key: NamespacedName, old: _T | None, new: _T) -> bool:
@@ -143,12 +147,13 @@ class Cache(Generic[_T]):
             return False
         self._objects[key] = new
         for keys_of, buckets in self._indexes:
-            wanted = dict.fromkeys(keys_of(new))
+            new_keys = dict.fromkeys(keys_of(new))
             if old is not None:
-                self._unfile(key, buckets, [k for k in keys_of(old) if k not in wanted])
-            for index_key in wanted:
+                stale_keys = [index_key for index_key in keys_of(old) if index_key not in new_keys]
+                self._unindex(key, buckets, stale_keys)
+            for index_key in new_keys:
                 buckets.setdefault(index_key, {})[key] = new
-        self._tell(old, new)
+        self._notify(old, new)
         return True
 
     def _remove(self, key: NamespacedName) -> bool:
@@ -156,11 +161,11 @@ class Cache(Generic[_T]):
         if old is None:
             return False
         for keys_of, buckets in self._indexes:
-            self._unfile(key, buckets, dict.fromkeys(keys_of(old)))
-        self._tell(old, None)
+            self._unindex(key, buckets, dict.fromkeys(keys_of(old)))
+        self._notify(old, None)
         return True
 
-    def _tell(self, old: _T | None, new: _T | None) -> None:
+    def _notify(self, old: _T | None, new: _T | None) -> None:
         for handler in tuple(self._handlers):
             handler(old, new)
 
@@ -177,7 +182,7 @@ class Cache(Generic[_T]):
         return {}
 
     @staticmethod
-    def _unfile(
+    def _unindex(
         key: NamespacedName,
         buckets: dict[Hashable, dict[NamespacedName, _T]],
         index_keys: Iterable[Hashable],
@@ -189,12 +194,12 @@ class Cache(Generic[_T]):
                 buckets.pop(index_key, None)
 
 
-def is_older(one: str, other: str) -> bool:
-    """Return whether a resource version is certainly older; False where they cannot be compared."""
-    if not all(text.isascii() and text.isdecimal() for text in (one, other)):
+def is_older(version: str, other: str) -> bool:
+    """Return whether a version is certainly older than another; False if not comparable."""
+    if not all(text.isascii() and text.isdecimal() for text in (version, other)):
         return False
-    # Compared as texts: a server may send as many digits as it likes.
-    digits, other_digits = one.lstrip("0"), other.lstrip("0")
+    # NB: compared as texts: a server may send any number of digits.
+    digits, other_digits = version.lstrip("0"), other.lstrip("0")
     return (len(digits), digits) < (len(other_digits), other_digits)
 
 

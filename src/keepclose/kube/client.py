@@ -1,7 +1,9 @@
-"""One API server, asked in typed terms: all of the reader, and create, update, patch, delete.
+"""A typed client of one API server: get, list, watch, create, update, patch, apply, delete.
 
-NB: structs hold a subset of the API's fields. A PUT made from one would erase the others, so
-change objects with `patch` or `apply`, or send the whole object with `update_raw`.
+The client adds to a transport what every caller needs: paths, typed answers, the errors of
+`errors`, and retries of transient failures. It keeps no objects and starts no tasks. NB: structs
+hold a subset of the API's fields. A PUT of a struct would erase the others, so change objects with
+`patch` or `apply`, or send the whole object with `update_raw`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from keepclose.kube import requests
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, Expired
 from keepclose.kube.requests import APPLY, TERSE, Body, Kind, PatchType
-from keepclose.kube.transport.retries import Exchange, Retries
+from keepclose.kube.transport.retries import RequestSender, Retries
 from keepclose.kube.transport.transport import ApiRequest, Transport
 from keepclose.kube.watch.list_decoding import PARTIAL, Page, decode_object, decode_page
 from keepclose.kube.watch.stream import EventDecoder, WatchEvent, read_events
@@ -28,13 +30,13 @@ _T = TypeVar("_T")
 
 USER_AGENT: Final = f"keepclose/{__version__}"
 MOST_PAGES: Final = 2000
-"""The most answers that one list is made of: a million objects in pages of 500."""
+"""The most pages of one list: a million objects in pages of 500."""
 
 _log = structlog.get_logger()
 
 
 class _Reader:
-    """Asks one API server. Close it, or use it as a context."""
+    """Reads from one API server. Close it, or use it as a context."""
 
     def __init__(
         self,
@@ -45,9 +47,9 @@ class _Reader:
         retries: Retries | None = None,
         timeout: float | None = 60.0,
     ) -> None:
-        """Take the way to the server; `timeout` is for each attempt, in seconds."""
+        """Take the transport; `timeout` is for each attempt, in seconds."""
         self._clock = clock
-        self._exchange = Exchange(
+        self._sender = RequestSender(
             transport,
             clock=clock,
             retries=retries if retries is not None else Retries(),
@@ -58,7 +60,7 @@ class _Reader:
     async def get(
         self, kind: Kind[_T], name: str, *, namespace: str = "", resource_version: str = ""
     ) -> _T:
-        """Return one object; raise NotFound when there is none."""
+        """Return an object; raise NotFound when there is none."""
         request = requests.get_request(
             kind, name, namespace=namespace, resource_version=resource_version
         )
@@ -87,12 +89,12 @@ class _Reader:
             resource_version=resource_version,
             resource_version_match=resource_version_match,
         )
-        body = await self._exchange.fetch(request, repeatable=True)
+        body = await self._sender.fetch(request, repeatable=True)
         page = decode_page(kind, body, where=str(request))
         if page.rejected:
             name, cause = page.rejected[0]
             _log.warning(
-                "skipped unreadable objects",
+                "unreadable objects skipped",
                 kind=str(kind),
                 count=len(page.rejected),
                 first=name,
@@ -111,11 +113,11 @@ class _Reader:
         resource_version_match: str = "",
         page_size: int = 500,
     ) -> Page[_T]:
-        """Return a whole list as one page, read in pieces, all of the same resource version.
+        """Return a whole list as one page, read page by page at one resource version.
 
-        When the version expires between two pieces the list is read again, at once and whole. The
-        server offers to go on from a newer version instead; a watch from such a mixture would
-        miss what changed in its older part.
+        When the version expires between two pages, the list is read again in a single request. The
+        server offers to continue at a newer version instead; a watch from such a mixture would miss
+        changes of its older part.
         """
         whole: Page[_T] | None = None
         token, limit = "", page_size
@@ -144,7 +146,7 @@ class _Reader:
                 whole.rejected += page.rejected
                 whole.resource_version = page.resource_version
             if token and page.continue_token == token:
-                raise BrokenStream(where, "a page leads to itself", fix=CHECK_SERVER)
+                raise BrokenStream(where, "a page continues with itself", fix=CHECK_SERVER)
             token = page.continue_token
             if not token:
                 whole.continue_token, whole.remaining = "", None
@@ -164,12 +166,12 @@ class _Reader:
         send_initial_events: bool = False,
         idle_timeout: float | None = None,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[_T]]]:
-        """Open a watch, give its events, and close it at the end of the context.
+        """Open a watch, yield its events, and close it at the end of the context.
 
-        Opening is tried once. The server ends the watch after `timeout_seconds`, and then the
+        Opening is not retried. The server ends the watch after `timeout_seconds`, and then the
         iterator ends too. With `idle_timeout` a silent watch raises TimedOut; bookmarks come once
-        a minute. `send_initial_events` begins with all objects, up to the bookmark that has
-        `initial_events_end`.
+        a minute. With `send_initial_events` the watch begins with all objects, up to the bookmark
+        that has `initial_events_end`.
         """
         request = requests.watch_request(
             kind,
@@ -181,7 +183,7 @@ class _Reader:
             send_initial_events=send_initial_events,
         )
         where = f"watch of {request.path}"
-        response = await self._exchange.open(request)
+        response = await self._sender.open(request)
         events = read_events(
             response.chunks(),
             EventDecoder(kind, where=where),
@@ -205,13 +207,13 @@ class _Reader:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> bytes:
-        """Return the body of any answer, such as that of /version or /readyz."""
+        """Return the body of the answer to any request, such as GET /version or /readyz."""
         request = ApiRequest(method, path, tuple(query), dict(headers or {}), body)
-        return await self._exchange.fetch(request, repeatable=method in ("GET", "HEAD"))
+        return await self._sender.fetch(request, repeatable=method in ("GET", "HEAD"))
 
     async def close(self) -> None:
-        """Close the connections. Twice is once."""
-        await self._exchange.close()
+        """Close the connections; idempotent."""
+        await self._sender.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -222,7 +224,7 @@ class _Reader:
     async def _fetch_object(
         self, kind: Kind[_T], request: ApiRequest, *, repeatable: bool = False
     ) -> _T:
-        body = await self._exchange.fetch(request, repeatable=repeatable)
+        body = await self._sender.fetch(request, repeatable=repeatable)
         return decode_object(kind, body, where=str(request))
 
 
@@ -238,7 +240,7 @@ class Client(_Reader):
         field_manager: str = "",
         dry_run: bool = False,
     ) -> _T:
-        """Create an object and return it as stored; the namespace may stand in the object."""
+        """Create an object and return it as stored; the object may name its namespace."""
         request = requests.create_request(
             kind, obj, namespace=namespace, field_manager=field_manager, dry_run=dry_run
         )
@@ -253,10 +255,10 @@ class Client(_Reader):
         field_manager: str = "",
         dry_run: bool = False,
     ) -> _T:
-        """Replace an object and return it as stored; a dry run only says what would be stored.
+        """Replace an object and return it as stored; a dry run returns what would be stored.
 
-        NB: fields that the struct does not have are erased on the server. Only fit for kinds that
-        the struct holds whole; else use `patch`, `apply` or `update_raw`.
+        NB: fields that the struct does not have are erased on the server. Use it only for kinds
+        whose struct has all fields; otherwise use `patch`, `apply` or `update_raw`.
         """
         request = requests.replace_request(
             kind, obj, subresource=subresource, field_manager=field_manager, dry_run=dry_run
@@ -266,8 +268,8 @@ class Client(_Reader):
     async def write(self, kind: Kind[_T], obj: msgspec.Struct) -> ObjectMeta:
         """Replace an object, or create one that has no name yet; return its metadata as stored.
 
-        For those who know what they sent: servers spare themselves and us the rest of the answer.
-        NB: as with `update`, fields that the struct does not have are erased on the server.
+        The server leaves out the rest of the answer, which the caller has just sent. NB: as with
+        `update`, fields that the struct does not have are erased on the server.
         """
         if requests.identity(obj).name:
             request = requests.replace_request(kind, obj)
@@ -330,7 +332,7 @@ class Client(_Reader):
         force: bool = False,
         subresource: str = "",
     ) -> _T:
-        """Make the server hold what the object says (server-side apply) and return the result.
+        """Apply an object (server-side apply) and return the result.
 
         Fields of another manager raise Conflict unless `force` takes them over.
         """
@@ -357,13 +359,13 @@ class Client(_Reader):
         grace_period: int | None = None,
         propagation: str = "",
     ) -> None:
-        """Delete an object, if it still is the one with this uid and version.
+        """Delete an object, if it still has this uid and version.
 
-        With one of the two the request is repeated after a lost connection; then NotFound may mean
-        that the first attempt has deleted the object.
+        With one of the two preconditions the request is repeated after a lost connection; then
+        NotFound may mean that the first attempt deleted the object.
         """
-        found = {"uid": uid, "resourceVersion": resource_version}
-        preconditions = {field: value for field, value in found.items() if value}
+        fields = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {field: value for field, value in fields.items() if value}
         request = requests.delete_request(
             kind,
             name,
@@ -372,7 +374,7 @@ class Client(_Reader):
             grace_period=grace_period,
             propagation=propagation,
         )
-        await self._exchange.fetch(request, repeatable=bool(preconditions))
+        await self._sender.fetch(request, repeatable=bool(preconditions))
 
 
 __all__ = ["USER_AGENT", "Body", "Client", "PatchType"]

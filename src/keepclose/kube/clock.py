@@ -1,8 +1,8 @@
-"""Time as one seam: everything in this package that waits or reads a clock does it here.
+"""The interface of time: everything in this package that waits or reads a clock uses it.
 
-A test hands in a clock that it moves itself, so that an hour of backoff takes no time and happens
-in the same order every run. Waits for bytes of a socket are the transport's; their limits are
-still counted here.
+A test passes a clock that it moves itself, so that an hour of backoff takes no time and happens in
+the same order every run. The transport waits for the bytes of sockets by itself, but takes its
+timeouts from here.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _T = TypeVar("_T")
 
 
 class Clock(Protocol):
-    """What a program may know about time."""
+    """Wall-clock time, monotonic time, sleeps and timeouts."""
 
     def now(self) -> float:
-        """Return the wall clock's time in seconds since 1970; it may jump."""
+        """Return the wall-clock time in seconds since 1970; it may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; they never go back."""
+        """Return the seconds since a fixed moment; they never go back."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after that many seconds; 0 and less only let others run."""
+        """Return after that many seconds; 0 and less only yield to other tasks."""
         ...
 
     async def wait_for(self, awaitable: Awaitable[_T], timeout: float | None) -> _T:  # noqa: ASYNC109
-        """Return what the awaitable gives, or cancel it and raise TimeoutError.
+        """Return the result of the awaitable, or cancel it and raise TimeoutError.
 
-        None waits for as long as it takes.
+        A timeout of None means no limit.
         """
         ...
 
@@ -42,11 +42,11 @@ class SystemClock:
     """The clock of the machine."""
 
     def now(self) -> float:
-        """Return the wall clock's time."""
+        """Return the wall-clock time."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Return the time that never goes back."""
+        """Return the monotonic time."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:

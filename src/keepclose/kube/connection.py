@@ -1,7 +1,7 @@
-"""The settings of a connection as plain data, and the client made of them.
+"""The settings of a connection as plain data, and the client built from them.
 
-Wherever settings come from, a kubeconfig, a service account or a test, they end up here; nothing
-below this module knows about files of settings.
+All sources of settings (kubeconfig, service account, test) produce this data; nothing below this
+module knows about settings files.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from keepclose.kube.transport.retries import Retries
 
 
 class ConnectionUser(msgspec.Struct, frozen=True):
-    """Who to be: secrets as they are, or the files that hold them; nothing means anonymous.
+    """The user of a connection: secrets or the files that hold them; without any, anonymous.
 
-    `field` is the path of the user in the file that the settings come from.
+    `field` is the path of the user in the file of the settings.
     """
 
     token: str = ""
@@ -40,8 +40,7 @@ class ConnectionUser(msgspec.Struct, frozen=True):
 class ConnectionSettings(msgspec.Struct, frozen=True):
     """Everything needed to reach one API server.
 
-    `namespace` is where to look when nobody says; `source` is where all this comes from, as
-    messages name it.
+    `namespace` is the default namespace; `source` names in messages where the settings come from.
     """
 
     server: ServerAddress
@@ -58,7 +57,7 @@ def connect(
     retries: Retries | None = None,
     timeout: float | None = 60.0,
 ) -> Client:
-    """Return a client for the server; the first connection is made by its first request."""
+    """Return a client for the server; its first request opens the first connection."""
     transport = AioTransport(
         settings.server, credentials=make_credentials(settings, clock=clock), clock=clock
     )
@@ -66,23 +65,23 @@ def connect(
 
 
 def make_credentials(settings: ConnectionSettings, *, clock: Clock) -> Credentials:
-    """Return the credentials of the user; as in client-go a stored token spares the program."""
+    """Return the credentials of the user; as in client-go a token wins over an exec plugin."""
     user = settings.user
     if user.exec is not None and not (user.token or user.token_file or user.username):
         return ExecCredentials(user.exec, clock=clock)
 
-    def kept(data: bytes, path: str, name: str) -> Secret:
+    def secret(data: bytes, path: str, name: str) -> Secret:
         if data or not path:
             return data
         field = f"{user.field}.{name}" if user.field else name
         return SecretFile(path, clock=clock, field=field, source=settings.source)
 
-    # NB: of a token and a tokenFile the file wins, unlike everywhere else, as client-go has it.
+    # NB: tokenFile wins over token, unlike all other fields, as in client-go.
     token = b"" if user.token_file else user.token.encode()
     return StoredCredentials(
-        token=kept(token, user.token_file, "tokenFile"),
+        token=secret(token, user.token_file, "tokenFile"),
         username=user.username,
         password=user.password,
-        chain=kept(user.certificate, user.certificate_file, "client-certificate"),
-        key=kept(user.key, user.key_file, "client-key"),
+        chain=secret(user.certificate, user.certificate_file, "client-certificate"),
+        key=secret(user.key, user.key_file, "client-key"),
     )

@@ -1,15 +1,15 @@
-"""Everything that can go wrong between keepclose and an API server, as one tree.
+"""The errors of requests to an API server, as one tree.
 
     KubeError
       ConfigError             a kubeconfig, certificate or credential that cannot be used
-      UsageError              a call that no server should see; a mistake of the program
-      UnreadableObject        an object that breaks the types of its kind
-      TransportError          no whole answer came
-        ConnectionRefused       no connection could be made; nothing was sent
+      UsageError              a call that must not reach a server; a bug
+      UnreadableObject        an object that violates the types of its kind
+      TransportError          no complete answer arrived
+        ConnectionRefused       no connection could be opened; nothing was sent
         ConnectionLost          the connection broke; the request may have been served
         TimedOut                a limit passed
         TlsError                the two sides do not trust each other
-        BrokenStream            bytes came that are not the API's
+        BrokenStream            the bytes are not those of the API
       ApiError                the server answered, with a failure
         BadRequest 400   Unauthorized 401   Forbidden 403   NotFound 404   Timeout 504
         AlreadyExists 409   Conflict 409   Expired 410   TooLarge 413   Invalid 422
@@ -35,7 +35,7 @@ class KubeError(Exception):
 
 
 class ConfigError(KubeError):
-    """Settings that cannot be used: which file, which field, why, and how to mend it."""
+    """Settings that cannot be used: which file, which field, why, and how to fix it."""
 
     def __init__(self, why: str, *, file: str = "", field: str = "", fix: str = "") -> None:
         self.file, self.field, self.why, self.fix = file, field, why, fix
@@ -44,11 +44,11 @@ class ConfigError(KubeError):
 
 
 class UsageError(KubeError, ValueError):
-    """A call that no server should see, such as deleting an object without a name."""
+    """A call that must not reach a server, such as deleting an object without a name."""
 
 
 class UnreadableObject(KubeError):
-    """An object of the server that breaks the types of its kind."""
+    """An object of the server that violates the types of its kind."""
 
     def __init__(self, name: str, cause: FieldError) -> None:
         self.name, self.cause = name, cause
@@ -56,9 +56,9 @@ class UnreadableObject(KubeError):
 
 
 class TransportError(KubeError):
-    """No whole answer came: which server, why, and what to look at.
+    """No complete answer arrived: which server, why, and what to check.
 
-    `sent` tells whether the server may have got the request.
+    `sent` is whether the server may have received the request.
     """
 
     def __init__(self, host: str, reason: str, *, fix: str = "", sent: bool = True) -> None:
@@ -68,18 +68,18 @@ class TransportError(KubeError):
 
 
 class ConnectionRefused(TransportError):
-    """No connection could be made, so nothing was sent."""
+    """No connection could be opened, so nothing was sent."""
 
     def __init__(self, host: str, reason: str, *, fix: str = "", sent: bool = False) -> None:
         super().__init__(host, reason, fix=fix, sent=sent)
 
 
 class ConnectionLost(TransportError):
-    """The connection broke before the whole answer came."""
+    """The connection broke before the answer was complete."""
 
 
 class TimedOut(TransportError):
-    """A limit passed before the whole answer came."""
+    """A timeout passed before the answer was complete."""
 
 
 class TlsError(TransportError):
@@ -90,11 +90,11 @@ class TlsError(TransportError):
 
 
 class BrokenStream(TransportError):
-    """Bytes came that are not those of the Kubernetes API."""
+    """The received bytes are not those of the Kubernetes API."""
 
 
 class StatusCause(NamedTuple):
-    """One thing that the server found wrong, at one field."""
+    """One cause of a failure, at one field."""
 
     reason: str
     field: str
@@ -104,8 +104,8 @@ class StatusCause(NamedTuple):
 class ApiError(KubeError):
     """The server answered with a failure.
 
-    `retry_after` holds seconds when the server named a time to come back. `continue_token` is
-    only there when a list expired midway. `request` names what was asked, when known.
+    `retry_after` is the delay in seconds that the server asked for. `continue_token` is set only
+    when a list expired midway. `request` names the request, when known.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ApiError(KubeError):
 
     @property
     def causes(self) -> list[StatusCause]:
-        """What the server found wrong, field by field; empty when it did not say."""
+        """The causes by field; empty when the server named none."""
         listed = self.details.get("causes")
         return [
             StatusCause(
@@ -145,11 +145,11 @@ class BadRequest(ApiError):
 
 
 class Unauthorized(ApiError):
-    """The server does not know who asks."""
+    """The server could not authenticate the client."""
 
 
 class Forbidden(ApiError):
-    """The server knows who asks and says no."""
+    """The client is authenticated but not authorized."""
 
 
 class NotFound(ApiError):
@@ -157,11 +157,11 @@ class NotFound(ApiError):
 
 
 class AlreadyExists(ApiError):
-    """The name of a new object is taken."""
+    """An object of that name already exists."""
 
 
 class Conflict(ApiError):
-    """Another write came first, or another manager owns a field."""
+    """Another client wrote first, or another manager owns a field."""
 
 
 class Expired(ApiError):
@@ -173,11 +173,11 @@ class TooLarge(ApiError):
 
 
 class Invalid(ApiError):
-    """The object breaks rules of its kind; see `causes`."""
+    """The object violates the validation rules of its kind; see `causes`."""
 
 
 class TooManyRequests(ApiError):
-    """The server asks for patience; see `retry_after`."""
+    """The server limits the rate of requests; see `retry_after`."""
 
 
 class ServerError(ApiError):
@@ -188,8 +188,8 @@ class Timeout(ServerError):
     """The server, or a gateway before it, gave up waiting."""
 
 
-# NB: reasons come first, because one status stands for several of them: 409 is AlreadyExists or
-# Conflict. Older servers say Gone where newer ones say Expired.
+# NB: the reason decides before the code, because one code has several reasons: 409 is AlreadyExists
+# or Conflict. Older servers send Gone where newer ones send Expired.
 _BY_REASON: Final[dict[str, type[ApiError]]] = {
     "BadRequest": BadRequest,
     "Unauthorized": Unauthorized,
@@ -220,17 +220,17 @@ _BY_CODE: Final[dict[int, type[ApiError]]] = {
     504: Timeout,
 }
 CHECK_SERVER: Final = "check that the server is a Kubernetes API server"
-"""What to do about an answer that no API server gives."""
+"""The fix for an answer that no API server gives."""
 LONGEST_WAIT_S: Final = 3600
-"""How long a server may ask to be left alone; one that says more is asked again after this."""
-# Digits of a time to wait; a longer row of them is no time.
+"""The longest Retry-After that is obeyed; a longer one is cut to this."""
+# The most digits of a Retry-After; a longer number is ignored.
 _LONGEST_NUMBER: Final = 20
-# How much of an answer that is no Status is worth showing.
+# How much of an answer that is no Status is shown.
 _SHOWN_CHARACTERS: Final = 300
 
 
 def error_from(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """Return the error that an answer amounts to; a body that is no Status becomes the message."""
+    """Return the error of an answer; a body that is no Status becomes the message."""
     try:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -244,12 +244,12 @@ def error_from(status: int, headers: Mapping[str, str], body: bytes) -> ApiError
 
 
 def error_of(status: JsonObject, *, code: int = 0, retry_after: float | None = None) -> ApiError:
-    """Return the error that a Status object amounts to; a code of HTTP is believed before its own.
+    """Return the error of a Status object; the HTTP status `code` wins over its own code.
 
-    Parts of the wrong type count as absent.
+    Fields of the wrong type count as absent.
     """
-    found = status.get("code")
-    code = code or (found if isinstance(found, int) else 0) or 500
+    status_code = status.get("code")
+    code = code or (status_code if isinstance(status_code, int) else 0) or 500
     reason = _text(status.get("reason"))
     details = status.get("details")
     details = details if isinstance(details, dict) else {}
@@ -272,9 +272,9 @@ def _text(value: object) -> str:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a time to wait; 0 and dates, which only proxies send, count as absent.
+    """Return a delay in seconds; 0 and dates, which only proxies send, count as absent.
 
-    NB: neither Python's int nor its float takes any number of digits.
+    NB: int and float of Python reject very long numbers.
     """
     if isinstance(value, str):
         is_number = value.isascii() and value.isdecimal() and len(value) <= _LONGEST_NUMBER

@@ -1,9 +1,14 @@
-"""Tells people what happened to an object, as core/v1 Events, and never gets in anybody's way.
+"""Records core/v1 Events about objects, and never blocks its caller.
 
-Recording costs no I/O and raises nothing: what the correlator lets through waits in a bounded line
-that another task sends from, and what does not fit is dropped and counted. Of an occurrence that
-still waits only the count goes up. A server that is down is asked again for a while; one that
-refuses an Event is not.
+Recording does no I/O and raises nothing: the Events that the correlator passes wait in a bounded
+queue that another task sends from; those that do not fit are dropped and counted. A repeat of an
+Event that still waits only raises its count. Sending is retried for a while when the server is
+unavailable, and not at all when it rejects an Event.
+
+The correlator follows the rules of client-go. The same occurrence within the window raises the
+count of its Event. When an object has more than ten different messages of one type and reason
+within the window, further ones become one combined Event. Each object may cause 25 Events at once
+and then one every five minutes. All memory is bounded; the least recently used entry goes first.
 """
 
 from __future__ import annotations
@@ -52,9 +57,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class EventTally:
-    """One Event in the making: how often its occurrence was seen, and what the server knows.
+    """One Event: how often it occurred, and whether the server has stored it.
 
-    `first_at` and `last_at` are of the wall clock, `seen_at` is of the one that never jumps.
+    `first_at` and `last_at` are wall-clock times, `seen_at` is monotonic.
     """
 
     reference: ObjectReference
@@ -76,8 +81,8 @@ class _Similar:
     seen_at: float = 0.0
 
 
-class Recent(Generic[V]):
-    """A map that forgets what was not asked for the longest time."""
+class LruMap(Generic[V]):
+    """A map that evicts the least recently used entry."""
 
     def __init__(self, size: int = _MOST_REMEMBERED) -> None:
         self._size = size
@@ -87,44 +92,41 @@ class Recent(Generic[V]):
         return len(self._entries)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return what is remembered, or make it."""
+        """Return the entry of a key, which is created if it is missing."""
         if key in self._entries:
             self._entries.move_to_end(key)
             return self._entries[key]
-        made = self._entries[key] = make()
+        created = self._entries[key] = make()
         if len(self._entries) > self._size:
             self._entries.popitem(last=False)
-        return made
+        return created
 
     def forget(self, key: Hashable) -> None:
-        """Drop the key if it is there."""
+        """Remove the key if it is there."""
         self._entries.pop(key, None)
 
 
 class Correlator:
-    """Files the occurrences of one component."""
+    """Decides which occurrences of one component become Events."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._similar: Recent[_Similar] = Recent()
-        self._tallies: Recent[EventTally] = Recent()
-        self._buckets: Recent[TokenBucket] = Recent()
+        self._similar: LruMap[_Similar] = LruMap()
+        self._tallies: LruMap[EventTally] = LruMap()
+        self._buckets: LruMap[TokenBucket] = LruMap()
 
-    def file(
+    def correlate(
         self,
         reference: ObjectReference,
         type: str,  # noqa: A002 - the API's word
         reason: str,
         message: str,
     ) -> EventTally | None:
-        """Return the tally that an occurrence counts for, None when its object floods.
-
-        It is counted either way.
-        """
+        """Count an occurrence; return its tally, None when its object exceeds the rate limit."""
         now = self._clock.monotonic()
         group = (_identity(reference), type, reason)
         key: Hashable = (*group, message)
-        if self._is_one_of_many(group, message, now):
+        if self._has_too_many_messages(group, message, now):
             key, message = group, COMBINED + message
         tally = self._count(key, now, reference, (type, reason, message))
         bucket = self._buckets.get(
@@ -133,7 +135,7 @@ class Correlator:
         )
         return tally if bucket.take() else None
 
-    def _is_one_of_many(self, group: Hashable, message: str, now: float) -> bool:
+    def _has_too_many_messages(self, group: Hashable, message: str, now: float) -> bool:
         similar = self._similar.get(group, _Similar)
         if now - similar.seen_at > _WINDOW_S:
             similar.messages.clear()
@@ -162,7 +164,7 @@ class Correlator:
 
 
 def _identity(reference: ObjectReference) -> tuple[str, str, str, str, str, str]:
-    """Return what tells objects apart; their version does not."""
+    """Return what identifies an object, which its version does not."""
     return (
         reference.api_version,
         reference.kind,
@@ -174,7 +176,7 @@ def _identity(reference: ObjectReference) -> tuple[str, str, str, str, str, str]
 
 
 class EventRecorder:
-    """Records Events in the name of one component."""
+    """Records the Events of one component."""
 
     def __init__(
         self,
@@ -194,17 +196,17 @@ class EventRecorder:
         self._waiting: Queue[EventTally] = Queue(most_waiting)
         self._last_stamp = 0
         self.sent = 0
-        """Writes that the server took."""
+        """Writes that the server accepted."""
         self.filtered = 0
-        """Occurrences held back because their object causes too many."""
+        """Occurrences over the rate limit of their object."""
         self.dropped = 0
-        """Occurrences for which there was no room in the line."""
+        """Occurrences for which the queue had no room."""
         self.failed = 0
-        """Events given up after the server refused them or stayed away."""
+        """Events dropped because the server rejected them or stayed unavailable."""
 
     @property
     def waiting(self) -> int:
-        """How many Events are in the line."""
+        """The number of Events in the queue."""
         return self._waiting.qsize()
 
     def record(
@@ -214,8 +216,8 @@ class EventRecorder:
         reason: str,
         message: str,
     ) -> None:
-        """Note an occurrence; type is "Normal" or "Warning", reason a word for machines."""
-        tally = self._correlator.file(reference, type, reason, message)
+        """Record an occurrence; type is "Normal" or "Warning", reason a CamelCase word."""
+        tally = self._correlator.correlate(reference, type, reason, message)
         if tally is None:
             self.filtered += 1
         elif tally.is_waiting:
@@ -227,7 +229,7 @@ class EventRecorder:
             self._waiting.put_nowait(tally)
 
     async def run(self) -> NoReturn:
-        """Send what was recorded until cancelled; what still waits then is lost."""
+        """Send recorded Events until cancelled; those that still wait then are lost."""
         while True:
             tally = await self._waiting.get()
             tally.is_waiting = False
@@ -237,7 +239,7 @@ class EventRecorder:
                 self._waiting.task_done()
 
     async def flush(self) -> None:
-        """Return when nothing waits any more; without `run` that may be never."""
+        """Wait until the queue is empty, which needs a running `run`."""
         await self._waiting.join()
 
     async def _send(self, tally: EventTally) -> None:
@@ -249,11 +251,11 @@ class EventRecorder:
                 if not tally.is_stored:
                     self._give_up(tally, error)
                     return
-                # The server drops Events after an hour or so; this one starts anew.
+                # The server expires Events after about an hour; this one is created again.
                 tally.is_stored = may_be_stored = False
                 tally.name = ""
             except AlreadyExists:
-                # Ours if an answer was lost before, else somebody had the same name by chance.
+                # Stored by an attempt whose answer was lost, or another Event has the same name.
                 tally.is_stored = may_be_stored
                 tally.name = tally.name if may_be_stored else ""
             except (TransportError, TooManyRequests, ServerError) as error:
@@ -271,8 +273,8 @@ class EventRecorder:
 
     def _give_up(self, tally: EventTally, error: KubeError | None) -> None:
         self.failed += 1
-        why = "the server stayed away" if error is None else str(error)
-        _log.warning("event not sent", reason=tally.reason, object=tally.reference.name, error=why)
+        why = "the server stayed unavailable" if error is None else str(error)
+        _log.warning("Event not sent", reason=tally.reason, object=tally.reference.name, error=why)
 
     async def _write(self, tally: EventTally) -> None:
         namespace = tally.reference.namespace or _DEFAULT_NAMESPACE
@@ -302,11 +304,11 @@ class EventRecorder:
         tally.is_stored = True
 
     def _new_name(self, about: str) -> str:
-        """Return a name like that of the object, with the nanosecond in hexadecimal digits."""
+        """Return the name of the object with the time in nanoseconds, in hexadecimal digits."""
         self._last_stamp = max(int(self._clock.now() * 1e9), self._last_stamp + 1)
         name = f"{about}.{self._last_stamp:x}"
         if dns1123_subdomain(name):
-            # Names such as "system:node" or very long ones are none that an Event may have.
+            # An Event cannot have a name such as "system:node", or a very long one.
             digest = hashlib.sha256(about.encode(errors="replace")).hexdigest()
             name = f"{digest[:16]}.{self._last_stamp:x}"
         return name

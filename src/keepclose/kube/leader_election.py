@@ -1,14 +1,14 @@
-"""Leader election on a Lease: of several processes with one lease exactly one leads at a time.
+"""Leader election on a Lease: of several processes with one lease, at most one leads at a time.
 
-Whether another holder is still alive is judged by this machine's monotonic clock alone, from the
-moment at which its record was last seen to change; the times in a record are for people. The leader
-counts from before it sent its last successful renewal and gives up after the renew deadline, while
-all others wait for the whole lease duration after they saw that renewal. So it has stopped before
-anybody else starts, as long as its work ends promptly when it is cancelled.
+Only the local monotonic clock decides whether another holder is alive, from the moment at which its
+record was last seen to change; the times in a record are for people. The leader counts from before
+it sent its last successful renewal and stops after the renew deadline, while all other candidates
+wait for the whole lease duration after they saw that renewal. So the leader has stopped before
+another one starts, as long as its work ends promptly when it is cancelled.
 
       seeking --- free, released or expired ---> leading --- work ended ---> released
          ^                                          |
-         +--------- somebody else holds it          +--- not renewed in time ---> lost
+         +--- another process holds it              +--- not renewed in time ---> lost
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from keepclose.kube.requests import LEASES
 from keepclose.model.core_kinds import Lease, LeaseSpec
 from keepclose.model.meta import ObjectMeta
 
-# Those who seek spread over this many further retry periods, as client-go does.
+# Candidates spread over this many further retry periods, as in client-go.
 _SEEK_JITTER: Final = 1.2
 _log = structlog.get_logger(__name__)
 
 
 class LeadershipLost(KubeError):  # noqa: N818 - named after what happened, as in the tree
-    """Somebody else may lead by now; the work was cancelled."""
+    """Another process may lead by now; the work was cancelled."""
 
 
 class LeaderElector:
-    """Competes for one Lease under an identity that no other process has."""
+    """A candidate for one Lease, under an identity that no other process has."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class LeaderElector:
         retry_period_s: float = 2.0,
         seek_period_s: float | None = None,
     ) -> None:
-        """Compete under these terms; those who seek look at the lease after `seek_period_s`.
+        """Take the terms of the election; a candidate reads the lease every `seek_period_s`.
 
-        That is the retry period unless told otherwise, and how long a hand-over takes at least.
+        By default that is the retry period. It is the shortest time of a handover.
         """
         if not identity:
             raise ConfigError("a leader needs an identity", field="identity")
@@ -77,26 +77,26 @@ class LeaderElector:
         self._seen_at = 0.0
         self._renewed_at = 0.0
         self.is_leader = False
-        """Whether the work may run at this moment."""
+        """Whether the work may run now."""
         self.terms = 0
         """How often this process has become the leader."""
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last seen; "" for nobody."""
+        """The holder of the lease when it was last seen; "" without one."""
         return (self._seen_spec.holder_identity or "") if self._seen_spec else ""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Wait to become the leader, then run the work once; return when it returns.
 
-        Errors of the work come through. LeadershipLost is raised after the work was cancelled and
-        has ended because the lease could not be renewed. When this call is cancelled the work is
-        too, and the lease is given back once it has ended.
+        Errors of the work pass through. When the lease cannot be renewed, the work is cancelled,
+        and LeadershipLost is raised once it has ended. When this call is cancelled, so is the work,
+        and the lease is released once it has ended.
         """
         await self._acquire()
         self.is_leader = True
         self.terms += 1
-        _log.info("became the leader", lease=self._name, identity=self.identity)
+        _log.info("leadership acquired", lease=self._name, identity=self.identity)
         renewing = asyncio.ensure_future(self._renew())
         working = asyncio.ensure_future(lead())
         is_cancelled = False
@@ -106,13 +106,13 @@ class LeaderElector:
             is_cancelled = True
         self.is_leader = False
         # The lease is renewed for as long as the work takes to stop.
-        is_cancelled |= await _end(working)
+        is_cancelled |= await _cancel_and_wait(working)
         is_held = not renewing.done()
-        is_cancelled |= await _end(renewing)
+        is_cancelled |= await _cancel_and_wait(renewing)
         if is_held:
             await self._release()
         else:
-            _log.warning("lost the lease", lease=self._name, identity=self.identity)
+            _log.warning("leadership lost", lease=self._name, identity=self.identity)
         if is_cancelled:
             raise asyncio.CancelledError
         if not working.cancelled():
@@ -123,17 +123,17 @@ class LeaderElector:
     async def _acquire(self) -> None:
         while True:
             try:
-                if await self._clock.wait_for(self._try_to_take(), self._renew_deadline_s / 2):
+                if await self._clock.wait_for(self._try_to_acquire(), self._renew_deadline_s / 2):
                     return
             except ConfigError:
                 raise
             except (KubeError, TimeoutError) as error:
-                _log.warning("cannot ask for the lease", lease=self._name, error=repr(error))
+                _log.warning("lease not acquired", lease=self._name, error=repr(error))
             spread = 1.0 + _SEEK_JITTER * self._random.random()
             await self._clock.sleep(self._seek_period_s * spread)
 
     async def _renew(self) -> None:
-        """Renew until that fails for too long; raise what then stood in the way."""
+        """Renew the lease until that fails for too long, then raise LeadershipLost."""
         last_error: BaseException | None = None
         while True:
             deadline = self._renewed_at + self._renew_deadline_s
@@ -144,16 +144,16 @@ class LeaderElector:
                 raise LeadershipLost(f"not renewed in {self._renew_deadline_s} s") from last_error
             try:
                 await self._clock.wait_for(
-                    self._try_to_keep(), min(left, self._renew_deadline_s / 2)
+                    self._try_to_renew(), min(left, self._renew_deadline_s / 2)
                 )
             except (KubeError, TimeoutError) as error:
                 last_error = error
-                _log.warning("cannot renew the lease", lease=self._name, error=repr(error))
+                _log.warning("lease not renewed", lease=self._name, error=repr(error))
             if self.holder != self.identity:
                 raise LeadershipLost(f"held by {self.holder!r}")
 
-    async def _try_to_take(self) -> bool:
-        """Return whether the lease is ours now; a lost race leaves it to the other one."""
+    async def _try_to_acquire(self) -> bool:
+        """Acquire the lease if it is free; return whether this process holds it now."""
         try:
             current = await self._client.get(LEASES, self._name, namespace=self._namespace)
         except NotFound:
@@ -167,10 +167,10 @@ class LeaderElector:
             return False
         return True
 
-    async def _try_to_keep(self) -> None:
-        """Renew what we hold. If it turns out not to be ours, only note who holds it."""
+    async def _try_to_renew(self) -> None:
+        """Renew the lease; if another process holds it, only record the holder."""
         if self._lease is not None:
-            # The usual renewal needs no reading: the version tells whether anybody wrote.
+            # The usual renewal needs no read: a write of another client raises Conflict.
             try:
                 await self._write(self._lease)
             except (Conflict, NotFound):
@@ -209,7 +209,7 @@ class LeaderElector:
             held = await self._client.create(LEASES, lease, namespace=self._namespace)
         except AlreadyExists:
             return False
-        self._note_held(held, asked_at)
+        self._record_held(held, asked_at)
         return True
 
     async def _write(self, current: Lease) -> None:
@@ -226,29 +226,29 @@ class LeaderElector:
             renew_time=now,
             lease_transitions=transitions if is_ours else transitions + 1,
         )
-        self._note_held(await self._client.update(LEASES, replace(current, spec=spec)), asked_at)
+        self._record_held(await self._client.update(LEASES, replace(current, spec=spec)), asked_at)
 
     async def _release(self) -> None:
-        """Give the lease back for a quick hand-over; if that fails it runs out by itself."""
+        """Release the lease for a quick handover; if that fails, it expires by itself."""
         try:
             await self._clock.wait_for(self._write_released(), self._renew_deadline_s / 2)
         except (KubeError, TimeoutError) as error:
-            _log.warning("cannot give the lease back", lease=self._name, error=repr(error))
+            _log.warning("lease not released", lease=self._name, error=repr(error))
 
     async def _write_released(self) -> None:
         lease, self._lease = self._lease, None
         try:
             if lease is not None:
-                await self._write_nobody(lease)
+                await self._write_without_holder(lease)
                 return
         except Conflict:
             pass
-        # A renewal that was cut off midway may have been served.
+        # A renewal that was cancelled may have been served.
         current = await self._client.get(LEASES, self._name, namespace=self._namespace)
         if current.spec.holder_identity == self.identity:
-            await self._write_nobody(current)
+            await self._write_without_holder(current)
 
-    async def _write_nobody(self, lease: Lease) -> None:
+    async def _write_without_holder(self, lease: Lease) -> None:
         now = self._timestamp()
         spec = replace(
             lease.spec,
@@ -259,13 +259,13 @@ class LeaderElector:
         )
         self._observe(await self._client.update(LEASES, replace(lease, spec=spec)))
 
-    def _note_held(self, lease: Lease, asked_at: float) -> None:
+    def _record_held(self, lease: Lease, asked_at: float) -> None:
         self._lease = lease
         self._renewed_at = asked_at
         self._observe(lease)
 
     def _observe(self, lease: Lease) -> None:
-        """Note when a record was first seen; one without change gets no younger by being read."""
+        """Record when a record was first seen; reading it again without a change does not count."""
         if lease.spec != self._seen_spec:
             self._seen_spec = lease.spec
             self._seen_at = self._clock.monotonic()
@@ -279,8 +279,8 @@ def format_microtime(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-async def _end(task: asyncio.Future[None]) -> bool:
-    """Cancel a task and wait for its end; return whether we were cancelled meanwhile."""
+async def _cancel_and_wait(task: asyncio.Future[None]) -> bool:
+    """Cancel a task and wait for its end; return whether the caller was cancelled meanwhile."""
     task.cancel()
     is_cancelled = False
     while not task.done():

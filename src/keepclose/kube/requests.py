@@ -1,8 +1,9 @@
-"""Requests as values: the path, query and body of every verb of the API.
+"""Requests as values: the path, query and body of every verb of the API, and the kinds they name.
 
-Pure functions, so that what goes over the wire can be read and tested without a server. A call
-that could hit something else than it names, such as deleting an object without a name, is refused
-here with a UsageError.
+A kind says where it is served and which struct holds it; one that is read untyped has `dict` or
+`msgspec.Raw`. Nothing here asks a server which kinds it has. All functions are pure, so that
+requests can be tested without a server. A call that could hit another object than it names, such as
+a delete without a name, is rejected with a UsageError.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from keepclose.model.workload import Node, Pod
 
 _T = TypeVar("_T")
 _Query = tuple[tuple[str, str], ...]
-# An object or a patch: a struct, plain values, or JSON as it is to be sent.
+# An object or a patch: a struct, plain values, or encoded JSON.
 Body = msgspec.Struct | Mapping[str, Any] | Sequence[Any] | bytes
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"
-# Metadata alone from servers that know how to leave out the rest, else the whole object.
+# Requests metadata alone; servers that cannot leave out the rest send the whole object.
 TERSE: Final = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 
 
@@ -47,13 +48,13 @@ class Kind(Generic[_T]):
 
     @property
     def api_version(self) -> str:
-        """The group and version as objects write them."""
+        """The apiVersion of objects of the kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the URL path of a collection, an object or a subresource.
 
-        No namespace means all of them; for a kind outside namespaces it is left out.
+        No namespace means all of them; a cluster-scoped kind ignores it.
         """
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace and self.namespaced:
@@ -80,7 +81,7 @@ ENDPOINT_SLICES: Final = Kind(
     "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, EndpointSlice
 )
 LEASES: Final = Kind("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
-# Read untyped: what is written back must be whole.
+# Untyped, because an update must send the whole object.
 SECRETS: Final[Kind[dict[str, Any]]] = Kind("", "v1", "secrets", "Secret", True, dict)
 MUTATING_WEBHOOKS: Final[Kind[dict[str, Any]]] = Kind(
     "admissionregistration.k8s.io",
@@ -93,7 +94,7 @@ MUTATING_WEBHOOKS: Final[Kind[dict[str, Any]]] = Kind(
 
 
 class PatchType(StrEnum):
-    """How a patch is written; the value is its media type."""
+    """The format of a patch; the value is its media type."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -121,7 +122,7 @@ def list_request(
 ) -> ApiRequest:
     """Return the request for a page of a list.
 
-    A continue token holds its own version, and the API refuses to be told both.
+    A continue token contains its version, and the API rejects requests that name both.
     """
     if continue_token:
         resource_version = resource_version_match = ""
@@ -168,7 +169,7 @@ def create_request(
     field_manager: str = "",
     dry_run: bool = False,
 ) -> ApiRequest:
-    """Return the request that creates an object; its namespace may stand in the object."""
+    """Return the request that creates an object; the object may name its namespace."""
     path = _collection_path(kind, namespace or identity(obj).namespace, needed=True)
     query = _query(("fieldManager", field_manager), ("dryRun", "All" if dry_run else ""))
     return ApiRequest("POST", path, query, {"Content-Type": JSON}, _encode(kind, obj))
@@ -182,7 +183,7 @@ def replace_request(
     field_manager: str = "",
     dry_run: bool = False,
 ) -> ApiRequest:
-    """Return the request that puts an object in the place of the one of its name."""
+    """Return the request that replaces the object of the same name."""
     namespace, name = identity(obj)
     path = _object_path(kind, namespace, name, subresource)
     query = _query(("fieldManager", field_manager), ("dryRun", "All" if dry_run else ""))
@@ -221,7 +222,7 @@ def delete_request(
     grace_period: int | None = None,
     propagation: str = "",
 ) -> ApiRequest:
-    """Return the request that deletes an object if the preconditions, of any, hold."""
+    """Return the request that deletes an object if the preconditions hold."""
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     if preconditions:
         options["preconditions"] = preconditions
@@ -254,7 +255,7 @@ def _object_path(kind: Kind[Any], namespace: str, name: str, subresource: str = 
 
 
 def _check_segment(text: str) -> None:
-    """Refuse what the API refuses as a segment of a path, before it can lead elsewhere."""
+    """Reject what the API rejects as a segment of a path: it could name another object."""
     if text in (".", "..") or "/" in text or "%" in text:
         raise UsageError(
             f'{text!r} cannot be a name: it may not be "." or "..", nor hold "/" or "%"'
@@ -262,19 +263,19 @@ def _check_segment(text: str) -> None:
 
 
 def identity(obj: Body) -> NamespacedName:
-    """Return what an object calls itself; parts that it leaves out are ""."""
+    """Return the namespace and name of an object, "" for a missing one."""
     if isinstance(obj, bytes):
         obj = msgspec.json.decode(obj)
     if isinstance(obj, msgspec.Struct):
         metadata = getattr(obj, "metadata", None)
         return NamespacedName(getattr(metadata, "namespace", ""), getattr(metadata, "name", ""))
-    found = obj.get("metadata") if isinstance(obj, Mapping) else None
-    found = found if isinstance(found, Mapping) else {}
-    return NamespacedName(found.get("namespace") or "", found.get("name") or "")
+    plain = obj.get("metadata") if isinstance(obj, Mapping) else None
+    plain = plain if isinstance(plain, Mapping) else {}
+    return NamespacedName(plain.get("namespace") or "", plain.get("name") or "")
 
 
 def _encode(kind: Kind[Any] | None, body: Body) -> bytes:
-    """Return a body as JSON; plain objects get the type that the API asks for."""
+    """Return a body as JSON; plain objects get the apiVersion and kind that the API requires."""
     if isinstance(body, bytes):
         return body
     if kind is not None and isinstance(body, Mapping):

@@ -1,12 +1,12 @@
 """YAML texts as trees of nodes, bounded in depth, in nodes and in what aliases repeat.
 
-All YAML that keepclose reads goes through here: bodies of requests, kubeconfigs, manifests. The
-tree is built from the events of libyaml in a loop. The composer of libyaml calls itself on the C
-stack for each level instead, and 80 kB of brackets end the process without a word.
+All YAML that keepclose reads is parsed here: bodies of requests, kubeconfigs, manifests. The tree
+is built from the events of libyaml in a loop. The composer of libyaml recurses on the C stack for
+each level instead, and 80 kB of brackets crash the process without a message.
 
-Aliases lead to the node that their anchor names, so a tree takes no more memory than its text. What
-it would unfold to is counted while it is built, and a text that unfolds to too much is refused
-before anything walks it.
+An alias refers to the node of its anchor, so a tree takes no more memory than its text. Its
+expanded size is counted while it is built, and a text that expands to too much is rejected before
+any code walks the tree.
 """
 
 from __future__ import annotations
@@ -33,20 +33,29 @@ from keepclose.model.json_values import DEPTH_MAX
 TAG: Final = "tag:yaml.org,2002:"
 STR: Final = f"{TAG}str"
 MERGE_KEY: Final = f"{TAG}merge"
-# A number has fewer characters; a longer row of digits is a text, which costs nothing to read.
+# Numbers have fewer characters; more digits are read as a text, which costs nothing to convert.
 NUMBER_CHARACTERS_MAX: Final = 64
-
+TAG_DIRECTIVES_MAX: Final = 100
 TOO_DEEP: Final = f"exceeded max depth of {DEPTH_MAX}"
 TOO_MANY_ALIASES: Final = "document contains excessive aliasing"
-TAG_DIRECTIVES_MAX: Final = 100
-_TAG_DIRECTIVE: Final = re.compile("(?:^|[\\r\x85\u2028\u2029])%TAG", re.MULTILINE)
 CONTAINS_ITSELF: Final = "value contains itself"
+_TAG_DIRECTIVE: Final = re.compile("(?:^|[\\r\x85\u2028\u2029])%TAG", re.MULTILINE)
+_match_plain = re.compile(
+    r"(?P<null>~|null|Null|NULL|)"
+    r"|(?P<bool>[yY]|yes|Yes|YES|[nN]|no|No|NO|true|True|TRUE|false|False|FALSE"
+    r"|on|On|ON|off|Off|OFF)"
+    r"|(?P<int>[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|0|[1-9][0-9_]*))"
+    r"|(?P<float>[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))"
+    r"|(?P<merge><<)"
+).fullmatch
+_Parser: Final = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 class YamlLimits(msgspec.Struct, frozen=True):
-    """How large a document may be: nodes in all, and the nodes and characters that aliases repeat.
+    """The limits of a document: all nodes, and the nodes and characters that aliases repeat.
 
-    None bounds the nodes by the length of the text alone.
+    None limits the nodes only by the length of the text.
     """
 
     nodes: int | None = None
@@ -55,9 +64,9 @@ class YamlLimits(msgspec.Struct, frozen=True):
 
 
 class YamlError(Exception):
-    """Why a text cannot be read; lines and columns count from 0, as YAML counts.
+    """Why a text cannot be parsed; lines and columns count from 0, as in YAML.
 
-    `earlier` is the line of another place that has to do with it.
+    `earlier` is the line of a related earlier place, such as the first of two equal keys.
     """
 
     def __init__(
@@ -78,7 +87,7 @@ class YamlError(Exception):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """A document: its tree, and whether a node of it stands in more than one place."""
+    """A document: its tree, and whether a node appears in more than one place of it."""
 
     root: Node
     has_aliases: bool
@@ -87,7 +96,7 @@ class _Document(msgspec.Struct, frozen=True):
 def compose(text: str | bytes, limits: YamlLimits, *, alone: bool) -> _Document | None:
     """Return the first document of a text, or None when there is none; raise YamlError.
 
-    `alone` refuses a text with a second document.
+    `alone` rejects a text with a second document.
     """
     _check_directives(text)
     try:
@@ -107,9 +116,9 @@ def compose(text: str | bytes, limits: YamlLimits, *, alone: bool) -> _Document 
 
 
 def _check_directives(text: str | bytes) -> None:
-    """Raise YamlError for a text that gives more tags a short form than anybody needs.
+    """Raise YamlError for a text with too many %TAG directives.
 
-    The parser compares each of them with all before it, in one call that nothing interrupts.
+    The parser compares each directive with all before it, in one call that cannot be interrupted.
     """
     if isinstance(text, bytes):
         if text.count(b"%T") + text.count(b"%\0T") <= TAG_DIRECTIVES_MAX:
@@ -128,11 +137,8 @@ def error_at(node: Node, problem: str, *, earlier: int | None = None) -> YamlErr
     return YamlError(problem, mark.line, mark.column, index=mark.index, earlier=earlier)
 
 
-_Parser: Final = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-
-
 class _Anchor(msgspec.Struct):
-    """A node that aliases may repeat, with what it unfolds to; open until its end is read."""
+    """A node that aliases may repeat, and its expanded size; open until its end is parsed."""
 
     node: Node
     nodes: int = 1
@@ -155,12 +161,12 @@ def _compose(parser: Any, limits: YamlLimits, *, alone: bool) -> _Document | Non
 def _compose_root(  # noqa: PLR0915 - one loop, since a call for each node would double its cost
     next_event: Any, limits: YamlLimits
 ) -> tuple[Node, bool]:
-    """Return the node whose events come next, and whether there were aliases in it."""
+    """Return the node of the next events, and whether it contains aliases."""
     nodes_max = limits.nodes or 1 << 62
     anchors: dict[str, _Anchor] = {}
-    # What is open: (node, its children, its anchor, nodes and characters before it).
+    # Open collections: (node, outer children, its anchor, nodes and characters before it).
     stack: list[tuple[CollectionNode, list[Node], _Anchor | None, int, int]] = []
-    # The greatest depth that was reached below each open collection.
+    # The greatest depth below each open collection.
     deepest = [0]
     children: list[Node] = []
     nodes = characters = repeated_nodes = repeated_characters = 0
@@ -239,21 +245,10 @@ def _marked(problem: str, mark: Any) -> YamlError:
 
 
 def _encoding_problem(error: yaml.reader.ReaderError) -> str:
-    """Return what is wrong with the characters of a text."""
+    """Return the message for invalid characters of a text."""
     if "control characters" in error.reason or "special characters" in error.reason:
         return "control characters are not allowed"
     return str(error.reason)
-
-
-_match_plain = re.compile(
-    r"(?P<null>~|null|Null|NULL|)"
-    r"|(?P<bool>[yY]|yes|Yes|YES|[nN]|no|No|NO|true|True|TRUE|false|False|FALSE"
-    r"|on|On|ON|off|Off|OFF)"
-    r"|(?P<int>[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|0|[1-9][0-9_]*))"
-    r"|(?P<float>[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))"
-    r"|(?P<merge><<)"
-).fullmatch
 
 
 @lru_cache(maxsize=1 << 16)
@@ -263,5 +258,5 @@ def _short_tag(text: str) -> str:
 
 
 def plain_tag(text: str) -> str:
-    """Return the tag of a scalar that stands without quotes and without a tag."""
+    """Return the tag of a scalar without quotes and without an explicit tag."""
     return _short_tag(text) if len(text) <= NUMBER_CHARACTERS_MAX else STR

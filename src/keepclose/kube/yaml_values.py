@@ -1,8 +1,8 @@
-"""YAML documents as plain values, read as sigs.k8s.io/yaml reads them.
+"""YAML documents as plain values, converted as sigs.k8s.io/yaml does.
 
-Scalars mean what they mean to kubectl and to a kube-apiserver: `yes`, `y` and `off` are booleans,
-1e3 is a number, dates and 12:30 stay strings, `<<` merges. Whole numbers have at most 64 bits;
-larger ones become fractions, and digits without end are a string.
+Scalars mean what they mean to kubectl and kube-apiserver: `yes`, `y` and `off` are booleans, 1e3 is
+a number, dates and 12:30 stay strings, `<<` merges. Integers have at most 64 bits; larger ones
+become floats, and very long numbers are strings.
 """
 
 from __future__ import annotations
@@ -37,12 +37,25 @@ Scalar = str | float | bool | None
 MERGE_NEEDS_MAP: Final = "map merge requires map or sequence of maps as the value"
 KEY_NEEDS_TEXT: Final = "invalid map key"
 KEY_REPEATED: Final = "already set in map"
+# Marks the nodes whose value is being built: a node that needs one of them contains itself.
+_OPEN: Final = object()
+_NO_MEMBERS: Final[dict[str, Node]] = {}
+_BINARY: Final = f"{TAG}binary"
+_NUMBERS: Final = (f"{TAG}int", f"{TAG}float")
+_TYPED: Final = frozenset({f"{TAG}{name}" for name in ("null", "bool", "int", "float")})
+_INT_END: Final = 1 << 63
+_UINT_END: Final = 1 << 64
+_BOOLEANS: Final = {
+    **dict.fromkeys(("y", "yes", "true", "on"), True),
+    **dict.fromkeys(("n", "no", "false", "off"), False),
+}
+_is_octal = re.compile("[-+]?0[0-7]+").fullmatch
 
 
 def read_yaml(text: str | bytes, limits: YamlLimits) -> tuple[Any, list[str]]:
-    """Return the JSON value of the first document, and what a strict reader would object to.
+    """Return the JSON value of the first document, and the warnings of strict decoding.
 
-    No part of the value stands in two places, so that it may be changed. Raises YamlError. A pure
+    No part of the value is shared, so that the caller may change it. Raises YamlError. A pure
     function: it may run on any thread.
     """
     document = compose(text, limits, alone=False)
@@ -56,17 +69,17 @@ def read_yaml(text: str | bytes, limits: YamlLimits) -> tuple[Any, list[str]]:
 
 
 class Builder:
-    """Builds values of the nodes of one document; the value of a node is built once.
+    """Builds the values of the nodes of one document, each once.
 
-    `exact` builds JSON values as a kube-apiserver does: the last of two equal keys counts and is
-    noted in `repeated`, and what its tag or JSON cannot express is an error. Otherwise a key that
-    stands twice is an error, and a scalar that does not fit its tag stays a string.
+    `exact` builds JSON values as kube-apiserver does: the last of two equal keys wins and is listed
+    in `repeated`, and a value that its tag or JSON cannot express is an error. Otherwise a repeated
+    key is an error, and a scalar that does not fit its tag stays a string.
     """
 
     def __init__(self, limits: YamlLimits, *, exact: bool) -> None:
         self.repeated: list[str] = []
         self._exact = exact
-        # Maps that merge one another repeat members as aliases do, without any.
+        # Nested merges repeat members as aliases do, without any alias.
         self._merges_left = limits.repeated_nodes
         self._values: dict[int, Any] = {}
         self._members: dict[int, dict[str, Node]] = {}
@@ -101,11 +114,11 @@ class Builder:
     def members(self, node: MappingNode) -> dict[str, Node]:
         """Return the members of a map by their keys, merged ones included; raise YamlError."""
         place = id(node)
-        known = self._members.get(place)
-        if known is not None:
-            if known is _NO_MEMBERS:
+        built = self._members.get(place)
+        if built is not None:
+            if built is _NO_MEMBERS:
                 raise error_at(node, CONTAINS_ITSELF)
-            return known
+            return built
         self._members[place] = _NO_MEMBERS
         members: dict[str, Node] = {}
         own: dict[str, Node] = {}
@@ -115,13 +128,13 @@ class Builder:
                 continue
             name = key.value if key.tag == STR else self._key(key)
             if name in own or (self._exact and name in members):
-                self._note_repeated(node, key, name)
+                self._record_repeated(node, key, name)
             own[name] = members[name] = value
         self._members[place] = members
         return members
 
     def _merge(self, value: Node, members: dict[str, Node], own: dict[str, Node]) -> None:
-        """Add the members of a merged map, or of several, of which the first wins."""
+        """Add the members of one or several merged maps, of which the first wins."""
         bases = value.value if isinstance(value, SequenceNode) else [value]
         merged: dict[str, Node] = {}
         for base in bases:
@@ -133,24 +146,24 @@ class Builder:
                 raise error_at(value, TOO_MANY_ALIASES)
             for name, member in inherited.items():
                 merged.setdefault(name, member)
-        # sigs.k8s.io/yaml takes a map in its order, so a later merge wins over a member.
+        # sigs.k8s.io/yaml processes a map in its order, so a later merge wins over a member.
         kept = {} if self._exact else {name: own[name] for name in merged if name in own}
         members.update(merged)
         members.update(kept)
 
-    def _note_repeated(self, node: MappingNode, key: Node, name: str) -> None:
+    def _record_repeated(self, node: MappingNode, key: Node, name: str) -> None:
         if self._exact:
             line = key.start_mark.line + 1
             self.repeated.append(
                 f"line {line}: key {msgspec.json.encode(name).decode()} {KEY_REPEATED}"
             )
             return
-        first = next(other for other, _ in node.value if other.value == key.value)
+        first = next(earlier for earlier, _ in node.value if earlier.value == key.value)
         problem = f'key "{name}" {KEY_REPEATED}'
         raise error_at(key, problem, earlier=first.start_mark.line)
 
     def _key(self, key: Node) -> str:
-        """Return the text of a key that is no plain text."""
+        """Return the text of a key that is not a string."""
         if not isinstance(key, ScalarNode):
             raise error_at(key, KEY_NEEDS_TEXT)
         if not self._exact:
@@ -176,11 +189,11 @@ class Builder:
             return value.decode(errors="replace")
         if isinstance(value, str):
             if tag in _TYPED:
-                found = plain_tag(text).removeprefix(TAG)
-                wanted = tag.removeprefix(TAG)
-                # NB: 1e400 looks like a number, has no value as one, and is a text to Go.
-                if found != wanted:
-                    problem = f"cannot decode !!{found} `{text[:64]}` as a !!{wanted}"
+                actual = plain_tag(text).removeprefix(TAG)
+                declared = tag.removeprefix(TAG)
+                # NB: 1e400 looks like a number but overflows a float, and Go reads it as a text.
+                if actual != declared:
+                    problem = f"cannot decode !!{actual} `{text[:64]}` as a !!{declared}"
                     raise error_at(node, problem)
             elif tag == _BINARY:
                 raise error_at(node, "!!binary value contains invalid base64 data")
@@ -188,27 +201,14 @@ class Builder:
             if not math.isfinite(value):
                 name = "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
                 raise error_at(node, f"json: unsupported value: {name}")
-            # JSON has no way to say that 1000.0 is a fraction.
+            # JSON cannot express that 1000.0 is a float.
             return int(value) if value.is_integer() and abs(value) < _INT_END else value
         return value
 
 
-_OPEN: Final = object()
-_NO_MEMBERS: Final[dict[str, Node]] = {}
-_BINARY: Final = f"{TAG}binary"
-_TYPED: Final = frozenset({f"{TAG}{name}" for name in ("null", "bool", "int", "float")})
-_INT_END: Final = 1 << 63
-_UINT_END: Final = 1 << 64
-_BOOLEANS: Final = {
-    **dict.fromkeys(("y", "yes", "true", "on"), True),
-    **dict.fromkeys(("n", "no", "false", "off"), False),
-}
-_is_octal = re.compile("[-+]?0[0-7]+").fullmatch
-
-
 def resolve_scalar(tag: str, text: str) -> Scalar | bytes:
-    """Return the value of a scalar; what does not fit its tag stays a string."""
-    # A cache of long texts would hold on to the bodies of thousands of requests.
+    """Return the value of a scalar; one that does not fit its tag stays a string."""
+    # A cache of long texts would hold the bodies of thousands of requests in memory.
     if len(text) <= NUMBER_CHARACTERS_MAX:
         return _resolve_short(tag, text)
     return _decoded(text) if tag == _BINARY else text
@@ -241,7 +241,7 @@ def _whole_number(text: str) -> Scalar:
         return text
     if -_INT_END <= number < _UINT_END:
         return number
-    # NB: what has a prefix and too many digits is a text to Go.
+    # NB: Go reads a number with a prefix and too many digits as a text.
     return _fraction(digits) if digits.lstrip("+-").isdecimal() else text
 
 
@@ -258,9 +258,6 @@ def _fraction(text: str) -> Scalar:
     return number if math.isfinite(number) else text
 
 
-_NUMBERS: Final = (f"{TAG}int", f"{TAG}float")
-
-
 def _decoded(text: str) -> str | bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
@@ -269,15 +266,15 @@ def _decoded(text: str) -> str | bytes:
 
 
 def _short_float(value: float) -> str:
-    """Return a fraction as a key: in the fewest digits that 32 bits need."""
+    """Return a float as a key: in the fewest digits that identify it in 32 bits."""
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     try:
-        wanted = struct.pack("f", value)
+        packed = struct.pack("f", value)
     except OverflowError:
         return ".inf" if value > 0 else "-.inf"
     texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    return next((text for text in texts if struct.pack("f", float(text)) == wanted), f"{value:g}")
+    return next((text for text in texts if struct.pack("f", float(text)) == packed), f"{value:g}")
 
 
 def explain(error: YamlError) -> str:

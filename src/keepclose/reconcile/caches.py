@@ -1,7 +1,7 @@
-"""What the API server has, as last seen: Services, pods, nodes, slices, and what nodes answer.
+"""The caches of a controller: Services, pods, nodes, slices, Endpoints and acknowledgements.
 
-Each kind has one reflector and one cache with the indexes that syncs need, so that no question is
-answered by looking at everything.
+Each kind has one reflector and one cache with the indexes that syncs need, so that no lookup
+iterates over all objects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Caches:
         )
         self.nodes: Cache[Node] = Cache()
         self.slices: Cache[EndpointSlice] = Cache(
-            (Index(_SERVICE, lambda one: (one.service_key,)),)
+            (Index(_SERVICE, lambda endpoint_slice: (endpoint_slice.service_key,)),)
         )
         self.endpoints: Cache[Endpoints] = Cache()
         self.acknowledgements: Cache[ConfigMap] = Cache()
@@ -49,16 +49,16 @@ class Caches:
         self, client: Client, *, clock: Clock, mirrors: bool, acknowledgements: bool = False
     ) -> tuple[Reflector[Any], ...]:
         """Return the reflectors that keep the caches up to date once they run."""
-        found: list[Reflector[Any]] = [
+        reflectors: list[Reflector[Any]] = [
             Reflector(client, NODES, self.nodes, clock=clock),
             Reflector(client, SERVICES, self.services, clock=clock),
             Reflector(client, PODS, self.pods, clock=clock),
             Reflector(client, ENDPOINT_SLICES, self.slices, clock=clock),
         ]
         if mirrors:
-            found.append(Reflector(client, ENDPOINTS, self.endpoints, clock=clock))
+            reflectors.append(Reflector(client, ENDPOINTS, self.endpoints, clock=clock))
         if acknowledgements:
-            found.append(
+            reflectors.append(
                 Reflector(
                     client,
                     CONFIG_MAPS,
@@ -68,7 +68,7 @@ class Caches:
                     label_selector=ACKNOWLEDGEMENT_SELECTOR,
                 )
             )
-        return tuple(found)
+        return tuple(reflectors)
 
     def selected(self, service: Service) -> list[Pod]:
         """Return the pods that the Service selects; none when it has no selector."""
@@ -88,11 +88,11 @@ class Caches:
         return self.pods.by_index(_NODE, node_name)
 
     def slices_of(self, service: NamespacedName, managed_by: str) -> list[EndpointSlice]:
-        """Return the slices of a Service that are this controller's and not being deleted."""
+        """Return the slices of a Service that the controller manages, without terminating ones."""
         return [
-            one
-            for one in self.slices.by_index(_SERVICE, service)
-            if (meta := one.metadata).deletion_timestamp is None
+            endpoint_slice
+            for endpoint_slice in self.slices.by_index(_SERVICE, service)
+            if (meta := endpoint_slice.metadata).deletion_timestamp is None
             and meta.labels.get(MANAGED_BY_LABEL, "") == managed_by
         ]
 

@@ -1,6 +1,6 @@
-"""Status conditions of Services, written only when they say something new (KEP-4444).
+"""Writes the status conditions of Services (KEP-4444), only when they change.
 
-What they say is decided in `routing.conditions`; conditions of others stay as they are, and the
+`routing.conditions` decides their content. Conditions of other owners stay as they are, and the
 resource version in the patch keeps a newer status from being overwritten.
 """
 
@@ -24,13 +24,13 @@ from keepclose.slices.retention import Retention, condition_content
 Completion = Callable[[Service, tuple[Condition, ...]], tuple[Condition, ...]]
 
 
-def _leave(_service: Service, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Add nothing."""
+def _add_nothing(_service: Service, conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
+    """Return the conditions as they are."""
     return conditions
 
 
 class ConditionWriter:
-    """Patches the status of Services; `complete` adds what only a running controller knows."""
+    """Patches the status of Services; `complete` adds conditions that need a running controller."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ConditionWriter:
         *,
         clock: Clock,
         prefix: str = "",
-        complete: Completion = _leave,
+        complete: Completion = _add_nothing,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -51,22 +51,22 @@ class ConditionWriter:
         )
 
     def release(self) -> tuple[NamespacedName, ...]:
-        """Let conditions be written again that the server did not keep; return the Services."""
+        """Allow writes again that the server did not store; return the Services concerned."""
         keys = self._retention.keys()
         for key in keys:
             self._retention.forget(key)
         return keys
 
     def is_clear(self, service: Service) -> bool:
-        """Return whether a Service has no condition of ours."""
+        """Return whether a Service has no condition of this writer."""
         return not has_ours(service.status.conditions, prefix=self._prefix)
 
-    async def write(self, service: Service, wanted: tuple[Condition, ...]) -> bool:
-        """Make the Service have these conditions of ours; return whether that took a write."""
+    async def write(self, service: Service, desired: tuple[Condition, ...]) -> bool:
+        """Replace the conditions of this writer; return whether that took a write."""
         present = service.status.conditions
-        # NB: most servers do not count the generations of Services; then there is none to name.
+        # NB: most servers set no generation on Services; then the condition observes none.
         observed = service.metadata.generation or None
-        completed = self._complete(service, wanted)
+        completed = self._complete(service, desired)
         merged = merge_conditions(
             present,
             [replace(condition, observed_generation=observed) for condition in completed],
@@ -89,7 +89,7 @@ class ConditionWriter:
 
 
 def _plain(condition: Condition) -> dict[str, Any]:
-    # NB: by hand, because the API wants these fields also where they hold a struct's default.
+    # NB: not by msgspec: the API requires these fields also where they hold a struct's default.
     plain: dict[str, Any] = {
         "type": condition.type,
         "status": condition.status,

@@ -1,9 +1,12 @@
-"""Notices that another controller undoes what is written, and waits longer each time.
+"""Detects that another controller reverts writes of slices or hints, and backs off.
 
-A change by hand is corrected at once, and so are a few: that is what a controller is for. When the
-slices of one Service are changed by others after each of three writes within half a minute, another
-controller wants them otherwise, and correcting them would be a war of writes. Each further round
-doubles the wait of that Service; a time of peace forgets it.
+A manual change is corrected at once, and so are a few: that is what a controller is for. When other
+clients change the slices of a Service after each of three writes within half a minute, another
+controller has a different desired state, and both would write forever. Each further round doubles
+the backoff of that Service; a quiet period resets it.
+
+The webhook's hint keeper uses the same backoff. While the API server calls the webhook, hints are
+never lost; where it cannot reach the webhook, the built-in controller removes them.
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ from keepclose.kube.requests import ENDPOINT_SLICES, Kind
 from keepclose.model.meta import NamespacedName
 from keepclose.model.metadata_validation import plain_line
 
-_FIRST_S: Final = 1.0
 LONGEST_S: Final = 300.0
-PEACE_S: Final = 60.0
+RESET_S: Final = 60.0
 ROUNDS: Final = 3
-_WINDOW_S: Final = 30.0
 LONGEST_CONTENTION_S: Final = 60.0
-"""So long may a change of pods wait while another controller writes."""
-# What API servers take; a name stands in logs, Events and conditions.
+"""The longest delay of a pod's change while another controller writes."""
+_FIRST_S: Final = 1.0
+_WINDOW_S: Final = 30.0
+# API servers accept no longer name of a manager; it appears in logs, Events and conditions.
 _LONGEST_MANAGER: Final = 128
 _RAW_SLICES: Final[Kind[dict[str, Any]]] = Kind(
     ENDPOINT_SLICES.group,
@@ -38,72 +41,74 @@ _RAW_SLICES: Final[Kind[dict[str, Any]]] = Kind(
 
 
 class ReapplyBackoff:
-    """The waits of all Services."""
+    """The backoff of each Service before its hints or slices are written again."""
 
     def __init__(self, clock: Clock, *, longest_s: float = LONGEST_S) -> None:
         self._clock = clock
         self._longest_s = longest_s
         self._waits: dict[NamespacedName, tuple[float, float]] = {}
 
-    def note_loss(self, key: NamespacedName) -> float:
-        """Note that hints of a Service were removed; return the wait in seconds that follows."""
+    def record_loss(self, key: NamespacedName) -> float:
+        """Record that writes of a Service were reverted; return the backoff in seconds."""
         now = self._clock.monotonic()
         wait, until = self._waits.get(key, (0.0, now))
         if now < until:
             return until - now
-        is_war = now - until < max(2 * wait, PEACE_S)
-        wait = min(2 * wait, self._longest_s) if wait and is_war else _FIRST_S
+        is_contended = now - until < max(2 * wait, RESET_S)
+        wait = min(2 * wait, self._longest_s) if wait and is_contended else _FIRST_S
         self._waits[key] = (wait, now + wait)
         return wait
 
     def left(self, key: NamespacedName) -> float:
-        """Return how many seconds a Service must still wait; 0 when it need not."""
+        """Return the remaining backoff of a Service in seconds; 0 without one."""
         _, until = self._waits.get(key, (0.0, 0.0))
         return max(0.0, until - self._clock.monotonic())
 
     def forget(self, key: NamespacedName) -> None:
-        """Forget a Service that is gone or none of ours."""
+        """Forget a Service that was deleted or is out of scope."""
         self._waits.pop(key, None)
 
 
 class Contention:
-    """The rounds of writes of all Services that were written of late."""
+    """The Services whose slices another controller keeps changing, and their backoff."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._brake = ReapplyBackoff(clock, longest_s=LONGEST_CONTENTION_S)
+        self._backoff = ReapplyBackoff(clock, longest_s=LONGEST_CONTENTION_S)
         self._undone: set[NamespacedName] = set()
         self._written: set[NamespacedName] = set()
         self._rounds: dict[NamespacedName, deque[float]] = {}
-        self._fought: dict[NamespacedName, float] = {}
+        self._contended_until: dict[NamespacedName, float] = {}
 
     @property
     def services(self) -> int:
-        """How many Services another controller fights about."""
-        end = self._clock.monotonic()
-        self._fought = {key: until for key, until in self._fought.items() if until > end}
-        return len(self._fought)
+        """The number of contended Services."""
+        now = self._clock.monotonic()
+        self._contended_until = {
+            key: until for key, until in self._contended_until.items() if until > now
+        }
+        return len(self._contended_until)
 
     def left(self, key: NamespacedName) -> float:
-        """Return after how many seconds without another round there is peace; 0 in peace."""
-        return max(0.0, self._fought.get(key, 0.0) - self._clock.monotonic())
+        """Return the seconds until a Service no longer counts as contended; 0 if it is not."""
+        return max(0.0, self._contended_until.get(key, 0.0) - self._clock.monotonic())
 
-    def note_written(self, key: NamespacedName) -> None:
-        """Note that slices of a Service were written by us."""
+    def record_own_write(self, key: NamespacedName) -> None:
+        """Record a write of this controller to the slices of a Service."""
         self._written.add(key)
         self._undone.discard(key)
 
-    def note_foreign(self, key: NamespacedName) -> None:
-        """Note that slices of a Service were written by another."""
+    def record_foreign_write(self, key: NamespacedName) -> None:
+        """Record a write of another client to the slices of a Service."""
         if key in self._written:
             self._undone.add(key)
 
-    def ask(self, key: NamespacedName) -> float:
+    def required_wait(self, key: NamespacedName) -> float:
         """Return how many seconds a Service must wait before its slices are written again.
 
-        Call it when something is to be written.
+        NB: it counts a round of writes; call it only when there is something to write.
         """
-        left = self._brake.left(key)
+        left = self._backoff.left(key)
         if left > 0:
             return left
         if key not in self._undone:
@@ -114,26 +119,28 @@ class Contention:
         rounds.append(now)
         if not self.left(key) and (len(rounds) < ROUNDS or now - rounds[0] > _WINDOW_S):
             return 0.0
-        wait_s = self._brake.note_loss(key)
-        self._fought[key] = now + wait_s + _WINDOW_S
+        wait_s = self._backoff.record_loss(key)
+        self._contended_until[key] = now + wait_s + _WINDOW_S
         return wait_s
 
     def forget(self, key: NamespacedName) -> None:
-        """Forget a Service that is gone."""
-        self._brake.forget(key)
+        """Forget a Service that was deleted."""
+        self._backoff.forget(key)
         self._undone.discard(key)
         self._written.discard(key)
         self._rounds.pop(key, None)
-        self._fought.pop(key, None)
+        self._contended_until.pop(key, None)
 
 
 async def find_writer(client: Client, slice_key: NamespacedName) -> str:
-    """Return the field manager, other than ours, that wrote a slice last; "" if unknown."""
+    """Return the field manager, other than keepclose, that wrote a slice last; "" if unknown."""
     try:
-        found = await client.get(_RAW_SLICES, slice_key.name, namespace=slice_key.namespace)
+        endpoint_slice = await client.get(
+            _RAW_SLICES, slice_key.name, namespace=slice_key.namespace
+        )
     except KubeError:
         return ""
-    entries = found.get("metadata", {}).get("managedFields") or ()
+    entries = endpoint_slice.get("metadata", {}).get("managedFields") or ()
     ours = USER_AGENT.partition("/")[0]
     others = [
         (str(entry.get("time", "")), plain_line(str(entry["manager"]), longest=_LONGEST_MANAGER))

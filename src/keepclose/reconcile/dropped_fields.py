@@ -1,9 +1,9 @@
-"""Keeps a controller from writing for ever what its API server does not keep.
+"""Keeps a controller from repeating writes of fields that its API server drops.
 
-What a server made of a write is learnt from the full answer where a write brings hints that the
-slice did not have, and else from the watch, which tells of the same resource version with another
-content. `slices.retention` says which writes that makes pointless. Whether the server keeps the
-fields by now is asked by a write that is not carried out (dry run), so that asking changes nothing.
+A server with other feature gates or versions drops fields. The guard learns what was stored from
+the full answer where a write brings new hints, and else from the watch, which delivers the same
+resource version with another content. `slices.retention` decides which writes are then pointless. A
+dry run checks whether the server stores the fields by now, so that the check changes nothing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from keepclose.slices.retention import retain_slices, withhold
 from keepclose.slices.service_planner import ServicePlan
 
 _log = structlog.get_logger(__name__)
-# Sets of fields that are told of once each.
-_MOST_TOLD: Final = 100
+# Sets of dropped fields that are logged once each.
+_MOST_LOGGED: Final = 100
 TryWrite = Callable[[EndpointSlice, EndpointSlice], Awaitable[EndpointSlice]]
 
 
 class SliceGuard:
-    """What the server keeps of the slices of one controller.
+    """Which fields of one controller's slices the API server does not store.
 
-    `on_due` is called with a Service whose slices are to be looked at again. `try_write` asks the
-    server what it would store of a slice in place of the present one.
+    The guard calls `on_due` with a Service to requeue. `try_write` is a dry run: it returns what
+    the server would store of a slice in place of the present one.
     """
 
     def __init__(
@@ -53,25 +53,25 @@ class SliceGuard:
         self._managed_by = managed_by
         self._on_due = on_due
         self._retention = retain_slices()
-        self._told: set[tuple[str, ...]] = set()
+        self._logged: set[tuple[str, ...]] = set()
 
     def __len__(self) -> int:
         return len(self._retention)
 
-    def note(self, sent: EndpointSlice, stored: EndpointSlice) -> None:
-        """Take what became of a write."""
+    def record(self, sent: EndpointSlice, stored: EndpointSlice) -> None:
+        """Record what the server stored of a write."""
         key = stored.metadata.key
-        self._free(self._retention.note(key, sent, stored))
+        self._requeue(self._retention.note(key, sent, stored))
         fields = self._retention.fields(key)
-        if fields and fields not in self._told:
-            if len(self._told) >= _MOST_TOLD:
-                # NB: a webhook that sets labels of ever other names would fill memory and the log.
-                self._told.clear()
-            self._told.add(fields)
+        if fields and fields not in self._logged:
+            if len(self._logged) >= _MOST_LOGGED:
+                # NB: a webhook that sets ever new labels would fill memory and the log.
+                self._logged.clear()
+            self._logged.add(fields)
             _log.warning(describe_fields(fields), slice=str(key))
 
-    def hear_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        """Note what the watch tells of a write that was answered with metadata alone."""
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Record from the watch what was stored of a write answered with metadata alone."""
         if new is None:
             if old is not None:
                 self._retention.forget(old.metadata.key)
@@ -82,34 +82,37 @@ class SliceGuard:
             or not is_managed_by(new, self._managed_by)
         ):
             return
-        self.note(old, new)
+        self.record(old, new)
         if self._retention.fields(new.metadata.key):
             self._on_due(new.service_key)
 
     def withhold(self, plan: SlicePlan, present: Iterable[EndpointSlice]) -> SlicePlan:
-        """Return the plan without updates that the server would not keep."""
+        """Return the plan without updates that the server would not store."""
         return withhold(plan, self._retention, present)
 
     def withhold_all(self, plan: ServicePlan, present: list[EndpointSlice]) -> ServicePlan:
-        """Return the plan of a Service without updates that the server would not keep."""
+        """Return the plan of a Service without updates that the server would not store."""
         if not len(self._retention):
             return plan
-        plans = {family: self.withhold(one, present) for family, one in plan.plans.items()}
+        plans = {
+            address_type: self.withhold(slice_plan, present)
+            for address_type, slice_plan in plan.plans.items()
+        }
         return replace(plan, plans=plans)
 
-    def is_pointless(self, wanted: EndpointSlice, present: EndpointSlice) -> bool:
-        """Return whether the server would not keep a write, as it did not keep the last one."""
-        return self._retention.is_pointless(present.metadata.key, wanted, present)
+    def is_pointless(self, desired: EndpointSlice, present: EndpointSlice) -> bool:
+        """Return whether the server would drop a write, as it dropped the last one."""
+        return self._retention.is_pointless(present.metadata.key, desired, present)
 
     def fields(self, slices: Iterable[EndpointSlice]) -> tuple[str, ...]:
-        """Return the fields of these slices that the server does not keep, sorted."""
+        """Return the fields of these slices that the server does not store, sorted."""
         if not len(self._retention):
             return ()
-        found = [self._retention.fields(one.metadata.key) for one in slices]
-        return tuple(sorted({field for fields in found for field in fields}))
+        dropped = [self._retention.fields(item.metadata.key) for item in slices]
+        return tuple(sorted({field for fields in dropped for field in fields}))
 
-    async def ask_again(self) -> None:
-        """Ask the server, for each set of fields, whether it keeps them by now."""
+    async def recheck(self) -> None:
+        """Check by a dry run, for each set of fields, whether the server stores them by now."""
         for key, sent in self._retention.samples():
             present = self._cache.get(key)
             if present is None:
@@ -118,16 +121,16 @@ class SliceGuard:
             try:
                 stored = await self._try_write(sent, present)
             except KubeError as error:
-                _log.info("cannot ask what the server keeps", slice=str(key), error=str(error))
+                _log.info("dry run of dropped fields failed", slice=str(key), error=str(error))
                 continue
             fields = self._retention.fields(key)
             freed = self._retention.note(key, sent, stored)
             if freed or not self._retention.fields(key):
-                self._told.discard(fields)
-                _log.info("the API server keeps fields again", fields=fields)
-                self._free((key, *freed))
+                self._logged.discard(fields)
+                _log.info("API server stores fields again", fields=fields)
+                self._requeue((key, *freed))
 
-    def _free(self, keys: Iterable[NamespacedName]) -> None:
+    def _requeue(self, keys: Iterable[NamespacedName]) -> None:
         for key in keys:
             present = self._cache.get(key)
             if present is not None:

@@ -1,8 +1,9 @@
-"""Telling users, by Events on their Service, what became of it.
+"""Publishes Events on Services: topology hints enabled or disabled, warnings, failed syncs.
 
-The EndpointSlice controller repeats a topology event with every sync; here it is told only when it
-differs from what was last told for the same Service and address type. As there, the end of the mode
-Auto is told of the Services that this process has seen with an allocation, and of no others.
+The EndpointSlice controller of Kubernetes repeats a topology event with every sync; here an event
+is published only when it differs from the last one of the same Service and address type. As there,
+the end of the topology mode Auto is published only for Services that this process has seen with an
+allocation.
 """
 
 from __future__ import annotations
@@ -22,81 +23,83 @@ from keepclose.slices.service_planner import ServicePlan
 _log = structlog.get_logger(__name__)
 
 
-class Announcer(Protocol):
-    """Tells users about their Services; must neither block nor raise."""
+class EventPublisher(Protocol):
+    """Reports to users what happens to their Services; must neither block nor raise."""
 
-    def announce(self, service: Service, plan: ServicePlan) -> None:
-        """Tell what a plan means for the user."""
+    def publish_plan(self, service: Service, plan: ServicePlan) -> None:
+        """Publish the events and warnings of a plan."""
 
-    def fail(self, service: Service, reason: str, message: str) -> None:
-        """Tell that a sync failed."""
+    def publish_failure(self, service: Service, reason: str, message: str) -> None:
+        """Publish that a sync failed."""
 
-    def warn(self, reference: ObjectReference, reason: str, message: str) -> None:
-        """Tell something about an object that is no Service."""
+    def publish_warning(self, reference: ObjectReference, reason: str, message: str) -> None:
+        """Publish a warning about any object."""
 
     def forget(self, key: NamespacedName) -> None:
-        """Drop what is remembered of a Service that is gone."""
+        """Drop the state of a Service that was deleted."""
 
 
-class EventAnnouncer:
-    """Tells by Events."""
+class RecordingEventPublisher:
+    """Publishes through an EventRecorder."""
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
-        self._told: dict[NamespacedName, dict[str, TopologyEvent]] = {}
+        self._published: dict[NamespacedName, dict[str, TopologyEvent]] = {}
         self._warned: dict[NamespacedName, frozenset[Reason]] = {}
         self._allocated: dict[NamespacedName, tuple[str, ...]] = {}
-        """The address types for which the last plan of a Service held an allocation of Auto."""
+        """The address types for which the last plan of a Service had an allocation of Auto."""
 
-    def announce(self, service: Service, plan: ServicePlan) -> None:
-        """Record the topology events and warnings that are news."""
+    def publish_plan(self, service: Service, plan: ServicePlan) -> None:
+        """Record the topology events and warnings that differ from the last ones."""
         key = service.key
         self._warn_of_reasons(service, plan)
-        told = self._told.setdefault(key, {})
+        published = self._published.setdefault(key, {})
         for address_type, event in self._topology_events(key, plan).items():
-            if told.get(address_type) != event:
-                told[address_type] = event
+            if published.get(address_type) != event:
+                published[address_type] = event
                 self._recorder.record(
                     service_reference(service), event.type, event.reason, event.message
                 )
         self._allocated[key] = tuple(plan.totals)
         if plan.strategy.name is not StrategyName.AUTO:
-            # Who asks for the mode again is told again, be it the same.
-            del self._told[key]
+            # When the user sets the mode again, the same event is published again.
+            del self._published[key]
 
     def _warn_of_reasons(self, service: Service, plan: ServicePlan) -> None:
         key = service.key
-        reasons = [one for one in plan.reasons if one.code in WARNED_OF]
-        known = self._warned.get(key, frozenset())
+        reasons = [reason for reason in plan.reasons if reason.code in WARNED_OF]
+        warned = self._warned.get(key, frozenset())
         for reason in reasons:
-            if reason not in known:
-                self.warn(service_reference(service), reason.code.value, reason.message)
+            if reason not in warned:
+                self.publish_warning(service_reference(service), reason.code.value, reason.message)
         if reasons:
             self._warned[key] = frozenset(reasons)
-        elif known:
-            # A flaw that comes back later is announced again.
+        elif warned:
+            # A reason that comes back later is published again.
             del self._warned[key]
 
     def _topology_events(self, key: NamespacedName, plan: ServicePlan) -> dict[str, TopologyEvent]:
-        """Return the events of a plan and those that follow from the plan before, by family."""
+        """Return by address type the events of a plan and of its difference to the last plan."""
         before = self._allocated.get(key)
-        found: dict[str, TopologyEvent] = {}
+        events: dict[str, TopologyEvent] = {}
         if plan.strategy.name is not StrategyName.AUTO:
-            found.update({one: disabled_event(one) for one in before or ()})
+            events.update(
+                {address_type: disabled_event(address_type) for address_type in before or ()}
+            )
         elif before is not None:
-            # NB: hints that another mechanism wrote do not make the mode any older.
-            fresh = (one for one in plan.totals if one not in before)
-            found.update({one: enabled_event(one) for one in fresh})
+            # NB: hints that another mechanism wrote do not count as enabled by this mode.
+            enabled = (address_type for address_type in plan.totals if address_type not in before)
+            events.update({address_type: enabled_event(address_type) for address_type in enabled})
         for event in plan.events:
-            found[event.message.rpartition(", addressType: ")[2]] = event
-        return found
+            events[event.message.rpartition(", addressType: ")[2]] = event
+        return events
 
-    def fail(self, service: Service, reason: str, message: str) -> None:
+    def publish_failure(self, service: Service, reason: str, message: str) -> None:
         """Record a warning."""
-        self.warn(service_reference(service), reason, message)
+        self.publish_warning(service_reference(service), reason, message)
 
-    def warn(self, reference: ObjectReference, reason: str, message: str) -> None:
-        """Record a warning about any object, and log it: Events are kept for an hour only."""
+    def publish_warning(self, reference: ObjectReference, reason: str, message: str) -> None:
+        """Record a warning about any object, and log it: Events expire after an hour."""
         _log.warning(
             "warning event",
             kind=reference.kind,
@@ -107,19 +110,19 @@ class EventAnnouncer:
         self._recorder.record(reference, "Warning", reason, message)
 
     def forget(self, key: NamespacedName) -> None:
-        """Let a Service of the same name be told everything anew."""
-        self._told.pop(key, None)
+        """Publish everything again for a new Service of the same name."""
+        self._published.pop(key, None)
         self._warned.pop(key, None)
         self._allocated.pop(key, None)
 
 
 def service_reference(service: Service) -> ObjectReference:
-    """Return what Events about a Service point to."""
+    """Return the reference by which an Event names a Service."""
     return object_reference("Service", service.metadata)
 
 
 def object_reference(kind: str, meta: ObjectMeta) -> ObjectReference:
-    """Return what Events about an object of the core group point to."""
+    """Return the reference by which an Event names an object of the core group."""
     return ObjectReference(
         kind=kind,
         namespace=meta.namespace,

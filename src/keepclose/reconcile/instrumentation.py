@@ -1,7 +1,6 @@
-"""What a controller tells those who measure it.
+"""The hooks by which metrics observe a controller.
 
-Observers look on: they must neither block nor raise, and nothing that they do may change what the
-controller does.
+Observers must neither block nor raise, and must never change what the controller does.
 """
 
 from __future__ import annotations
@@ -17,52 +16,52 @@ from keepclose.slices.service_planner import ServicePlan
 
 
 class MirroringObserver(Protocol):
-    """Sees everything the mirroring of Endpoints does."""
+    """Observes the mirroring of Endpoints."""
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
-        """Note the end of a sync and how long it took."""
+        """Record the end of a sync and its duration."""
 
     def mirrored(self, key: NamespacedName, mirrored: Mirrored) -> None:
-        """Note what mirroring asks for, before it is written."""
+        """Record the plan of a mirroring sync, before it is written."""
 
     def written(self, operation: str) -> None:
-        """Note that the server took a write: create, update or delete."""
+        """Record that the API server accepted a write: create, update or delete."""
 
 
 class Observer(Protocol):
-    """Sees everything a controller does."""
+    """Observes an EndpointSlice controller."""
 
     @property
     def mirroring(self) -> MirroringObserver:
-        """Who sees the mirroring of Endpoints."""
+        """The observer of the mirroring of Endpoints."""
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
-        """Note the end of a sync and how long it took."""
+        """Record the end of a sync and its duration."""
 
     def planned(self, key: NamespacedName, plan: ServicePlan) -> None:
-        """Note a plan, before it is written."""
+        """Record a plan, before it is written."""
 
     def written(self, operation: str) -> None:
-        """Note that the server took a write: create, update or delete."""
+        """Record that the API server accepted a write: create, update or delete."""
 
     def reached(self, seconds: float) -> None:
-        """Note how long the oldest change of a pod in a sync took until it was written."""
+        """Record the time from the oldest pod change of a sync to its write."""
 
     def forgotten(self, key: NamespacedName) -> None:
-        """Note that a Service is gone."""
+        """Record that a Service was deleted."""
 
     def contended(self, key: NamespacedName) -> None:
-        """Note that writes of a Service are put off because another controller undoes them."""
+        """Record that writes of a Service are deferred because another controller reverts them."""
 
     def watch_contention(self, contention: Contention) -> None:
-        """Look from now on at the Services that another controller fights about."""
+        """Observe the number of contended Services from now on."""
 
     def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:
-        """Look at a queue from now on."""
+        """Observe a queue from now on."""
 
 
-class SilentMirroringObserver:
-    """Looks away."""
+class NoOpMirroringObserver:
+    """A MirroringObserver that does nothing."""
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Do nothing."""
@@ -74,10 +73,10 @@ class SilentMirroringObserver:
         """Do nothing."""
 
 
-class SilentObserver:
-    """Looks away."""
+class NoOpObserver:
+    """An Observer that does nothing."""
 
-    mirroring = SilentMirroringObserver()
+    mirroring = NoOpMirroringObserver()
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Do nothing."""

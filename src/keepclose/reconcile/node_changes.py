@@ -1,8 +1,8 @@
-"""What a change of a node means for Services.
+"""Which Services a change of a node affects.
 
 Kubernetes' own controller queues no Service when a zone label changes, and ignores allocatable CPU.
-Here both count: a node that moves, comes or goes concerns the Services with pods on it, and one
-that changes the shares of the traffic concerns those whose mechanism depends on shares.
+Here both count: a node that is added, removed or changes its zone affects the Services with pods on
+it; a node that changes the CPU shares of zones affects the Services whose mechanism uses shares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keepclose.routing.strategy import Strategy, StrategyName
 from keepclose.slices.hinting import may_overlay
 from keepclose.slices.settings import Cluster, Settings
 
-_BY_SHARES = frozenset(
+_SHARE_STRATEGIES = frozenset(
     {
         StrategyName.AUTO,
         StrategyName.SUBSETTING,
@@ -28,27 +28,27 @@ _BY_SHARES = frozenset(
 
 
 class NodeChange(NamedTuple):
-    """Whether pods of the node are elsewhere now, and whether shares may differ."""
+    """Whether the zone of the node's pods changed, and whether CPU shares may differ."""
 
     moved: bool
     shares: bool
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the update can be dropped."""
+        """Whether the event can be dropped."""
         return not (self.moved or self.shares)
 
 
 def node_change(old: Node | None, new: Node | None) -> NodeChange:
-    """Return what it means that a node came (old None), went (new None) or changed."""
-    return NodeChange(moved=_place(old) != _place(new), shares=_weight(old) != _weight(new))
+    """Return what changes with a node that is added (old None), removed (new None) or updated."""
+    return NodeChange(moved=_location(old) != _location(new), shares=_weight(old) != _weight(new))
 
 
 def depends_on_shares(
     strategy: Strategy, annotations: dict[str, str], *, settings: Settings
 ) -> bool:
     """Return whether a plan may change with the nodes even where no pod of the Service runs."""
-    if strategy.name in _BY_SHARES:
+    if strategy.name in _SHARE_STRATEGIES:
         return True
     detects = (
         settings.node_level_mode is not NodeLevelMode.MANUAL
@@ -58,30 +58,30 @@ def depends_on_shares(
 
 
 class NodeFacts:
-    """The cluster that the cached nodes make, worked out again only after a change that counts."""
+    """The Cluster of the cached nodes, computed again only after a relevant change."""
 
     def __init__(self, nodes: Cache[Node]) -> None:
         self._nodes = nodes
         self._cluster: Cluster | None = None
 
     def invalidate(self) -> None:
-        """Have the cluster worked out anew when it is asked for next."""
+        """Compute the cluster again on the next access."""
         self._cluster = None
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster as it is now; the same object as long as nothing changed."""
+        """The present cluster; the same object until a relevant change."""
         if self._cluster is None:
             self._cluster = Cluster.of(self._nodes.all())
         return self._cluster
 
 
-def _place(node: Node | None) -> tuple[str, str] | None:
+def _location(node: Node | None) -> tuple[str, str] | None:
     return None if node is None else (node.zone, node.region)
 
 
 def _weight(node: Node | None) -> tuple[str, str, object] | None:
-    """Return what a node adds to the shares; None for one that counts for nothing."""
+    """Return what a node adds to the CPU shares; None for one that is excluded."""
     if node is None or not node.is_ready or node.is_excluded:
         return None
     return node.zone, node.region, node.status.allocatable.get("cpu")

@@ -1,4 +1,4 @@
-"""How a controller runs: how many workers, how patient, and the settings of every plan.
+"""The settings of a controller: workers, delays, retries, and the settings of every plan.
 
 The names, defaults, ranges and messages are those of the EndpointSlice controllers of
 kube-controller-manager.
@@ -18,27 +18,27 @@ from keepclose.slices.settings import Settings
 
 CONTROLLER_COMPONENT: Final = "endpoint-slice-controller"
 MIRRORING_COMPONENT: Final = "endpoint-slice-mirroring-controller"
-QUEUE: Final = "endpoint_slice"
+CONTROLLER_QUEUE: Final = "endpoint_slice"
 MIRRORING_QUEUE: Final = "endpoint_slice_mirroring"
 
 
 class ControllerSettings(msgspec.Struct, frozen=True):
-    """Everything a controller can be told; times are seconds."""
+    """The settings of a controller; times are in seconds."""
 
     plan: Settings = Settings()
     workers: int = 5
     batch_s: float = 0.0
-    """How long a change of a pod waits for others before its Services are synced."""
+    """How long the change of a pod is batched with others before its Services are synced."""
     slice_delay_s: float = 1.0
-    """The least time before a slice that somebody else wrote is looked at."""
+    """The shortest delay of the sync after another client wrote a slice."""
     retry_delay_s: float = 1.0
-    """How long a Service waits after its first failure; each further one doubles that."""
+    """The delay after the first failure of a Service; each further failure doubles it."""
     most_retries: int = 15
     grace_s: float = 3.0
-    """How long syncs under way may take to end when the controller stops."""
+    """How long running syncs may take to finish when the controller stops."""
     resync_s: tuple[float, float] = (12 * 3600.0, 24 * 3600.0)
-    ask_again_s: tuple[float, float] = (45.0, 75.0)
-    """After what time the server is asked whether it keeps by now what it did not keep."""
+    recheck_s: tuple[float, float] = (45.0, 75.0)
+    """The range of delays between dry runs that check whether dropped fields are stored now."""
     mirrors: bool = True
     mirroring_workers: int = 5
     mirroring_max: int = MAX_PER_SUBSET
@@ -46,24 +46,24 @@ class ControllerSettings(msgspec.Struct, frozen=True):
 
     @property
     def slice_batch_s(self) -> float:
-        """How long a change of a slice waits."""
+        """How long the change of a slice is batched."""
         return max(self.slice_delay_s, self.batch_s)
 
     @property
     def writes_conditions(self) -> bool:
-        """Whether Services get status conditions."""
+        """Whether the controller writes status conditions of Services."""
         return self.plan.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
 
 
 def defer_answers(settings: ControllerSettings) -> ControllerSettings:
-    """Return the settings with heuristics of third parties that make no caller wait."""
+    """Return the settings with third-party heuristics deferred, so that no plan blocks on one."""
     heuristics = defer_heuristics(settings.plan.heuristics)
     return replace(settings, plan=replace(settings.plan, heuristics=heuristics))
 
 
 def controller_settings_errors(settings: ControllerSettings) -> list[str]:
-    """Return what is out of range, named by the option that sets it; empty when all is well."""
-    flaws: list[str] = []
+    """Return the validation errors, each with the option that sets the value."""
+    errors: list[str] = []
     for option, value, most in (
         ("concurrent-service-endpoint-syncs", settings.workers, 50),
         ("max-endpoints-per-slice", settings.plan.max_endpoints, 1000),
@@ -71,11 +71,11 @@ def controller_settings_errors(settings: ControllerSettings) -> list[str]:
         ("mirroring-max-endpoints-per-subset", settings.mirroring_max, 1000),
     ):
         if value < 1:
-            flaws.append(f"{option} must not be less than 1, but got {value}")
+            errors.append(f"{option} must not be less than 1, but got {value}")
         elif value > most:
-            flaws.append(f"{option} must not be more than {most}, but got {value}")
+            errors.append(f"{option} must not be more than {most}, but got {value}")
     if settings.batch_s < 0:
-        flaws.append("endpointslice-updates-batch-period must not be negative")
+        errors.append("endpointslice-updates-batch-period must not be negative")
     if settings.mirroring_batch_s < 0:
-        flaws.append("mirroring-endpointslice-updates-batch-period must not be negative")
-    return flaws
+        errors.append("mirroring-endpointslice-updates-batch-period must not be negative")
+    return errors

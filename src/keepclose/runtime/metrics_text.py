@@ -1,9 +1,12 @@
-"""Metrics as text, the way Prometheus reads it, under exactly the names that Kubernetes has.
+"""Metrics in the text format of Prometheus, under exactly the names that Kubernetes uses.
 
-Counters of Kubernetes' EndpointSlice controllers do not end in `_total`, which the library adds to
-every counter; on the page it is left away where dashboards do not know it. Bounds of buckets are
-labels, so they are written as Go writes them. The times at which series began are left out:
-Kubernetes shows none.
+Some counters of Kubernetes do not end in `_total`, which the library adds to every counter; it is
+removed where dashboards do not know it. Bounds of buckets are labels, so they are formatted as Go
+does. Creation times of series are left out: Kubernetes exports none.
+
+Work queues have the names and buckets of client-go. Depths and ages are read on a scrape, so that
+they cost nothing in between. NB: client-go counts every key that is added with a delay as a retry;
+here only keys whose work failed count.
 """
 
 from __future__ import annotations
@@ -23,14 +26,14 @@ from keepclose.kube.work_queue import WorkQueue
 _TOTAL: Final = "_total"
 _CREATED: Final = "_created"
 _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-# NB: multiplied step by step, because then each bound is the same number as client-go's, rounding
-# errors and all, and so the same label.
+# NB: multiplied step by step, so that each bound has the rounding errors, and so the label, of
+# client-go.
 _BUCKETS: Final = tuple(accumulate((10e-9, *repeat(10.0, 9)), mul))
 _Queue = WorkQueue[Any]
 
 
 def render_metrics(registry: CollectorRegistry, *, bare: Collection[str] = ()) -> bytes:
-    """Return all families of a registry; counters named in `bare` go without `_total`."""
+    """Return all families of a registry; counters named in `bare` have no suffix `_total`."""
     lines: list[str] = []
     for family in registry.collect():
         suffix = _TOTAL if family.type == "counter" and family.name not in bare else ""
@@ -55,7 +58,7 @@ def _line(name: str, sample: Sample) -> str:
 
 
 def _short(number: str) -> str:
-    """Return a number as Go writes it, "2" and not "2.0"."""
+    """Return a number as Go formats it, "2" and not "2.0"."""
     return number.removesuffix(".0")
 
 
@@ -64,13 +67,13 @@ def _one_line(family: Metric) -> str:
 
 
 class QueueMetrics(Collector):
-    """The queues of one controller, by name."""
+    """The metrics of the work queues of one controller, by name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._queues: dict[str, _Queue] = {}
         self._latency = Histogram(
             "workqueue_queue_duration_seconds",
-            "How long a key stood in line.",
+            "How long a key was queued.",
             ("name",),
             buckets=_BUCKETS,
             registry=registry,
@@ -85,28 +88,30 @@ class QueueMetrics(Collector):
         registry.register(self)
 
     def watch(self, name: str, queue: _Queue) -> None:
-        """Show a queue; another one of that name is shown no more."""
+        """Export a queue, in place of another one of that name."""
         self._queues[name] = queue
         queue.observe(
             on_latency=self._latency.labels(name).observe, on_work=self._work.labels(name).observe
         )
 
     def collect(self) -> Iterator[Metric]:
-        """Return what is read now."""
-        yield self._gauge("depth", "Keys that stand in line.", lambda one: one.depth)
+        """Return the present values of all queues."""
+        yield self._gauge("depth", "Keys that are queued.", lambda queue: queue.depth)
         yield self._gauge(
             "unfinished_work_seconds",
-            "The time that all keys now worked on have taken together.",
-            lambda one: one.unfinished_s,
+            "The total time that workers have had their present keys.",
+            lambda queue: queue.unfinished_s,
         )
         yield self._gauge(
             "longest_running_processor_seconds",
-            "For how long the slowest worker has been at its key.",
-            lambda one: one.longest_running_s,
+            "How long the slowest worker has had its key.",
+            lambda queue: queue.longest_running_s,
         )
-        yield self._counter("adds", "Keys that came into the line.", lambda one: one.adds)
+        yield self._counter("adds", "Keys that were queued.", lambda queue: queue.adds)
         yield self._counter(
-            "retries", "Keys that came back because their work failed.", lambda one: one.retries
+            "retries",
+            "Keys that were requeued because their work failed.",
+            lambda queue: queue.retries,
         )
 
     def _gauge(self, name: str, text: str, read: Callable[[_Queue], float]) -> GaugeMetricFamily:

@@ -1,6 +1,8 @@
-"""What a running controller shows over HTTP: metrics, health, and why it decided as it did.
+"""The HTTP pages of a running controller: metrics, health, and the reasons of its decisions.
 
-Reading only, and meant for loopback or a cluster's own network: there is nothing to log in to.
+The pages are read-only and have no authentication: they are meant for loopback or the cluster's own
+network. Health has the paths of Kubernetes' own components. It is answered without a request to the
+API server, so that a slow API server never makes a process look dead.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def add_health_pages(app: web.Application, *, is_ready: Callable[[], bool]) -> None:
-    """Serve /healthz, which is always well, and /readyz, which refuses until caches are full."""
+    """Serve /healthz, which is always ok, and /readyz, which is 503 until the caches are full."""
 
     async def show_health(request: web.Request) -> web.Response:
         del request
@@ -36,14 +38,14 @@ def add_health_pages(app: web.Application, *, is_ready: Callable[[], bool]) -> N
 
 
 class Listening(NamedTuple):
-    """Where the pages of a controller are served; port 0 takes any free one."""
+    """The address of the pages of a controller; port 0 takes any free port."""
 
     host: str
     port: int
 
 
 class Pages:
-    """The pages of one controller."""
+    """Serves the pages of one controller."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Pages:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port; raises OSError where that cannot be."""
+        """Listen, and return the port; raise OSError when the address is not available."""
         app = web.Application()
         app.router.add_get("/metrics", self._show_metrics)
         add_health_pages(app, is_ready=self._is_ready)
@@ -71,7 +73,7 @@ class Pages:
         return bound
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -101,13 +103,13 @@ def describe_plan(plan: ServicePlan) -> dict[str, Any]:
         "zones": plan.totals,
         "writes": {
             address_type: {
-                "create": len(one.create),
-                "update": len(one.update),
-                "delete": len(one.delete),
-                "unchanged": len(one.unchanged),
+                "create": len(slice_plan.create),
+                "update": len(slice_plan.update),
+                "delete": len(slice_plan.delete),
+                "unchanged": len(slice_plan.unchanged),
             }
-            for address_type, one in plan.plans.items()
+            for address_type, slice_plan in plan.plans.items()
         },
-        "endpoints": sum(len(one.endpoints) for one in plan.slices),
+        "endpoints": sum(len(endpoint_slice.endpoints) for endpoint_slice in plan.slices),
         "errors": list(plan.errors),
     }

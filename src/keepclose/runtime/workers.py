@@ -1,8 +1,8 @@
-"""Workers that take keys from a queue until they are told to stop.
+"""Workers that sync the keys of a queue until they are stopped.
 
-A failed key comes back after a growing delay, a limited number of times; then it waits for the next
-change. One that the server asked to come back later is never given up. One key that breaks the
-program is one failed key, nothing more.
+A failed key is requeued after a growing delay, a limited number of times; then it waits for the
+next change. A key that the server delayed (Retry-After) is never given up. A sync that raises an
+unexpected error counts as one failed key and must never stop a worker.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Result(StrEnum):
-    """How a sync ended; the words are those of the metric `syncs`."""
+    """The result of a sync; the values are labels of the metric `syncs`."""
 
     SUCCESS = "success"
     STALE = "stale"
-    """The cache lagged behind what was written, or somebody else wrote first; tried again."""
+    """The cache lagged behind own writes, or another client wrote first; the key is requeued."""
     ERROR = "error"
 
 
@@ -33,12 +33,12 @@ Sync = Callable[[NamespacedName], Awaitable[Result]]
 
 
 def _no_wait(_key: NamespacedName) -> float:
-    """Return 0: nobody was asked to wait."""
+    """Return 0: the server delayed no key."""
     return 0.0
 
 
 class Workers:
-    """A number of workers for one queue."""
+    """A pool of workers for one queue."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Workers:
         on_synced: Callable[[NamespacedName, Result, float], None],
         take_wait: Callable[[NamespacedName], float] = _no_wait,
     ) -> None:
-        """Take the work; `take_wait` says for how long the server asked a key to stay away."""
+        """Take the work; `take_wait` returns the seconds that the server delays a key."""
         self._queue = queue
         self._sync = sync
         self._number = number
@@ -63,18 +63,18 @@ class Workers:
         self._is_stopping = False
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the workers."""
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._number)]
 
     async def stop(self, grace_s: float) -> None:
-        """Let syncs under way end, for so long, and begin no other."""
+        """Start no further sync, and wait up to `grace_s` for running ones."""
         self._is_stopping = True
         self._queue.shut_down()
         if self._tasks:
             try:
                 await self._clock.wait_for(asyncio.gather(*self._tasks), grace_s)
             except TimeoutError:
-                _log.warning("syncs were cut off", after_s=grace_s)
+                _log.warning("running syncs cancelled", after_s=grace_s)
         self._tasks = []
 
     async def _work(self) -> None:
@@ -84,15 +84,15 @@ class Workers:
                 return
             try:
                 if not self._is_stopping:
-                    await self._visit(key)
+                    await self._process(key)
             finally:
                 self._queue.done(key)
 
-    async def _visit(self, key: NamespacedName) -> None:
+    async def _process(self, key: NamespacedName) -> None:
         started = self._clock.monotonic()
         try:
             result = await self._sync(key)
-        except Exception:  # noqa: BLE001 - whatever it is, it is told, and the key comes back
+        except Exception:  # noqa: BLE001 - logged, and the key is requeued
             _log.exception("sync failed", key=str(key))
             result = Result.ERROR
         self._on_synced(key, result, self._clock.monotonic() - started)
@@ -102,5 +102,5 @@ class Workers:
         elif wait_s > 0 or self._queue.failures(key) < self._most_retries:
             self._queue.retry(key, at_least_s=wait_s)
         else:
-            _log.warning("given up until the next change", key=str(key))
+            _log.warning("key given up until its next change", key=str(key))
             self._queue.forget(key)

@@ -1,8 +1,9 @@
-"""Files that commands are given, read whole: within limits, and never for ever.
+"""The files that the user names: read whole, within limits, and opened for writing without a hang.
 
-What is named may be anything: a pipe that nothing writes to, a device without an end, a file of
-terabytes. Each becomes an `InputError` that says what it is and what to do, at once. A pipe that a
-program writes to is read to its end, as `-f <(kubectl get ...)` needs.
+A path may name anything: a pipe without a writer, an endless device, a file of terabytes. Each is
+rejected at once by an `InputError` that says what it is and what to do. A pipe that a program
+writes to is read to its end, as `-f <(kubectl get ...)` needs. A pipe that no program reads is
+rejected as an output.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Final
 
-_MOST_BYTES: Final = 1 << 30
-"""The largest input: a dump of a cluster of 5,000 nodes has a tenth of it, and parsed it needs many
-times its size in memory."""
 MOST_SETTINGS_BYTES: Final = 8 << 20
-"""The largest file with settings, such as a kubeconfig with certificates."""
+"""The largest file of settings, such as a kubeconfig with certificates."""
 MOST_MANIFEST_BYTES: Final = 16 << 20
-"""The largest manifest for a lab, which has 200 nodes at most; as YAML it is read in seconds."""
-_PATIENCE_S: Final = 0.5
-"""How long a pipe may be without a program that writes to it."""
+"""The largest manifest of a lab, which has 200 nodes at most; as YAML it is parsed in seconds."""
+_MOST_BYTES: Final = 1 << 30
+"""The largest input: a dump of a cluster of 5,000 nodes has a tenth of it; parsed, it needs many
+times its size in memory."""
+_PIPE_WAIT_S: Final = 0.5
+"""How long a pipe may be without a program at its other end."""
 _CHUNK: Final = 1 << 20
 _NULL: Final = os.makedev(1, 3)
 _KINDS: Final = {
@@ -33,11 +34,10 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-"""How long a pipe may be without a program that reads from it."""
 
 
 class InputError(OSError):
-    """Why an input cannot be read, in a few words, and what to do about it, "" where unknown."""
+    """The reason why an input cannot be read, and the fix, "" where there is none."""
 
     def __init__(self, text: str, fix: str = "") -> None:
         super().__init__(errno.EINVAL, text)
@@ -50,9 +50,9 @@ class InputError(OSError):
 def read_input(
     path: str | os.PathLike[str], *, most: int = _MOST_BYTES, takes_pipes: bool = True
 ) -> bytes:
-    """Return the contents of a file that a user named or that a directory has; raises InputError.
+    """Return the content of a file that the user named or a directory contains; raise InputError.
 
-    Pipes are for files that are named: one that lies in a directory is not waited for.
+    Only a named file may be a pipe; for one in a directory use `takes_pipes=False`.
     """
     try:
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -69,7 +69,7 @@ def read_input(
 
 
 def open_source(path: str) -> Path | bytes:
-    """Return a file that is read piece by piece, or the contents of a pipe; raises InputError."""
+    """Return the path of a regular file, or the content of a pipe; raise InputError."""
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116 - as os.open below
     except (OSError, ValueError) as error:
@@ -78,9 +78,9 @@ def open_source(path: str) -> Path | bytes:
 
 
 def read_standard_input(*, most: int = _MOST_BYTES) -> bytes:
-    """Return all of standard input; raises InputError where it is closed or a terminal."""
+    """Return all of standard input; raise InputError when it is closed or a terminal."""
     fix = "pipe the text into the command, or name a file"
-    # NB: None where the caller closed it.
+    # NB: None when the parent process closed it.
     if sys.stdin is None or sys.stdin.closed:
         raise InputError("it is closed", fix)
     if sys.stdin.isatty():
@@ -102,7 +102,7 @@ def _read(number: int, status: os.stat_result, *, most: int, takes_pipes: bool) 
         raise InputError(f"it is {_KINDS[kind]}", "name a file")
     if status.st_size > most:
         raise _too_large(status.st_size, most)
-    # NB: files below /proc say that they are empty, and others may grow meanwhile.
+    # NB: files below /proc report a size of 0, and others may grow meanwhile.
     chunks: list[bytes] = []
     left = most + 1
     while left > 0 and (chunk := os.read(number, min(left, max(_CHUNK, status.st_size)))):
@@ -112,10 +112,10 @@ def _read(number: int, status: os.stat_result, *, most: int, takes_pipes: bool) 
 
 
 def _read_pipe(number: int, most: int) -> bytes:
-    """Return what a program writes into a pipe until it closes it."""
+    """Return what programs write into a pipe until the last one closes it."""
     chunks: list[bytes] = []
     left = most + 1
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + _PIPE_WAIT_S
     has_writer = False
     while left > 0:
         try:
@@ -127,7 +127,7 @@ def _read_pipe(number: int, most: int) -> bytes:
         if not chunk:
             if has_writer or chunks:
                 break
-            # NB: also what a pipe says before the first program has opened it.
+            # NB: a pipe also returns nothing before the first writer has opened it.
             if time.monotonic() > until:
                 raise InputError("it is a pipe to which nothing writes", "name a file")
             time.sleep(0.01)
@@ -154,13 +154,13 @@ def _explain(error: OSError | ValueError) -> InputError:
 
 
 def open_output(path: Path) -> BinaryIO:
-    """Open a file for writing, empty; raises OSError, also for a pipe from which nothing reads."""
-    until = time.monotonic() + _PATIENCE_S
+    """Open a file for writing, truncated; raise OSError, also for a pipe that no program reads."""
+    until = time.monotonic() + _PIPE_WAIT_S
     while True:
         try:
-            file = open(path, "wb", opener=_open_at_once)  # noqa: SIM115 - Path has no opener
+            file = open(path, "wb", opener=_open_without_blocking)  # noqa: SIM115 - Path has no opener
         except OSError as error:
-            # NB: also what a pipe says before the program that reads it has opened it.
+            # NB: a pipe also fails so before its reader has opened it.
             if error.errno != errno.ENXIO or not path.is_fifo():
                 raise
             if time.monotonic() > until:
@@ -172,5 +172,5 @@ def open_output(path: Path) -> BinaryIO:
         return file
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def _open_without_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK, 0o666)

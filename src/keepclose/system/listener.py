@@ -1,8 +1,8 @@
 """Listening sockets whose connections are accepted one by one, so that they can be counted.
 
-asyncio accepts whatever comes and keeps no count of clients that are still in their TLS handshake.
-A listener hands every socket to its owner, who may close it again, and rests for a moment where
-the process or the machine has no descriptors left, instead of failing over and over.
+asyncio accepts every connection and does not count clients in their TLS handshake. A listener
+passes every accepted socket to its owner, which may close it. When the process or the machine is
+out of descriptors, the listener pauses instead of failing in a loop.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 _BACKLOG: Final = 1024
-# A flood of connections must leave room for requests of the clients that are connected.
+# A flood of connections must leave time for the requests of connected clients.
 ACCEPTS_EACH_TURN: Final = 16
-# How long to wait for descriptors: nothing tells when the machine has some again.
-_REST_SECONDS: Final = 0.1
-# What a client is given to take the rest and its leave when TLS ends.
+# The pause when descriptors are exhausted: no event reports that some are free again.
+_PAUSE_SECONDS: Final = 0.1
+# How long a client may take to read the rest of the answer and complete the TLS shutdown.
 SHUTDOWN_SECONDS: Final = 10.0
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -29,7 +29,7 @@ OnExhausted = Callable[[OSError], None]
 
 
 class Listener:
-    """Some listening sockets; start and stop it once."""
+    """Accepts connections on several sockets; start and stop it once."""
 
     def __init__(
         self, sockets: Sequence[socket.socket], on_accept: OnAccept, on_exhausted: OnExhausted
@@ -38,7 +38,7 @@ class Listener:
         self._sockets = tuple(sockets)
         self._on_accept = on_accept
         self._on_exhausted = on_exhausted
-        self._resting: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._paused: dict[socket.socket, asyncio.TimerHandle] = {}
 
     @property
     def port(self) -> int:
@@ -52,17 +52,17 @@ class Listener:
             self._watch(listening)
 
     def stop(self) -> None:
-        """Accept no more and close the sockets."""
+        """Stop accepting and close the sockets."""
         loop = asyncio.get_running_loop()
-        for rest in self._resting.values():
-            rest.cancel()
+        for pause in self._paused.values():
+            pause.cancel()
         for listening in self._sockets:
             if listening.fileno() >= 0:
                 loop.remove_reader(listening.fileno())
                 listening.close()
 
     def _watch(self, listening: socket.socket) -> None:
-        self._resting.pop(listening, None)
+        self._paused.pop(listening, None)
         asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -73,34 +73,34 @@ class Listener:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._rest(listening, error)
-                # NB: other errors are about a client that went away before it was accepted.
+                    self._pause(listening, error)
+                # NB: other errors concern a client that disconnected before it was accepted.
                 return
             accepted.setblocking(False)
             self._on_accept(accepted, address[0] if isinstance(address, tuple) else "")
 
-    def _rest(self, listening: socket.socket, error: OSError) -> None:
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening.fileno())
-        self._resting[listening] = loop.call_later(_REST_SECONDS, self._watch, listening)
+        self._paused[listening] = loop.call_later(_PAUSE_SECONDS, self._watch, listening)
         self._on_exhausted(error)
 
 
 async def open_listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen at all addresses of a host; raises OSError."""
+    """Return sockets that listen at all addresses of a host; raise OSError."""
     flags = socket.AI_PASSIVE
     try:
         infos = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=flags | socket.AI_NUMERICHOST
         )
     except socket.gaierror:
-        # Not an address: a name, whose lookup may take time.
+        # A host name, whose lookup may take time.
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)
-    with contextlib.ExitStack() as undoing:
+    with contextlib.ExitStack() as cleanup:
         sockets = []
         for family, kind, protocol, _, address in dict.fromkeys(infos):
-            listening = undoing.enter_context(socket.socket(family, kind, protocol))
+            listening = cleanup.enter_context(socket.socket(family, kind, protocol))
             listening.setblocking(False)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -108,7 +108,7 @@ async def open_listening_sockets(host: str, port: int) -> list[socket.socket]:
             listening.bind(address)
             listening.listen(_BACKLOG)
             sockets.append(listening)
-        undoing.pop_all()
+        cleanup.pop_all()
     return sockets
 
 
@@ -119,10 +119,10 @@ async def begin(
     *,
     handshake_seconds: float,
 ) -> bool:
-    """Hand an accepted socket to a protocol, after the handshake of TLS; return whether it began.
+    """Start a protocol on an accepted socket, after the TLS handshake; return whether it started.
 
-    From the first step on the socket belongs to the event loop, which closes it where the handshake
-    fails, takes too long or is cancelled.
+    The event loop owns the socket from the start, and closes it when the handshake fails, takes too
+    long or is cancelled.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -1,8 +1,9 @@
-"""Network namespaces held as open files of this process: they have no names that could stay behind.
+"""Network namespaces held as open files of this process, without names that could stay behind.
 
-The kernel removes a namespace when nobody holds it any more, so all of them are gone when their
-process ends in whatever way. A socket belongs to the namespace in which it was made, whoever uses
-it; so one process can serve and call in all of them. The machine's own namespace is never changed.
+The kernel removes a namespace when no process holds it, so all of them are gone when this process
+ends, even after a crash. A socket belongs to the namespace in which it was created, whichever
+thread uses it; so one process can serve and connect in all of them. The machine's own namespace is
+never changed.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _CLONE_NEWNET: Final = 0x40000000
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 0x1
-_SECONDS: Final = 60
-# The paths of ordinary users often lack the folders of the tools that only root used to need.
-_MORE_PATHS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_COMMAND_TIMEOUT_S: Final = 60
+# The PATH of an ordinary user often lacks the directories of administrators' tools.
+_ADMIN_PATHS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 class NetworkError(Exception):
-    """The kernel or one of its tools refused something; says what in one line."""
+    """A failure of the kernel or of a network tool, in one line."""
 
 
 class NetworkNamespace:
-    """A network namespace, there as long as this object or a socket inside holds it."""
+    """A network namespace, which exists as long as this object or a socket inside holds it."""
 
     def __init__(self, name: str, fd: int) -> None:
         self.name, self.fd = name, fd
@@ -46,35 +47,35 @@ class NetworkNamespace:
 
     @property
     def path(self) -> Path:
-        """The file that stands for it, for whoever may look into this process."""
+        """The file of the namespace, for processes that may inspect this one."""
         return Path(f"/proc/{self._process}/fd/{self.fd}")
 
     def do(self, work: Callable[[], _T]) -> _T:
-        """Return what the work returns, done by a thread inside; raises what it raises.
+        """Run the work in a thread inside the namespace; return or raise its result.
 
-        Raises NetworkError when the namespace is closed.
+        Raise NetworkError when the namespace is closed.
         """
         with self._lock:
             if self.fd < 0:
                 raise NetworkError(f"the network namespace of {self.name} is gone")
-            # NB: a number of its own, because another thread may close this one meanwhile.
-            held = os.dup(self.fd)
+            # NB: a descriptor of its own, because another thread may close this one meanwhile.
+            descriptor = os.dup(self.fd)
 
         def run() -> _T:
-            _enter(held, self.name)
+            _enter(descriptor, self.name)
             return work()
 
         try:
             return _do_in_thread(run)
         finally:
-            os.close(held)
+            os.close(descriptor)
 
     def open_socket(
         self,
         family: socket.AddressFamily = socket.AF_INET,
         kind: socket.SocketKind = socket.SOCK_STREAM,
     ) -> socket.socket:
-        """Return a new socket that lives inside."""
+        """Return a new socket inside the namespace."""
         return self.do(lambda: socket.socket(family, kind))
 
     def set_values(self, values: Mapping[str, int | str]) -> None:
@@ -82,18 +83,18 @@ class NetworkNamespace:
         self.do(lambda: _write_values(values))
 
     def run(self, *command: str, text: str = "") -> str:
-        """Run a command inside and return what it printed; raises NetworkError if it fails."""
+        """Run a command inside and return its output; raise NetworkError if it fails."""
         try:
-            # A child starts where the thread is that starts it.
+            # A child process inherits the namespace of the thread that starts it.
             done = self.do(
                 lambda: subprocess.run(  # noqa: S603 - the caller's own command
                     command,
                     input=text,
                     capture_output=True,
                     text=True,
-                    timeout=_SECONDS,
+                    timeout=_COMMAND_TIMEOUT_S,
                     check=False,
-                    # Python's files are closed in children anyway; looking for others takes long.
+                    # Descriptors of Python are not inherited anyway; closing all others is slow.
                     close_fds=False,
                     env={**os.environ, "PATH": search_path()},
                 )
@@ -106,7 +107,7 @@ class NetworkNamespace:
         return done.stdout
 
     def close(self) -> None:
-        """Let go of it; it stays as long as somebody else holds it."""
+        """Release the namespace; it stays as long as another process or socket holds it."""
         with self._lock:
             if self.fd >= 0:
                 os.close(self.fd)
@@ -114,13 +115,13 @@ class NetworkNamespace:
 
 
 def make_namespace(name: str, values: Mapping[str, int | str] | None = None) -> NetworkNamespace:
-    """Make a namespace with its loopback up and perhaps settings; raises NetworkError."""
+    """Create a namespace with its loopback interface up and these settings; raise NetworkError."""
 
     def make() -> int:
         if _libc().unshare(_CLONE_NEWNET) != 0:
             raise _last_error(name)
         _write_values(values or {})
-        _raise_loopback()
+        _set_loopback_up()
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     try:
@@ -130,18 +131,19 @@ def make_namespace(name: str, values: Mapping[str, int | str] | None = None) -> 
 
 
 def enter_network(namespace: Path) -> None:
-    """Move the calling thread, and it alone, into a network namespace; raises OSError.
+    """Move only the calling thread into a network namespace; raise OSError.
 
-    Python has `os.setns` from 3.12 on only.
+    NB: `os.setns` exists from Python 3.12 on.
     """
     with namespace.open() as file:
         _enter(file.fileno(), str(namespace))
 
 
 def search_path() -> str:
-    """Return where programs are looked for: where users have them, and administrators."""
+    """Return the PATH of the user with the directories of administrators' tools."""
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return os.pathsep.join([*path, *(one for one in _MORE_PATHS if one not in path)])
+    missing = (directory for directory in _ADMIN_PATHS if directory not in path)
+    return os.pathsep.join([*path, *missing])
 
 
 def _do_in_thread(work: Callable[[], _T]) -> _T:
@@ -154,7 +156,7 @@ def _do_in_thread(work: Callable[[], _T]) -> _T:
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
             errors.append(error)
 
-    # NB: the thread ends inside, so that no other code ever finds itself there.
+    # NB: the thread ends inside the namespace, so that no other code ever runs there.
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
@@ -177,11 +179,11 @@ def _write_values(values: Mapping[str, int | str]) -> None:
             raise NetworkError(f"{setting} cannot be set: {error.strerror}") from None
 
 
-def _raise_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+def _set_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sH14x", b"lo", 0)
-        (flags,) = struct.unpack("16xH14x", fcntl.ioctl(one, _SIOCGIFFLAGS, request))
-        fcntl.ioctl(one, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+        (flags,) = struct.unpack("16xH14x", fcntl.ioctl(control, _SIOCGIFFLAGS, request))
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
 def _last_error(name: str) -> OSError:

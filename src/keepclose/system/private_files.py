@@ -1,10 +1,13 @@
-"""Directories that are ours alone, and their files, opened so that no other user can fool us.
+"""Private directories and files: for secrets, and safe from other users of the machine.
 
-A directory is used when it belongs to this user and no other user can write to it; one that others
-can only read is closed to them. A user who can write to a directory above it could put another in
-its place, so those are looked at too. Files are opened relative to the open directory, never by way
-of a symbolic link, and never wait: a named pipe in the place of a file is refused as a directory
-is. New content comes under a fresh name with mode 0600 and takes its place in one step.
+A directory is used only if it belongs to this user and no other user can write to it; one that
+others can read is closed to them. A user who can write to a directory above it could replace it, so
+those are checked too. Files are opened relative to the open directory, never through a symbolic
+link, and never block: a named pipe in the place of a file is rejected, as a directory is.
+
+New content is written under a temporary name with mode 0600 and renamed, so that a reader sees the
+old content or the new. A file that exists but cannot be used stops the start: a new secret in its
+place would lock out every client that has the old one.
 """
 
 from __future__ import annotations
@@ -19,41 +22,33 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = [
-    "BrokenFileError",
-    "create_private",
-    "make_private_directory",
-    "read_private",
-    "remove_private",
-    "write_private",
-]
 _FILE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SUDO_USER: Final = "SUDO_UID"
 _ROOT: Final = 0
 
 
 def make_private_directory(path: Path) -> None:
-    """Make the directory, with those above it; what it holds is for its owner alone."""
+    """Create the directory and its parents; only the owner can read it."""
     PrivateDirectory.open(path, make=True).close()
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Put the content at the path, readable by the owner alone."""
+    """Write the content to the path, readable by the owner alone."""
     with PrivateDirectory.open(path.parent) as directory:
         directory.write(path.name, content)
 
 
 def create_private(path: Path, content: bytes) -> bool:
-    """Put the content at the path unless there is a file; return whether there was none.
+    """Write the content to the path unless a file exists; return whether it was written.
 
-    Of several that create at the same time one succeeds.
+    Of several concurrent creates exactly one succeeds.
     """
     with PrivateDirectory.open(path.parent) as directory:
         return directory.create(path.name, content)
 
 
 def read_private(path: Path) -> bytes | None:
-    """Return what the file holds, and take it from everyone but its owner; None without a file."""
+    """Return the content of a file, and make it private; None without a file."""
     try:
         directory = PrivateDirectory.open(path.parent)
     except FileNotFoundError:
@@ -63,37 +58,37 @@ def read_private(path: Path) -> bytes | None:
 
 
 def remove_private(path: Path) -> None:
-    """Remove a file; a missing one is fine."""
+    """Remove a file; a missing one is ignored."""
     with PrivateDirectory.open(path.parent) as directory:
         directory.remove(path.name)
 
 
 class BrokenFileError(Exception):
-    """A file or directory that cannot be used, and what to do about it."""
+    """A file or directory that cannot be used, with the fix."""
 
     def __init__(self, path: Path, problem: str, fix: str) -> None:
-        """Name the file, what is wrong with it and the way out."""
+        """Take the path, the problem and the fix."""
         super().__init__(f"{path}: {problem}; {fix}")
         self.path = path
 
 
 class ForeignDirectoryError(BrokenFileError):
-    """A directory that another user has, or could exchange for another."""
+    """A directory that another user owns or could replace."""
 
 
 class PrivateDirectory:
     """An open directory of this user; use it as a context, or close it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Hold the descriptor of a directory that was looked at; `open` does that."""
+        """Take the descriptor of a checked directory; use `open` instead."""
         self.path = path
         self.descriptor = descriptor
 
     @classmethod
     def open(cls, path: Path, *, make: bool = False) -> Self:
-        """Open the directory, with `make` creating it and those above it where they are missing.
+        """Open the directory; `make` creates it and its parents where they are missing.
 
-        Raises ForeignDirectoryError where another user has it or could exchange it, and OSError.
+        Raise ForeignDirectoryError when another user owns or could replace it, and OSError.
         """
         if make:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -128,7 +123,7 @@ class PrivateDirectory:
         return sorted(os.listdir(self.descriptor))  # noqa: PTH208 - the open directory
 
     def has(self, name: str) -> bool:
-        """Return whether there is an entry of any kind."""
+        """Return whether an entry of any type exists."""
         try:
             os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -136,10 +131,10 @@ class PrivateDirectory:
         return True
 
     def open_file(self, name: str, flags: int) -> int:
-        """Return a descriptor of a regular file of ours; O_CREAT creates it with mode 0600.
+        """Return a descriptor of a regular file of this user; O_CREAT creates it with mode 0600.
 
-        Raises FileNotFoundError without a file, and BrokenFileError for one that is something else
-        than a file, or that belongs to another user.
+        Raise FileNotFoundError without a file, and BrokenFileError for an entry that is not a
+        regular file or belongs to another user.
         """
         path = self.path / name
         try:
@@ -156,7 +151,7 @@ class PrivateDirectory:
         return descriptor
 
     def read(self, name: str) -> bytes | None:
-        """Return what the file holds, and take it from everyone but its owner; None without one."""
+        """Return the content of a file, and make it private; None without a file."""
         try:
             descriptor = self.open_file(name, os.O_RDONLY)
         except FileNotFoundError:
@@ -167,24 +162,24 @@ class PrivateDirectory:
             return file.read()
 
     def write(self, name: str, content: bytes) -> None:
-        """Put the content under the name, readable by the owner alone."""
-        with self._written_beside(name, content) as beside:
-            os.rename(beside, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        """Write the content under the name, readable by the owner alone."""
+        with self._written_to_temporary(name, content) as temporary:
+            os.rename(temporary, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Put the content under the name unless there is an entry; return whether there was none.
+        """Write the content under the name unless it exists; return whether it was written.
 
-        Of several that create at the same time one succeeds.
+        Of several concurrent creates exactly one succeeds.
         """
-        with self._written_beside(name, content) as beside:
+        with self._written_to_temporary(name, content) as temporary:
             try:
-                os.link(beside, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+                os.link(temporary, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
             except FileExistsError:
                 return False
             return True
 
     def remove(self, name: str) -> None:
-        """Remove an entry with all that is below it; a missing one is fine."""
+        """Remove an entry, recursively; a missing one is ignored."""
         with suppress(FileNotFoundError):
             status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
             if stat.S_ISDIR(status.st_mode):
@@ -193,7 +188,7 @@ class PrivateDirectory:
                 os.unlink(name, dir_fd=self.descriptor)
 
     def make_directory(self, name: str) -> None:
-        """Create a directory in this one, or check the one that is there."""
+        """Create a directory in this one, or check the existing one."""
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.descriptor)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -201,39 +196,39 @@ class PrivateDirectory:
         try:
             descriptor = os.open(name, flags, dir_fd=self.descriptor)
         except OSError as error:
-            raise BrokenFileError(path, "is no directory", "move it away") from error
+            raise BrokenFileError(path, "is not a directory", "move it away") from error
         try:
             _check_owner(path, descriptor)
         finally:
             os.close(descriptor)
 
     @contextmanager
-    def _written_beside(self, name: str, content: bytes) -> Iterator[str]:
-        beside = f".{name}.{secrets.token_hex(4)}"
+    def _written_to_temporary(self, name: str, content: bytes) -> Iterator[str]:
+        temporary = f".{name}.{secrets.token_hex(4)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
-        descriptor = os.open(beside, flags, 0o600, dir_fd=self.descriptor)
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=self.descriptor)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            yield beside
+            yield temporary
         finally:
             with suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=self.descriptor)
+                os.unlink(temporary, dir_fd=self.descriptor)
 
 
 def open_append(path: Path) -> int:
-    """Return a descriptor by which lines are added to a file of ours, which is created if need be.
+    """Return a descriptor for appending to a file of this user, which is created if missing.
 
-    For logs: the directory must have been checked when the program started.
+    For logs: the program must have checked the directory at its start.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FILE_FLAGS
     descriptor = os.open(path, flags, 0o600)
     try:
         if str(path) != os.devnull:
             _check_file(path, os.fstat(descriptor), is_written=True)
-        # NB: what writes to a log expects to wait for a slow disk.
+        # NB: writers of a log expect blocking writes.
         os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
@@ -248,7 +243,7 @@ def _check_file(path: Path, status: os.stat_result, *, is_written: bool) -> None
         raise BrokenFileError(path, "is no regular file", "remove it")
     if status.st_uid != os.geteuid():
         raise BrokenFileError(path, f"belongs to another user ({status.st_uid})", "remove it")
-    # NB: a second name would be that of a file elsewhere, which must not be written.
+    # NB: a second link may be a file elsewhere, which must not be written.
     if is_written and status.st_nlink > 1:
         raise BrokenFileError(path, "is a hard link to another file", "remove it")
 
@@ -274,14 +269,14 @@ def _check_owner(path: Path, descriptor: int) -> None:
         raise ForeignDirectoryError(
             path,
             "can be written by every user",
-            f"look at what it holds, then: chmod 700 {path}",
+            f"check its content, then: chmod 700 {path}",
         )
     if status.st_mode & 0o077:
         os.fchmod(descriptor, 0o700)
 
 
 def _check_link(path: Path) -> None:
-    """Refuse a symbolic link of another user in the place of the directory."""
+    """Reject a symbolic link of another user in the place of the directory."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode) and status.st_uid not in _trusted_owners():
         raise ForeignDirectoryError(
@@ -292,7 +287,7 @@ def _check_link(path: Path) -> None:
 
 
 def _check_parents(path: Path) -> None:
-    """Refuse a directory that another user could exchange for another."""
+    """Reject a directory that another user could replace."""
     trusted = _trusted_owners()
     for parent in path.resolve().parents:
         status = parent.stat()
@@ -302,24 +297,24 @@ def _check_parents(path: Path) -> None:
         why = "can be written by every user" if is_open else f"belongs to user {status.st_uid}"
         raise ForeignDirectoryError(
             path,
-            f"could be exchanged by another user: {parent} {why}",
+            f"could be replaced by another user: {parent} {why}",
             "choose a directory in your home, such as ~/cluster",
         )
 
 
 def _trusted_owners() -> frozenset[int]:
-    """Return who may have the directories above ours: root, this user, and who called sudo."""
+    """Return the users who may own parent directories: root, this user, the caller of sudo."""
     trusted = {_ROOT, os.geteuid()}
     caller = os.environ.get(_SUDO_USER, "")
     if os.geteuid() == _ROOT and caller.isdecimal():
         trusted.add(int(caller))
     if _is_mapped():
-        # In a user namespace of ours all other users, root among them, have one number.
+        # In a user namespace all unmapped users, root among them, have the overflow id.
         trusted.add(int(Path("/proc/sys/kernel/overflowuid").read_text()))
     return frozenset(trusted)
 
 
 def _is_mapped() -> bool:
-    """Return whether this process is in a user namespace that knows not all users."""
+    """Return whether this process is in a user namespace that does not map all users."""
     ranges = Path("/proc/self/uid_map").read_text().split()
     return ranges != ["0", "0", "4294967295"]

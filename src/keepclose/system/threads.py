@@ -1,10 +1,10 @@
-"""Blocking calls made by a worker thread, and what becomes of them when the waiter is cancelled.
+"""Blocking calls in a worker thread, and what happens to them when the waiting task is cancelled.
 
-A thread cannot be stopped, so a call that has begun goes on after the task that waited for it was
-cancelled. Either the thread's result is a resource, which the thread itself then releases
-(`open_in_thread`), or the call changes something, and then cancellation waits for its end
+A thread cannot be stopped, so a call that has started continues after the waiting task was
+cancelled. Either its result is a resource, which the thread itself then releases
+(`open_in_thread`), or the call changes something, and then the cancellation waits for its end
 (`finish_in_thread`). Neither relies on the event loop: a loop that ends cancels every task and runs
-no further callback, while the thread is still at work.
+no further callback while the thread still works.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class _Handover(Generic[_T]):
     def __init__(self, release: Callable[[_T], object]) -> None:
         self._release = release
         self._lock = threading.Lock()
-        self._made: list[_T] = []
+        self._offered: list[_T] = []
         self._is_abandoned = False
 
     def offer(self, resource: _T) -> _T:
-        """Hand the resource over; release it where the waiter has left."""
+        """Hand over the resource; release it if the waiting task was cancelled."""
         with self._lock:
-            self._made.append(resource)
+            self._offered.append(resource)
             is_abandoned = self._is_abandoned
         if is_abandoned:
             self._release(resource)
         return resource
 
     def abandon(self) -> None:
-        """Leave without the resource; release it if it is there already."""
+        """Stop waiting for the resource; release it if it exists already."""
         with self._lock:
             self._is_abandoned = True
-            made = list(self._made)
-        for resource in made:
+            offered = list(self._offered)
+        for resource in offered:
             self._release(resource)
 
 
 async def open_in_thread(make: Callable[[], _T], release: Callable[[_T], object]) -> _T:
-    """Return the resource that a worker thread makes; raises what `make` raises.
+    """Return the resource that a worker thread creates; raise what `make` raises.
 
     When the waiting task is cancelled, the resource is released as soon as it exists.
     """
@@ -58,16 +58,16 @@ async def open_in_thread(make: Callable[[], _T], release: Callable[[_T], object]
 
 
 async def finish_in_thread(work: Callable[[], _T]) -> _T:
-    """Return what a worker thread's call returns; cancellation is raised after the call has ended.
+    """Return the result of a call in a worker thread; a cancellation is raised after its end.
 
-    Raises what the call raises, unless the waiting task was cancelled.
+    Raise what the call raises, unless the waiting task was cancelled.
     """
-    # NB: a future, because the end of the event loop cancels tasks.
+    # NB: a future, because an event loop that ends cancels tasks.
     return await finish_task(asyncio.get_running_loop().run_in_executor(None, work))
 
 
 async def finish_task(work: Awaitable[_T]) -> _T:
-    """Await work to its end, and raise a cancellation only then."""
+    """Await the work to its end, and raise a cancellation only then."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -77,7 +77,7 @@ async def finish_task(work: Awaitable[_T]) -> _T:
             cancelled = error
     if cancelled is not None:
         if not future.cancelled():
-            # The cancellation is what the caller gets; asyncio must not complain about the other.
+            # The caller gets the cancellation; asyncio must not log the other error as unhandled.
             future.exception()
         raise cancelled
     return future.result()

@@ -1,9 +1,10 @@
-"""What a webhook answers when the API server shows it a slice that is about to be written.
+"""The answer of the webhook to an AdmissionReview of an EndpointSlice.
 
-The write is always allowed. The answer changes the hints of endpoints and nothing else, with one
-exception: an update of the built-in controller that had nothing to say but "no hints" also moves
-the trigger time, and who owns it, to and fro. Both are put back, so that nothing is left to write
-and nobody watches it. Whatever is unknown, unreadable or none of ours passes as it is.
+The write is always allowed. The answer patches the hints of endpoints and nothing else, with one
+exception: an update of the built-in controller that only removes hints also changes the trigger
+time annotation and its field manager. The answer restores both, so that the update becomes a no-op
+and no watcher receives an event. A slice that is unknown, unreadable or out of scope passes as it
+is.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from keepclose.routing.node_level import EndpointOwner
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.settings import Cluster, Settings
 from keepclose.webhook.rehinting import carry_hints, rehint
-from keepclose.webhook.scope import claim_service
+from keepclose.webhook.scope import decide_scope
 
 HINTS_MANAGER: Final = "keepclose-hints"
-"""The field manager of our own writes, which need no second opinion."""
+"""The field manager of the hint keeper's own writes, which the webhook does not change."""
 _API_VERSION: Final = "admission.k8s.io/v1"
 _ANNOTATIONS: Final = "/metadata/annotations"
-_OWNERSHIP: Final = "/metadata/managedFields"
+_MANAGED_FIELDS: Final = "/metadata/managedFields"
 _TRIGGER_PATH: Final = f"{_ANNOTATIONS}/{TRIGGER_TIME_ANNOTATION.replace('/', '~1')}"
 
 _Operation = dict[str, Any]
-"""One step of a JSON patch (RFC 6902)."""
+"""One operation of a JSON patch (RFC 6902)."""
 
 
-class View(Protocol):
-    """What is known of the cluster at this moment, without asking anybody."""
+class ClusterView(Protocol):
+    """The state of the cluster in memory; no method sends a request."""
 
     @property
     def settings(self) -> Settings:
-        """How hints are decided."""
+        """The settings by which hints are decided."""
         ...
 
     @property
@@ -52,7 +53,7 @@ class View(Protocol):
         ...
 
     def service(self, key: NamespacedName) -> Service | None:
-        """Return a Service, None when it is not known."""
+        """Return a Service, None when it is not in the cache."""
         ...
 
     def slices(self, key: NamespacedName) -> Sequence[EndpointSlice]:
@@ -63,35 +64,35 @@ class View(Protocol):
         """Return node and owner of the ready endpoints, each pair once."""
         ...
 
-    def facts(self, one: EndpointSlice) -> SliceFacts:
+    def facts(self, endpoint_slice: EndpointSlice) -> SliceFacts:
         """Return the facts of a slice."""
         ...
 
 
 class AdmissionVerdict(StrEnum):
-    """What became of a slice; the words are those of a metric."""
+    """The result of a review; the values are labels of a metric."""
 
     HINTED = "hinted"
     RIGHT = "right"
-    """It is ours, and its hints are right as they are."""
+    """The slice is in scope, and its hints are correct as they are."""
     OURS = "ours"
-    """We wrote it ourselves."""
+    """The hint keeper wrote the slice."""
     FOREIGN = "foreign"
-    """It is none of ours."""
+    """The slice is out of scope."""
     UNKNOWN = "unknown"
-    """Its Service has not been seen."""
+    """The Service of the slice is not in the cache."""
     UNREADABLE = "unreadable"
     PENDING = "pending"
     """A custom heuristic has not answered yet."""
 
 
 class AdmissionAnswer(msgspec.Struct, frozen=True):
-    """The steps that change the slice; none leave it as it is."""
+    """The JSON patch of a slice, empty for one that stays as it is."""
 
     verdict: AdmissionVerdict
     patch: tuple[_Operation, ...] = ()
     heuristic: str = ""
-    """The custom heuristic that has to answer the questions first."""
+    """The custom heuristic that must answer the questions first."""
     questions: tuple[ZoneDemand, ...] = ()
 
 
@@ -100,7 +101,7 @@ class _Options(msgspec.Struct, rename="camel"):
 
 
 class _Request(msgspec.Struct, rename="camel"):
-    """The request of an AdmissionReview; the objects are read only where they are needed."""
+    """The request of an AdmissionReview; the objects are decoded only where they are needed."""
 
     uid: str
     operation: str = ""
@@ -114,45 +115,45 @@ class _Review(msgspec.Struct):
     request: _Request
 
 
-class _Owned(msgspec.Struct, rename="camel", frozen=True):
+class _ManagedMeta(msgspec.Struct, rename="camel", frozen=True):
     managed_fields: msgspec.Raw = msgspec.Raw()
 
 
-class _OwnedObject(msgspec.Struct, frozen=True):
-    metadata: _Owned = _Owned()
+class _ManagedObject(msgspec.Struct, frozen=True):
+    metadata: _ManagedMeta = _ManagedMeta()
 
 
-_REVIEWS: Final = msgspec.json.Decoder(_Review)
-_OWNED: Final = msgspec.json.Decoder(_OwnedObject)
+_REVIEW_DECODER: Final = msgspec.json.Decoder(_Review)
+_MANAGED_DECODER: Final = msgspec.json.Decoder(_ManagedObject)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 def read_review(body: bytes) -> _Request | None:
-    """Return the request of an AdmissionReview, None when the bytes are none."""
+    """Return the request of an AdmissionReview, None when the body is not one."""
     try:
-        return _REVIEWS.decode(body).request
+        return _REVIEW_DECODER.decode(body).request
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
 def write_response(uid: str, patch: Iterable[_Operation] = ()) -> bytes:
-    """Return the AdmissionReview that allows the request, with the steps if there are any."""
+    """Return the AdmissionReview that allows the request, with the patch if there is one."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
-    steps = tuple(patch)
-    if steps:
+    operations = tuple(patch)
+    if operations:
         response["patchType"] = "JSONPatch"
-        # NB: bytes become base64, as the API wants a patch.
-        response["patch"] = _ENCODER.encode(steps)
+        # NB: msgspec encodes bytes as base64, which the API requires of a patch.
+        response["patch"] = _ENCODER.encode(operations)
     review = {"apiVersion": _API_VERSION, "kind": "AdmissionReview", "response": response}
     return _ENCODER.encode(review)
 
 
 def answer_admission(
-    request: _Request, view: View, answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = ()
+    request: _Request, view: ClusterView, answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = ()
 ) -> AdmissionAnswer:
-    """Return what to do about a slice that is about to be created or updated; total.
+    """Return the answer to a create or update of a slice; total.
 
-    `answers` are those of a custom heuristic to the questions of an earlier answer.
+    `answers` are those of a custom heuristic to the questions of an earlier result.
     """
     if request.operation not in ("CREATE", "UPDATE") or request.sub_resource:
         return AdmissionAnswer(AdmissionVerdict.FOREIGN)
@@ -168,24 +169,24 @@ def answer_admission(
     service = view.service(key)
     if service is None:
         return AdmissionAnswer(AdmissionVerdict.UNKNOWN)
-    claim = claim_service(service, view.settings)
-    if not claim.is_ours:
+    scope = decide_scope(service, view.settings)
+    if not scope.is_ours:
         return AdmissionAnswer(AdmissionVerdict.FOREIGN)
     carried = carry_hints(incoming, old)
     facts: dict[int, SliceFacts] = {}
 
-    def facts_of(one: EndpointSlice) -> SliceFacts:
-        if one is not carried:
-            return view.facts(one)
+    def facts_of(endpoint_slice: EndpointSlice) -> SliceFacts:
+        if endpoint_slice is not carried:
+            return view.facts(endpoint_slice)
         if not facts:
-            facts[0] = view.facts(one)
+            facts[0] = view.facts(endpoint_slice)
         return facts[0]
 
     name = incoming.metadata.name
-    others = [one for one in view.slices(key) if one.metadata.name != name]
+    others = [sibling for sibling in view.slices(key) if sibling.metadata.name != name]
     hinted = rehint(
         service,
-        claim.strategy,
+        scope.strategy,
         (*others, carried),
         cluster=view.cluster,
         settings=view.settings,
@@ -196,50 +197,54 @@ def answer_admission(
     )
     if hinted.questions:
         return AdmissionAnswer(
-            AdmissionVerdict.PENDING, heuristic=claim.strategy.value, questions=hinted.questions
+            AdmissionVerdict.PENDING, heuristic=scope.strategy.value, questions=hinted.questions
         )
-    wanted = next((one for one in hinted.changed if one.metadata.name == name), carried)
-    patch = hint_steps(incoming, wanted)
-    if old is not None and _says_nothing(incoming, wanted, old):
-        patch += _trigger_steps(incoming, old)
-        patch += _ownership_steps(request)
+    desired = next(
+        (changed for changed in hinted.changed if changed.metadata.name == name), carried
+    )
+    patch = hint_operations(incoming, desired)
+    if old is not None and _is_no_op(incoming, desired, old):
+        patch += _trigger_time_operations(incoming, old)
+        patch += _managed_fields_operations(request)
     return AdmissionAnswer(
         AdmissionVerdict.HINTED if patch else AdmissionVerdict.RIGHT, tuple(patch)
     )
 
 
-def hint_steps(present: EndpointSlice, wanted: EndpointSlice) -> list[_Operation]:
-    """Return the steps from the hints of one version to those of another with the same endpoints.
+def hint_operations(present: EndpointSlice, desired: EndpointSlice) -> list[_Operation]:
+    """Return the operations that turn the hints of one version of a slice into those of another.
 
-    The endpoints must stand in the same order.
+    Both versions must have the same endpoints in the same order.
     """
-    steps: list[_Operation] = []
-    for number, (one, other) in enumerate(zip(present.endpoints, wanted.endpoints, strict=True)):
-        if one.hints == other.hints:
+    operations: list[_Operation] = []
+    pairs = zip(present.endpoints, desired.endpoints, strict=True)
+    for index, (endpoint, hinted) in enumerate(pairs):
+        if endpoint.hints == hinted.hints:
             continue
-        path = f"/endpoints/{number}/hints"
-        if other.hints is None:
-            steps.append({"op": "remove", "path": path})
+        path = f"/endpoints/{index}/hints"
+        if hinted.hints is None:
+            operations.append({"op": "remove", "path": path})
         else:
-            # NB: adding a member that is there replaces it.
-            steps.append({"op": "add", "path": path, "value": other.hints})
-    return steps
+            # NB: "add" replaces a member that exists.
+            operations.append({"op": "add", "path": path, "value": hinted.hints})
+    return operations
 
 
-def _says_nothing(incoming: EndpointSlice, wanted: EndpointSlice, old: EndpointSlice) -> bool:
-    """Return whether an update leaves everything as it was, but the trigger time perhaps."""
-    one, other = incoming.metadata, old.metadata
+def _is_no_op(incoming: EndpointSlice, desired: EndpointSlice, old: EndpointSlice) -> bool:
+    """Return whether an update changes nothing but perhaps the trigger time."""
+    new_meta, old_meta = incoming.metadata, old.metadata
     return (
-        wanted.endpoints == old.endpoints
+        desired.endpoints == old.endpoints
         and incoming.ports == old.ports
-        and one.labels == other.labels
-        and one.owner_references == other.owner_references
-        and one.finalizers == other.finalizers
-        and _but_trigger(one.annotations) == _but_trigger(other.annotations)
+        and new_meta.labels == old_meta.labels
+        and new_meta.owner_references == old_meta.owner_references
+        and new_meta.finalizers == old_meta.finalizers
+        and _without_trigger_time(new_meta.annotations)
+        == _without_trigger_time(old_meta.annotations)
     )
 
 
-def _trigger_steps(incoming: EndpointSlice, old: EndpointSlice) -> list[_Operation]:
+def _trigger_time_operations(incoming: EndpointSlice, old: EndpointSlice) -> list[_Operation]:
     before = old.metadata.annotations.get(TRIGGER_TIME_ANNOTATION)
     after = incoming.metadata.annotations.get(TRIGGER_TIME_ANNOTATION)
     if before == after:
@@ -251,20 +256,20 @@ def _trigger_steps(incoming: EndpointSlice, old: EndpointSlice) -> list[_Operati
     return [{"op": "add", "path": _TRIGGER_PATH, "value": before}]
 
 
-def _ownership_steps(request: _Request) -> list[_Operation]:
-    # NB: the API server works out who owns which field before it asks us, and a difference in that
-    # alone would be stored.
-    before = _OWNED.decode(request.old).metadata.managed_fields
-    after = _OWNED.decode(request.new).metadata.managed_fields
+def _managed_fields_operations(request: _Request) -> list[_Operation]:
+    # NB: the API server computes the managed fields before it calls webhooks, and stores an object
+    # in which only they differ.
+    before = _MANAGED_DECODER.decode(request.old).metadata.managed_fields
+    after = _MANAGED_DECODER.decode(request.new).metadata.managed_fields
     if bytes(before) == bytes(after) or not bytes(before):
         return []
-    return [{"op": "add", "path": _OWNERSHIP, "value": before}]
+    return [{"op": "add", "path": _MANAGED_FIELDS, "value": before}]
 
 
-def _but_trigger(annotations: dict[str, str]) -> dict[str, str]:
+def _without_trigger_time(annotations: dict[str, str]) -> dict[str, str]:
     return {key: text for key, text in annotations.items() if key != TRIGGER_TIME_ANNOTATION}
 
 
 def _read_slice(raw: msgspec.Raw) -> EndpointSlice | None:
-    found = decode("EndpointSlice", memoryview(raw))
-    return found if isinstance(found, EndpointSlice) else None
+    decoded = decode("EndpointSlice", memoryview(raw))
+    return decoded if isinstance(decoded, EndpointSlice) else None

@@ -1,7 +1,7 @@
-"""Writing hints, and nothing but hints, on slices that another controller manages.
+"""Writes hints, and nothing but hints, of slices that another controller manages.
 
-A JSON patch names the hints that differ and the version they were seen in, so that fields which we
-do not know stay as they are and a newer slice is never overwritten.
+A JSON patch holds the hints that differ and the resource version of the slice, so that fields that
+keepclose does not know stay as they are and a newer slice is never overwritten.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from keepclose.model.service.types import Service
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import service_reference
 from keepclose.runtime.workers import Result
-from keepclose.webhook.admission import HINTS_MANAGER, hint_steps
+from keepclose.webhook.admission import HINTS_MANAGER, hint_operations
 from keepclose.webhook.metrics import WebhookMetrics
 
 _log = structlog.get_logger(__name__)
 
 
 class HintWriter:
-    """Patches slices."""
+    """Patches the hints of slices."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class HintWriter:
         self._metrics = metrics
 
     async def write(self, service: Service, changed: tuple[EndpointSlice, ...]) -> Result:
-        """Set the hints of these slices; STALE where somebody else wrote first."""
+        """Set the hints of these slices; return STALE where another client wrote first."""
         result = Result.SUCCESS
-        for wanted in changed:
-            meta = wanted.metadata
+        for desired in changed:
+            meta = desired.metadata
             present = self._cache.get(meta.key)
             if present is None or present.metadata.resource_version != meta.resource_version:
                 result = Result.STALE
                 continue
-            if self._guard.is_pointless(wanted, present):
+            if self._guard.is_pointless(desired, present):
                 continue
             try:
-                stored = await _patch(self._client, wanted, present)
+                stored = await _patch(self._client, desired, present)
             except (Conflict, NotFound):
                 result = Result.STALE
             except KubeError as error:
@@ -67,28 +67,28 @@ class HintWriter:
                 return Result.ERROR
             else:
                 self._metrics.written()
-                self._guard.note(wanted, stored)
+                self._guard.record(desired, stored)
                 self._cache.put(stored)
         return result
 
 
 async def try_hints(client: Client, sent: EndpointSlice, present: EndpointSlice) -> EndpointSlice:
-    """Return what the server would store if the present slice got the hints of another."""
+    """Return what the server would store if the present slice got the hints of `sent`."""
     return await _patch(client, sent, present, dry_run=True)
 
 
 async def _patch(
-    client: Client, wanted: EndpointSlice, present: EndpointSlice, *, dry_run: bool = False
+    client: Client, desired: EndpointSlice, present: EndpointSlice, *, dry_run: bool = False
 ) -> EndpointSlice:
     meta = present.metadata
-    steps: list[dict[str, Any]] = [
+    operations: list[dict[str, Any]] = [
         {"op": "add", "path": "/metadata/resourceVersion", "value": meta.resource_version},
-        *hint_steps(present, wanted),
+        *hint_operations(present, desired),
     ]
     return await client.patch(
         ENDPOINT_SLICES,
         meta.name,
-        steps,
+        operations,
         namespace=meta.namespace,
         type=PatchType.JSON,
         field_manager=HINTS_MANAGER,

@@ -1,4 +1,4 @@
-"""What a webhook counts: the slices it was shown, how long it took, and the hints it set itself."""
+"""The metrics of a webhook: reviews and their duration, and the syncs and writes of hints."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ _BUCKETS: Final = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 
 
 class WebhookMetrics:
-    """The counters of one webhook, in a registry of their own; nothing here blocks or raises."""
+    """The metrics of one webhook, in a registry of their own; nothing here blocks or raises."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._reviews = Counter(
             "keepclose_webhook_reviews",
-            "Slices shown by the API server, by what became of them.",
+            "Slices that the API server sent for review, by result.",
             ("verdict",),
             registry=self.registry,
         )
         self._seconds = Histogram(
             "keepclose_webhook_review_seconds",
-            "Time from the bytes of a review to those of its answer.",
+            "Time from the body of a review to the body of its answer.",
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self._writes = Counter(
             "keepclose_hint_writes",
-            "Slices whose hints were set without the webhook.",
+            "Slices whose hints the leader set itself, outside of a review.",
             registry=self.registry,
         )
         self._losses = Counter(
             "keepclose_hint_losses",
-            "Updates that removed hints past the webhook.",
+            "Updates that removed hints without a review.",
             registry=self.registry,
         )
         self._syncs = Counter(
             "keepclose_hint_syncs", "Syncs of Services.", ("result",), registry=self.registry
         )
-
         self._failures = Counter(
             "keepclose_heuristic_failures",
             "Syncs without hints because a custom heuristic failed, by its name and by cause.",
@@ -51,27 +50,27 @@ class WebhookMetrics:
         )
 
     def reviewed(self, verdict: str, seconds: float) -> None:
-        """Note an answer and how long it took."""
+        """Record a review and its duration."""
         self._reviews.labels(verdict).inc()
         self._seconds.observe(seconds)
 
     def failed(self, heuristic: str, cause: str) -> None:
-        """Note that a custom heuristic failed."""
+        """Record that a custom heuristic failed."""
         self._failures.labels(heuristic, cause).inc()
 
     def written(self) -> None:
-        """Note that the server took hints of ours."""
+        """Record that the API server accepted a write of hints."""
         self._writes.inc()
 
     def lost(self) -> None:
-        """Note that hints were removed past the webhook."""
+        """Record that hints were removed without a review."""
         self._losses.inc()
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
-        """Note the end of a sync."""
+        """Record the end of a sync."""
         del key, seconds
         self._syncs.labels(result.value).inc()
 
     def page(self) -> bytes:
-        """Return everything in the text format."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)

@@ -1,7 +1,7 @@
-"""The webhook as a process: every replica answers, and the holder of the lease keeps hints too.
+"""The webhook as a process: every replica answers reviews, the leader also runs the hint keeper.
 
-A replica that loses the lease goes on answering and seeks the lease again. When the process stops
-the registration stays, because writes go through without an answer.
+A replica that loses the lease continues to answer and competes for the lease again. The
+registration stays when the process stops: its failure policy lets writes through without an answer.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.registration import CHECK_S, Registration
 from keepclose.webhook.scope import HintView
 from keepclose.webhook.server import Webhook
-from keepclose.webhook.serving_certificates import ServingPair, keep_pair, read_pair
-from keepclose.webhook.settings import PATH, WebhookSettings
+from keepclose.webhook.serving_certificates import ServingPair, ensure_pair, read_pair
+from keepclose.webhook.settings import WEBHOOK_PATH, WebhookSettings
 
-_T = TypeVar("_T")
 WEBHOOK_COMPONENT: Final = "keepclose-webhook"
 WEBHOOK_LEASE_NAME: Final = "keepclose-webhook"
 CONDITION_PREFIX: Final = "keepclose.dev/"
-_ONCE: Final = Retries(max_elapsed=0.0)
+_NO_RETRIES: Final = Retries(max_elapsed=0.0)
 _RETRY_S: Final = 2.0
+_T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 
 class WebhookProcess:
-    """All parts of one replica, put together; run it once."""
+    """All parts of one replica; run it once."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class WebhookProcess:
         clock: Clock,
         leader_elect: bool,
     ) -> None:
-        # Beside another controller conditions need a name of their own.
+        # Beside another controller, conditions need a type prefix of their own.
         plan = replace(settings.plan, condition_prefix=CONDITION_PREFIX)
         settings = defer_answers(replace(settings, plan=plan))
         self._heuristics = settings.plan.heuristics
@@ -88,29 +88,31 @@ class WebhookProcess:
             client, webhook, managed_by=settings.plan.managed_by, clock=clock
         )
         self.port = 0
-        """Where reviews are answered, once `run` has begun to listen."""
+        """The port of the webhook, once `run` listens."""
 
     async def run(self) -> None:
-        """Run until cancelled; ConfigError and OSError tell of settings that cannot work."""
-        background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.reflectors]
+        """Run until cancelled; raise ConfigError or OSError for settings that cannot work."""
+        background: list[Coroutine[Any, Any, Any]] = [
+            reflector.run() for reflector in self.reflectors
+        ]
         background += [self._recorder.run(), self._serve()]
-        tasks = [asyncio.create_task(one) for one in background]
+        tasks = [asyncio.create_task(coroutine) for coroutine in background]
         try:
             await _first_failure(tasks)
         finally:
             try:
-                # NB: the keeper first, while the webhook still answers to what its writes cause.
+                # NB: the keeper first, while the webhook still answers the reviews of its writes.
                 for task in reversed(tasks):
                     task.cancel()
                     await asyncio.wait((task,))
                 await self.webhook.stop()
             finally:
-                # NB: after the syncs, which would take a closed heuristic for one that failed.
+                # NB: after the syncs, which would report a closed heuristic as failed.
                 close_heuristics(self._heuristics)
 
     async def _serve(self) -> None:
         pair = await self._find_pair()
-        self.webhook.trust(pair)
+        self.webhook.load_certificate(pair)
         self._registration.ca = pair.ca
         self.port = await self.webhook.start(self._settings.host, self._settings.port)
         self.listening.set()
@@ -119,8 +121,8 @@ class WebhookProcess:
         self.synced.set()
         _log.info("caches are complete", services=len(self.view.caches.services))
         if self._settings.registers:
-            await self._patiently(self._registration.ensure)
-        watching = asyncio.create_task(self._follow_files(pair))
+            await self._retry(self._registration.ensure)
+        watching = asyncio.create_task(self._watch_certificate_files(pair))
         try:
             await self._lead()
         finally:
@@ -141,7 +143,7 @@ class WebhookProcess:
                 await work()
             elector = LeaderElector(
                 self._client,
-                namespace=self._settings.home,
+                namespace=self._settings.namespace,
                 name=WEBHOOK_LEASE_NAME,
                 identity=f"{socket.gethostname()}_{os.getpid()}_{uuid4()}",
                 clock=self._clock,
@@ -149,46 +151,47 @@ class WebhookProcess:
             try:
                 await elector.run(work)
             except LeadershipLost as error:
-                _log.warning("another replica keeps hints now", error=str(error))
+                _log.warning("leadership lost", lease=WEBHOOK_LEASE_NAME, error=str(error))
 
     async def _find_pair(self) -> ServingPair:
         settings = self._settings
         if settings.certificate_file:
             return read_pair(settings.certificate_file, settings.key_file, settings.ca_file)
 
-        async def keep() -> ServingPair:
-            return await keep_pair(
+        async def ensure() -> ServingPair:
+            return await ensure_pair(
                 self._client,
-                namespace=settings.home,
+                namespace=settings.namespace,
                 hosts=settings.hosts,
                 now=self._clock.now(),
             )
 
-        return await self._patiently(keep)
+        return await self._retry(ensure)
 
-    async def _follow_files(self, pair: ServingPair) -> None:
-        """Take certificates that were renewed in their files."""
+    async def _watch_certificate_files(self, pair: ServingPair) -> None:
+        """Load certificates that were renewed in their files."""
         settings = self._settings
         while settings.certificate_file:
             await self._clock.sleep(CHECK_S)
             try:
-                found = read_pair(settings.certificate_file, settings.key_file, settings.ca_file)
-                if found != pair:
-                    self.webhook.trust(found)
-                    self._registration.ca, pair = found.ca, found
-                    _log.info("took a renewed certificate", file=settings.certificate_file)
+                current = read_pair(settings.certificate_file, settings.key_file, settings.ca_file)
+                if current != pair:
+                    self.webhook.load_certificate(current)
+                    self._registration.ca, pair = current.ca, current
+                    _log.info("certificate renewed", file=settings.certificate_file)
             except ConfigError as error:
-                # Files may be seen half written; what is loaded still serves.
-                _log.warning("cannot take the renewed certificate", error=str(error))
+                # A file may be read half written; the loaded certificate stays in use.
+                _log.warning("renewed certificate not loaded", error=str(error))
 
-    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    async def _retry(self, send: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Repeat a request until it succeeds; ConfigError passes through."""
         while True:
             try:
-                return await ask()
+                return await send()
             except ConfigError:
                 raise
             except KubeError as error:
-                _log.warning("the API server does not do it yet", error=str(error))
+                _log.warning("request failed, retrying", after_s=_RETRY_S, error=str(error))
                 await self._clock.sleep(_RETRY_S)
 
 
@@ -201,9 +204,9 @@ def run_webhook(
     listening: Listening | None = None,
     on_ready: Callable[[str], None],
 ) -> None:
-    """Run a webhook until SIGTERM or SIGINT; `on_ready` is told once where it answers.
+    """Run a webhook until SIGTERM or SIGINT; call `on_ready` once with its address.
 
-    Raise ConfigError when the settings cannot work, and OSError when a port cannot be had.
+    Raise ConfigError when the settings cannot work, and OSError when a port is not available.
     """
     work = serve_webhook(
         settings,
@@ -228,7 +231,7 @@ async def serve_webhook(
     on_ready: Callable[[str], None],
 ) -> None:
     """Run a webhook until cancelled."""
-    async with connect(connection, clock=clock, retries=_ONCE) as client:
+    async with connect(connection, clock=clock, retries=_NO_RETRIES) as client:
         process = WebhookProcess(client, settings, webhook, clock=clock, leader_elect=leader_elect)
         pages = Pages(
             metrics=process.metrics.page,
@@ -240,22 +243,22 @@ async def serve_webhook(
             port = await pages.start(*listening)
             shown = f", pages at http://{listening.host}:{port}"
 
-        async def tell() -> None:
+        async def report_ready() -> None:
             await process.synced.wait()
-            where = f"https://{webhook.host}:{process.port}{PATH}"
+            where = f"https://{webhook.host}:{process.port}{WEBHOOK_PATH}"
             on_ready(f"keepclose webhook answers at {where}{shown}")
 
-        telling = asyncio.create_task(tell())
+        reporting = asyncio.create_task(report_ready())
         try:
             await process.run()
         finally:
-            telling.cancel()
-            await asyncio.wait((telling,))
+            reporting.cancel()
+            await asyncio.wait((reporting,))
             await pages.stop()
 
 
 async def _first_failure(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for ever, or until a task fails, and raise that."""
+    """Wait until a task fails, and raise its error."""
     pending = set(tasks)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
 """The MutatingWebhookConfiguration by which API servers find the webhook.
 
-It asks for as little as it can: creates and updates of slices that the built-in controller manages.
-Whatever fails lets the write through as it is. The configuration stays when the webhook stops;
-slices are then written without our hints until one is back.
+Its scope is minimal: creates and updates of slices that the built-in controller manages. The
+failure policy is Ignore, so that a failing webhook never blocks a write. The configuration stays
+when the webhook stops; slices are then written without its hints until a replica is back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
 from keepclose.kube.requests import MUTATING_WEBHOOKS
 from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
-from keepclose.webhook.settings import PATH, WebhookSettings
+from keepclose.webhook.settings import WEBHOOK_PATH, WebhookSettings
 
 CONFIGURATION: Final = "keepclose-hints"
 WEBHOOK: Final = "hints.keepclose.dev"
@@ -27,14 +27,16 @@ _log = structlog.get_logger(__name__)
 
 
 def make_configuration(settings: WebhookSettings, *, managed_by: str, ca: bytes) -> dict[str, Any]:
-    """Return the configuration; without a CA it leaves trust to whoever puts one in."""
+    """Return the configuration; without a CA another component must inject the CA bundle."""
     client_config: dict[str, Any]
     if settings.service is not None:
         target = settings.service
         service = {"namespace": target.namespace, "name": target.name, "port": target.port}
-        client_config = {"service": {**service, "path": PATH}}
+        client_config = {"service": {**service, "path": WEBHOOK_PATH}}
     else:
-        client_config = {"url": settings.url.removesuffix("/").removesuffix(PATH) + PATH}
+        client_config = {
+            "url": settings.url.removesuffix("/").removesuffix(WEBHOOK_PATH) + WEBHOOK_PATH
+        }
     if ca:
         client_config["caBundle"] = base64.b64encode(ca).decode()
     namespaces = {"matchLabels": settings.namespace_labels} if settings.namespace_labels else {}
@@ -71,7 +73,7 @@ def make_configuration(settings: WebhookSettings, *, managed_by: str, ca: bytes)
 
 
 class Registration:
-    """Keeps the configuration as it should be."""
+    """Reconciles the configuration."""
 
     def __init__(
         self, client: Client, settings: WebhookSettings, *, managed_by: str, clock: Clock
@@ -81,47 +83,47 @@ class Registration:
         self._managed_by = managed_by
         self._clock = clock
         self.ca = b""
-        """The authorities that API servers are to trust, as PEM."""
+        """The CA certificates that API servers must trust, as PEM."""
 
     async def ensure(self) -> bool:
         """Create or correct the configuration; return whether that took a write."""
-        wanted = make_configuration(self._settings, managed_by=self._managed_by, ca=self.ca)
+        desired = make_configuration(self._settings, managed_by=self._managed_by, ca=self.ca)
         try:
             present = await self._client.get(MUTATING_WEBHOOKS, CONFIGURATION)
         except NotFound:
             try:
-                await self._client.create(MUTATING_WEBHOOKS, wanted)
+                await self._client.create(MUTATING_WEBHOOKS, desired)
             except AlreadyExists:
                 return False
             return True
         if not self.ca:
-            _keep_bundle(present, wanted)
-        if present.get("webhooks") == wanted["webhooks"]:
+            _keep_bundle(present, desired)
+        if present.get("webhooks") == desired["webhooks"]:
             return False
         try:
             await self._client.update_raw(
-                MUTATING_WEBHOOKS, {**present, "webhooks": wanted["webhooks"]}
+                MUTATING_WEBHOOKS, {**present, "webhooks": desired["webhooks"]}
             )
         except Conflict:
             return False
         return True
 
     async def keep(self) -> None:
-        """Look after the configuration until cancelled; failures are told and tried again."""
+        """Reconcile the configuration until cancelled; failures are logged and retried."""
         while self._settings.registers:
             try:
                 if await self.ensure():
-                    _log.info("registered the webhook", configuration=CONFIGURATION)
+                    _log.info("webhook registered", configuration=CONFIGURATION)
             except KubeError as error:
                 _log.warning(
-                    "cannot register the webhook", configuration=CONFIGURATION, error=str(error)
+                    "webhook not registered", configuration=CONFIGURATION, error=str(error)
                 )
             await self._clock.sleep(CHECK_S)
 
 
-def _keep_bundle(present: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Keep the authority that somebody else put in, as injectors do."""
-    for one in present.get("webhooks") or ():
-        bundle = one.get("clientConfig", {}).get("caBundle")
-        if one.get("name") == WEBHOOK and bundle:
-            wanted["webhooks"][0]["clientConfig"]["caBundle"] = bundle
+def _keep_bundle(present: dict[str, Any], desired: dict[str, Any]) -> None:
+    """Keep the CA bundle that another component, such as cert-manager, injected."""
+    for webhook in present.get("webhooks") or ():
+        bundle = webhook.get("clientConfig", {}).get("caBundle")
+        if webhook.get("name") == WEBHOOK and bundle:
+            desired["webhooks"][0]["clientConfig"]["caBundle"] = bundle

@@ -1,8 +1,8 @@
-"""The hints of slices that somebody else packed: the same decisions as in a plan, on what is there.
+"""The hints of slices that another controller packed, by the same decisions as in a plan.
 
-Which endpoints are in which slice is the packer's affair and stays as it is; the hints come from
-the functions that plans use. Asked again about its own answer it changes nothing, so that whoever
-writes what is returned here comes to rest.
+The other controller decides which endpoints are in which slice, and that stays as it is; the hints
+come from the functions that plans use. The result is idempotent: its own output needs no change, so
+that a caller that writes it does not write forever.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ OwnersOf = Callable[[Sequence[EndpointSlice]], Sequence[EndpointOwner]]
 
 
 class Rehinting(msgspec.Struct, frozen=True):
-    """All slices with the hints that they should have, and those of them that differ from before.
+    """All slices with their desired hints, and those of them that changed.
 
-    `strategy` is what governs once node-level topology has had its say.
+    `strategy` is the mechanism in effect after node-level topology was considered.
     """
 
     strategy: Strategy
@@ -38,9 +38,9 @@ class Rehinting(msgspec.Struct, frozen=True):
     changed: tuple[EndpointSlice, ...]
     reasons: tuple[Reason, ...]
     failure: HeuristicFailure | None = None
-    """How the custom heuristic failed that governs the Service."""
+    """The failure of the custom heuristic of the Service."""
     questions: tuple[ZoneDemand, ...] = ()
-    """What a custom heuristic has to be asked elsewhere before the hints are right."""
+    """What a deferred heuristic must answer before the hints are final."""
 
 
 def rehint(
@@ -55,26 +55,26 @@ def rehint(
     address_type: str = "",
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
 ) -> Rehinting:
-    """Return the slices of a Service with the hints that the mechanism wants; total.
+    """Return the slices of a Service with the hints of its mechanism; total.
 
-    With an address type only slices of that type are hinted; the others are left out. `answers` are
-    those to the questions of an earlier result.
+    With an address type the result has only slices of that type. `answers` are those to the
+    questions of an earlier result.
     """
-    present = sorted(slices, key=lambda one: one.metadata.name)
+    present = sorted(slices, key=lambda endpoint_slice: endpoint_slice.metadata.name)
     overlay = decide_overlay(
         service,
         strategy,
         cluster=cluster,
         settings=settings,
         endpoints=lambda: owners(present),
-        previously_on=lambda: any(facts(one).node_hinted for one in present),
+        previously_on=lambda: any(facts(endpoint_slice).node_hinted for endpoint_slice in present),
     )
     strategy = lay_over(strategy, overlay)
     reasons: dict[Reason, None] = dict.fromkeys(() if overlay is None else overlay.reasons)
     families: dict[str, list[EndpointSlice]] = {}
-    for one in present:
-        if address_type in ("", one.address_type):
-            families.setdefault(one.address_type, []).append(one)
+    for endpoint_slice in present:
+        if address_type in ("", endpoint_slice.address_type):
+            families.setdefault(endpoint_slice.address_type, []).append(endpoint_slice)
     hinted: list[EndpointSlice] = []
     changed: list[EndpointSlice] = []
     failures: list[HeuristicFailure] = []
@@ -111,20 +111,24 @@ def rehint(
 def carry_hints(incoming: EndpointSlice, old: EndpointSlice | None) -> EndpointSlice:
     """Return the incoming version with the hints that its ready endpoints had before.
 
-    A packer that does not know of the hints sends endpoints without any. What they were is where
-    an allocation starts from, so that it moves as few as it can.
+    The built-in controller does not know these hints and sends endpoints without any. An allocation
+    starts from the previous hints, so that it moves as few endpoints as possible.
     """
     if old is None:
         return replace(
-            incoming, endpoints=tuple([with_hints(one, None) for one in incoming.endpoints])
+            incoming,
+            endpoints=tuple([with_hints(endpoint, None) for endpoint in incoming.endpoints]),
         )
     before: dict[tuple[str, ...], EndpointHints | None] = {
-        one.addresses: one.hints for one in old.endpoints
+        endpoint.addresses: endpoint.hints for endpoint in old.endpoints
     }
     endpoints = tuple(
         [
-            with_hints(one, before.get(one.addresses) if one.conditions.ready is True else None)
-            for one in incoming.endpoints
+            with_hints(
+                endpoint,
+                before.get(endpoint.addresses) if endpoint.conditions.ready is True else None,
+            )
+            for endpoint in incoming.endpoints
         ]
     )
     return replace(incoming, endpoints=endpoints)

@@ -1,9 +1,13 @@
-"""Which Services a webhook keeps the hints of, beside the built-in EndpointSlice controller.
+"""Which Services are in the scope of a webhook, beside the built-in EndpointSlice controller.
 
-Only a Service that asks by an annotation which the built-in controller does not know is ours, and
-only for a mechanism that needs nothing but hints. Whatever the built-in controller understands
-itself, the field trafficDistribution and the topology mode Auto, is left to it. What was asked for
-and cannot be had in this way is said, never done by halves.
+A Service is in scope when it requests, by an annotation that the built-in controller does not know,
+a mechanism that needs nothing but hints. The field trafficDistribution and the topology mode Auto
+are left to the built-in controller. A request that a webhook cannot serve is reported, never served
+in part.
+
+The view of the cluster (Services, slices, nodes, and pods where their owners matter) is in memory
+and kept up to date by reflectors, so that an answer never waits for a request. Services in scope
+are tracked with every event, so that events of other Services cost nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ from keepclose.slices.settings import Cluster, Settings
 _OUR_ANNOTATIONS: Final = frozenset(
     {TRAFFIC_DISTRIBUTION_ANNOTATION, NODE_TOPOLOGY_ANNOTATION, SUBSETTING_ANNOTATION}
 )
-_BY_HINTS: Final = frozenset(
+_HINT_STRATEGIES: Final = frozenset(
     {
         StrategyName.SAME_ZONE,
         StrategyName.SAME_NODE,
@@ -54,42 +58,42 @@ _BY_HINTS: Final = frozenset(
 )
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """What a webhook makes of a Service.
+class HintScope(msgspec.Struct, frozen=True):
+    """Whether a webhook sets the hints of a Service.
 
-    `asks` says whether it wants anything of us at all, `is_ours` whether its hints are ours to
-    set, and `obstacle` why a wish is not followed, "" when it is.
+    `is_requested` means that an annotation requests it, `is_ours` that the webhook sets the hints,
+    and `obstacle` is the reason why a request is not served, "" when it is.
     """
 
     strategy: Strategy
-    asks: bool
+    is_requested: bool
     is_ours: bool
     obstacle: str = ""
 
 
-def claim_service(service: Service, settings: Settings) -> Claim:
-    """Return whether the hints of a Service are ours; one without a selector never is."""
+def decide_scope(service: Service, settings: Settings) -> HintScope:
+    """Return the scope of a Service; one without a selector is never in scope."""
     strategy = choose_strategy(service, gates=settings.gates, heuristics=settings.heuristics)
     if service.spec.type == "ExternalName" or service.spec.selector is None:
-        return Claim(strategy, asks=False, is_ours=False)
+        return HintScope(strategy, is_requested=False, is_ours=False)
     annotations = service.metadata.annotations
     by_distribution = TRAFFIC_DISTRIBUTION_ANNOTATION in annotations
     by_nodes = (
         NODE_TOPOLOGY_ANNOTATION in annotations or topology_annotation(service)[1] == "Node"
     ) and settings.gates.on(Gate.NODE_LEVEL_TOPOLOGY)
     if not (by_distribution or by_nodes or strategy.name is StrategyName.SUBSETTING):
-        return Claim(strategy, asks=False, is_ours=False)
+        return HintScope(strategy, is_requested=False, is_ours=False)
     obstacle = _find_obstacle(strategy)
     if obstacle:
-        return Claim(strategy, asks=True, is_ours=False, obstacle=obstacle)
-    if strategy.name in _BY_HINTS or by_nodes:
-        return Claim(strategy, asks=True, is_ours=True)
+        return HintScope(strategy, is_requested=True, is_ours=False, obstacle=obstacle)
+    if strategy.name in _HINT_STRATEGIES or by_nodes:
+        return HintScope(strategy, is_requested=True, is_ours=True)
     reason = strategy.reasons[-1].message if strategy.reasons else ""
-    return Claim(strategy, asks=True, is_ours=False, obstacle=reason)
+    return HintScope(strategy, is_requested=True, is_ours=False, obstacle=reason)
 
 
-def without_wishes(service: Service) -> Service:
-    """Return the Service as the built-in controller reads it: without the annotations of ours."""
+def without_our_annotations(service: Service) -> Service:
+    """Return the Service as the built-in controller sees it, without keepclose's annotations."""
     meta = service.metadata
     kept = {key: value for key, value in meta.annotations.items() if key not in _OUR_ANNOTATIONS}
     return replace(service, metadata=replace(meta, annotations=kept))
@@ -100,11 +104,11 @@ def _find_obstacle(strategy: Strategy) -> str:
         case StrategyName.SUBSETTING:
             return (
                 f"{strategy.source} needs slices of its own for each zone, which a webhook cannot "
-                "make; run the controller with --mode=replace or use "
+                "create; run the controller with --mode=replace or use "
                 f"{annotation_path(TRAFFIC_DISTRIBUTION_ANNOTATION)}"
             )
         case StrategyName.TOPOLOGY_KEYS:
-            return f"{strategy.source} governs, and it does without hints"
+            return f"{strategy.source} governs, and it uses no hints"
         case StrategyName.AUTO:
             return (
                 f"{strategy.source} takes precedence, and the built-in EndpointSlice controller "
@@ -115,36 +119,36 @@ def _find_obstacle(strategy: Strategy) -> str:
 
 
 class HintView:
-    """The caches of a webhook; a `View` for `admission.answer`."""
+    """The caches of a webhook; the `ClusterView` of `admission.answer_admission`."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.caches = Caches()
         self._nodes = NodeFacts(self.caches.nodes)
         self._facts: dict[NamespacedName, tuple[EndpointSlice, SliceFacts]] = {}
-        self.caches.nodes.subscribe(self._hear_node)
-        self.caches.slices.subscribe(self._hear_slice)
+        self.caches.nodes.subscribe(self._on_node)
+        self.caches.slices.subscribe(self._on_slice)
 
     def reflectors(self, client: Client, *, clock: Clock) -> tuple[Reflector[Any], ...]:
         """Return the reflectors that keep the view up to date once they run."""
         caches = self.caches
-        found: list[Reflector[Any]] = [
+        reflectors: list[Reflector[Any]] = [
             Reflector(client, NODES, caches.nodes, clock=clock),
             Reflector(client, SERVICES, caches.services, clock=clock),
             Reflector(client, ENDPOINT_SLICES, caches.slices, clock=clock),
         ]
-        # Only the detection of node-level Services asks whose a pod is.
+        # Only the detection of node-level Services needs the owners of pods.
         if self.settings.gates.on(Gate.NODE_LEVEL_TOPOLOGY):
-            found.append(Reflector(client, PODS, caches.pods, clock=clock))
-        return tuple(found)
+            reflectors.append(Reflector(client, PODS, caches.pods, clock=clock))
+        return tuple(reflectors)
 
     @property
     def cluster(self) -> Cluster:
-        """The nodes; the same object as long as nothing that counts has changed."""
+        """The nodes; the same object until a relevant change."""
         return self._nodes.cluster
 
     def service(self, key: NamespacedName) -> Service | None:
-        """Return a Service, None when it is not known."""
+        """Return a Service, None when it is not in the cache."""
         return self.caches.services.get(key)
 
     def slices(self, key: NamespacedName) -> list[EndpointSlice]:
@@ -153,71 +157,73 @@ class HintView:
 
     def owners(self, slices: Sequence[EndpointSlice]) -> list[EndpointOwner]:
         """Return node and owner of the ready endpoints, each pair once, in a fixed order."""
-        found: dict[tuple[str, OwnerReference | None], None] = {}
-        for one in slices:
-            for endpoint in one.endpoints:
+        pairs: dict[tuple[str, OwnerReference | None], None] = {}
+        for endpoint_slice in slices:
+            for endpoint in endpoint_slice.endpoints:
                 if not endpoint.is_ready:
                     continue
                 target = endpoint.target_ref
                 pod = None
                 if target is not None and target.kind == "Pod":
-                    namespace = target.namespace or one.metadata.namespace
+                    namespace = target.namespace or endpoint_slice.metadata.namespace
                     pod = self.caches.pods.get(NamespacedName(namespace, target.name))
                 owner = None if pod is None else controller_of(pod.metadata.owner_references)
-                found[endpoint.node_name or "", owner] = None
-        return sorted(found, key=lambda pair: (pair[0], "" if pair[1] is None else pair[1].uid))
+                pairs[endpoint.node_name or "", owner] = None
+        return sorted(pairs, key=lambda pair: (pair[0], "" if pair[1] is None else pair[1].uid))
 
-    def facts(self, one: EndpointSlice) -> SliceFacts:
-        """Return the facts of a slice; those of a cached one are worked out once."""
-        key = one.metadata.key
-        known = self._facts.get(key)
-        if known is not None and known[0] is one:
-            return known[1]
-        facts = slice_facts(one)
-        if self.caches.slices.get(key) is one:
-            self._facts[key] = (one, facts)
+    def facts(self, endpoint_slice: EndpointSlice) -> SliceFacts:
+        """Return the facts of a slice; those of a cached slice are computed once."""
+        key = endpoint_slice.metadata.key
+        entry = self._facts.get(key)
+        if entry is not None and entry[0] is endpoint_slice:
+            return entry[1]
+        facts = slice_facts(endpoint_slice)
+        if self.caches.slices.get(key) is endpoint_slice:
+            self._facts[key] = (endpoint_slice, facts)
         return facts
 
-    def _hear_node(self, old: Node | None, new: Node | None) -> None:
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
         if not node_change(old, new).is_nothing:
             self._nodes.invalidate()
 
-    def _hear_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+    def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         if new is None and old is not None:
             self._facts.pop(old.metadata.key, None)
 
 
-class Clientele:
-    """Sets of Services."""
+class TrackedServices:
+    """The Services that request hints of a webhook, by what becomes of the request."""
 
     def __init__(self) -> None:
-        self.asking: set[NamespacedName] = set()
-        """Those with a wish, whether it is followed or not."""
+        self.requesting: set[NamespacedName] = set()
+        """Services that request hints, served or not."""
         self.ours: set[NamespacedName] = set()
-        """Those whose hints we set."""
+        """Services whose hints the webhook sets."""
         self.leaving: set[NamespacedName] = set()
-        """Those that were ours, and whose hints are to be the built-in controller's again."""
+        """Services that left the scope, whose hints return to the built-in controller."""
 
-    def file(self, key: NamespacedName, claim: Claim | None, *, is_leading: bool) -> bool:
-        """Take a new version of a Service, None for one that is gone; return whether it matters.
+    def update(self, key: NamespacedName, scope: HintScope | None, *, is_leading: bool) -> bool:
+        """Record the scope of a Service, None for a deleted one; return whether it is affected.
 
-        Only a leader takes hints back: for others the built-in controller has long done it.
+        Only a leader removes hints: before it led, the built-in controller had done so.
         """
-        is_concerned = (
-            key in self.asking or key in self.leaving or (claim is not None and claim.asks)
+        is_affected = (
+            key in self.requesting
+            or key in self.leaving
+            or (scope is not None and scope.is_requested)
         )
-        if claim is not None and claim.asks:
-            self.asking.add(key)
+        if scope is not None and scope.is_requested:
+            self.requesting.add(key)
         else:
-            self.asking.discard(key)
-        if claim is None:
+            self.requesting.discard(key)
+        if scope is None:
             self.ours.discard(key)
             self.leaving.discard(key)
-        elif claim.is_ours:
+        elif scope.is_ours:
             self.ours.add(key)
             self.leaving.discard(key)
         elif key in self.ours:
             self.ours.discard(key)
             if is_leading:
                 self.leaving.add(key)
-        return is_concerned
+        return is_affected

@@ -1,8 +1,9 @@
-"""The certificate of a webhook: from files, or made once and kept in a Secret for all replicas.
+"""The serving certificate of a webhook: from files, or generated and shared through a Secret.
 
-API servers insist on TLS and are told whom to trust, so an authority of our own is as good as any.
-A made certificate holds for ten years and is made anew, with its authority, when a webhook starts
-and finds it near its end, unreadable or for other names. Needs `cryptography` only for making.
+API servers require TLS, and the registration names the CA to trust, so a CA of its own is as good
+as any. A generated certificate is valid for ten years. A webhook that starts generates it again,
+with its CA, when it is unreadable, near its expiry or for other names. Only generating needs
+`cryptography`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ SECRET: Final = "keepclose-webhook-tls"  # noqa: S105 - the name of one
 LIFETIME: Final = timedelta(days=3652)
 RENEWED_BEFORE: Final = timedelta(days=90)
 _TOLERANCE: Final = timedelta(minutes=5)
-_NEEDED: Final = (
-    "cryptography is not installed; a webhook that makes its own certificate needs: "
-    "pip install cryptography. Else give --webhook-tls-cert-file and "
+_CRYPTOGRAPHY_MISSING: Final = (
+    "cryptography is not installed; a webhook that generates its own certificate needs: "
+    "pip install cryptography. Otherwise give --webhook-tls-cert-file and "
     "--webhook-tls-private-key-file"
 )
 
 
 class ServingPair(NamedTuple):
-    """A certificate with its key, and the authority to trust for it, all as PEM."""
+    """A certificate with its key, and the CA that signed it, all as PEM."""
 
     certificate: bytes
     key: bytes
@@ -42,9 +43,9 @@ class ServingPair(NamedTuple):
 
 
 def read_pair(certificate: str, key: str, ca: str) -> ServingPair:
-    """Return the pair that files hold; without a CA file the certificate vouches for itself.
+    """Return the pair that the files hold; without a CA file the certificate is its own CA.
 
-    Raise ConfigError where a file cannot be read.
+    Raise ConfigError for a file that cannot be read.
     """
     read, private = _read_file(certificate), _read_file(key)
     return ServingPair(read, private, _read_file(ca) if ca else read)
@@ -58,26 +59,26 @@ def _read_file(name: str) -> bytes:
 
 
 def load_pair(context: ssl.SSLContext, pair: ServingPair) -> None:
-    """Have new connections of the context use the pair; raise ConfigError where it is none."""
+    """Use the pair for new connections of the context; raise ConfigError for an invalid one."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "pair.pem"
         path.touch(mode=0o600)
         path.write_bytes(pair.certificate + b"\n" + pair.key)
         try:
-            # NB: a context keeps the certificate of a pair whose key it refuses, and every later
-            # handshake would fail.
+            # NB: a context keeps the certificate of a pair whose key it rejects, and every later
+            # handshake would fail; so another context tries the pair first.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
             context.load_cert_chain(path)
         except (ssl.SSLError, ValueError) as error:
-            raise ConfigError(f"the webhook's certificate and key do not fit: {error}") from error
+            raise ConfigError(f"the webhook's certificate and key do not match: {error}") from error
 
 
-async def keep_pair(
+async def ensure_pair(
     client: Client, *, namespace: str, hosts: Sequence[str], now: float
 ) -> ServingPair:
-    """Return the pair in the Secret, made and stored first where there is no good one.
+    """Return the pair of the Secret; generate and store it first if there is no valid one.
 
-    Of several replicas that start at once one makes it and the others read it.
+    Of several replicas that start at once, one generates it and the others read it.
     """
     while True:
         try:
@@ -87,11 +88,11 @@ async def keep_pair(
         pair = _read_secret(secret)
         if pair is not None and is_good(pair, hosts, now=now):
             return pair
-        made = make_pair(hosts, now=now)
+        generated = make_pair(hosts, now=now)
         data = {
-            "tls.crt": base64.b64encode(made.certificate).decode(),
-            "tls.key": base64.b64encode(made.key).decode(),
-            "ca.crt": base64.b64encode(made.ca).decode(),
+            "tls.crt": base64.b64encode(generated.certificate).decode(),
+            "tls.key": base64.b64encode(generated.key).decode(),
+            "ca.crt": base64.b64encode(generated.ca).decode(),
         }
         try:
             if secret:
@@ -107,13 +108,13 @@ async def keep_pair(
                 await client.create(SECRETS, new, namespace=namespace)
         except (AlreadyExists, Conflict, NotFound):
             continue
-        return made
+        return generated
 
 
 def make_pair(hosts: Sequence[str], *, now: float) -> ServingPair:
-    """Return a certificate for the hosts by a new authority; raise ConfigError where none can be.
+    """Return a certificate for the hosts from a new CA; raise ConfigError without cryptography.
 
-    The authority's key is not kept: it signs this one certificate and no other.
+    The key of the CA is not kept: it signs this one certificate and no other.
     """
     try:
         from cryptography import x509  # noqa: PLC0415 - loaded only where it is needed
@@ -121,7 +122,7 @@ def make_pair(hosts: Sequence[str], *, now: float) -> ServingPair:
         from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
         from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(_NEEDED) from error
+        raise ConfigError(_CRYPTOGRAPHY_MISSING) from error
     moment = datetime.fromtimestamp(now, UTC)
 
     def name(text: str) -> x509.Name:
@@ -169,12 +170,12 @@ def make_pair(hosts: Sequence[str], *, now: float) -> ServingPair:
 
 
 def is_good(pair: ServingPair, hosts: Sequence[str], *, now: float) -> bool:
-    """Return whether a made pair can be read, is for these hosts and holds for a while yet."""
+    """Return whether a generated pair is readable, for these hosts, and not near its expiry."""
     try:
         from cryptography import x509  # noqa: PLC0415 - loaded only where it is needed
         from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     except ImportError:
-        # Whoever made it could judge it; one that cannot must trust it.
+        # The replica that generated the pair has checked it; this one cannot.
         return True
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
@@ -184,14 +185,14 @@ def is_good(pair: ServingPair, hosts: Sequence[str], *, now: float) -> bool:
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound, ConfigError):
         return False
-    known = {str(one.value) for one in names}
+    certified_hosts = {str(name.value) for name in names}
     moment = datetime.fromtimestamp(now, UTC)
-    # NB: one that was made while the clock was ahead is not valid yet, and may not be for years.
-    hold = all(
-        one.not_valid_before_utc <= moment < one.not_valid_after_utc - RENEWED_BEFORE
-        for one in (certificate, authority)
+    # NB: a pair that was generated while the clock was ahead may not be valid for years.
+    is_current = all(
+        item.not_valid_before_utc <= moment < item.not_valid_after_utc - RENEWED_BEFORE
+        for item in (certificate, authority)
     )
-    return hold and known >= set(hosts)
+    return is_current and certified_hosts >= set(hosts)
 
 
 def _read_secret(secret: dict[str, Any]) -> ServingPair | None:

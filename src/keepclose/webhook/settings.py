@@ -1,4 +1,4 @@
-"""How a webhook is reached and trusted, and what is wrong with what was asked for."""
+"""The settings of a webhook: how API servers reach and trust it; and their validation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-PATH: Final = "/hints"
+WEBHOOK_PATH: Final = "/hints"
 DEFAULT_PORT: Final = 443
 _SERVICE: Final = re.compile(r"([a-z0-9-]+)/([a-z0-9-]+)(?::([0-9]{1,5}))?")
 _LABEL: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/-]*)=([A-Za-z0-9._-]*)")
@@ -23,9 +23,9 @@ class ServiceTarget(msgspec.Struct, frozen=True):
 
 
 class WebhookSettings(msgspec.Struct, frozen=True):
-    """Everything that only a webhook can be told.
+    """The settings that only a webhook has.
 
-    Without files a certificate is made and kept in a Secret, so that all replicas have the same.
+    Without certificate files a certificate is generated and shared through a Secret.
     """
 
     host: str = "0.0.0.0"  # noqa: S104 - the API server must reach it
@@ -39,13 +39,13 @@ class WebhookSettings(msgspec.Struct, frozen=True):
     namespace_labels: dict[str, str] = {}
 
     @property
-    def home(self) -> str:
-        """The namespace of what the webhook keeps: its Secret and its Lease."""
+    def namespace(self) -> str:
+        """The namespace of the webhook's Secret and Lease."""
         return "kube-system" if self.service is None else self.service.namespace
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names under which API servers know the webhook, for a certificate."""
+        """The host names by which API servers call the webhook, for its certificate."""
         if self.service is not None:
             base = f"{self.service.name}.{self.service.namespace}.svc"
             return (base, f"{base}.cluster.local")
@@ -53,24 +53,24 @@ class WebhookSettings(msgspec.Struct, frozen=True):
 
 
 def webhook_flaws(settings: WebhookSettings) -> list[str]:
-    """Return what cannot work, named by the option that sets it; empty when all is well."""
-    flaws: list[str] = []
-    is_self_made = not settings.certificate_file
+    """Return the validation errors, each with the option that sets the value."""
+    errors: list[str] = []
+    is_generated = not settings.certificate_file
     if settings.url and settings.service is not None:
-        flaws.append("--webhook-url and --webhook-service exclude each other")
-    if (settings.registers or is_self_made) and not (settings.url or settings.service):
-        flaws.append("--mode=webhook needs --webhook-service or --webhook-url")
+        errors.append("--webhook-url and --webhook-service exclude each other")
+    if (settings.registers or is_generated) and not (settings.url or settings.service):
+        errors.append("--mode=webhook needs --webhook-service or --webhook-url")
     if settings.url:
-        flaws += _url_flaws(settings.url)
+        errors += _url_errors(settings.url)
     if bool(settings.certificate_file) != bool(settings.key_file):
-        flaws.append("--webhook-tls-cert-file and --webhook-tls-private-key-file go together")
-    if settings.ca_file and is_self_made:
-        flaws.append("--webhook-ca-file needs --webhook-tls-cert-file")
-    return flaws
+        errors.append("--webhook-tls-cert-file and --webhook-tls-private-key-file go together")
+    if settings.ca_file and is_generated:
+        errors.append("--webhook-ca-file needs --webhook-tls-cert-file")
+    return errors
 
 
 def parse_service(text: str) -> ServiceTarget | None:
-    """Return the Service that NAMESPACE/NAME or NAMESPACE/NAME:PORT names, None if it is none."""
+    """Return the Service of NAMESPACE/NAME or NAMESPACE/NAME:PORT, None for any other text."""
     match = _SERVICE.fullmatch(text)
     if match is None:
         return None
@@ -80,19 +80,19 @@ def parse_service(text: str) -> ServiceTarget | None:
 
 
 def parse_labels(text: str) -> dict[str, str] | None:
-    """Return the labels that KEY=VALUE,... names, None if it names none; "" is no labels."""
+    """Return the labels of KEY=VALUE,..., none for ""; None for any other text."""
     if not text:
         return {}
     matches = [_LABEL.fullmatch(part) for part in text.split(",")]
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for match in matches:
         if match is None:
             return None
-        found[match.group(1)] = match.group(2)
-    return found
+        labels[match.group(1)] = match.group(2)
+    return labels
 
 
-def _url_flaws(url: str) -> list[str]:
+def _url_errors(url: str) -> list[str]:
     try:
         parts = urlsplit(url)
         is_good = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
@@ -100,6 +100,6 @@ def _url_flaws(url: str) -> list[str]:
         is_good = False
     if not is_good or parts.query or parts.fragment or parts.username:
         return [f"--webhook-url: {url!r} must be https://HOST[:PORT]"]
-    if parts.path not in ("", "/", PATH):
-        return [f"--webhook-url: the path must be {PATH}, or none"]
+    if parts.path not in ("", "/", WEBHOOK_PATH):
+        return [f"--webhook-url: the path must be {WEBHOOK_PATH}, or none"]
     return []

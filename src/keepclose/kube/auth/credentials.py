@@ -1,8 +1,8 @@
-"""Who we are to an API server: tokens, passwords, client certificates, and files that hold them.
+"""Credentials of a client: tokens, passwords, client certificates, and files that hold them.
 
-Credentials give a Proof for each request, so that a token replaced on disk is used as soon as it
-is noticed. After a 401 they may be asked to forget what they keep; only those that can come back
-with something new say that trying again makes sense. Secrets never show in a repr or an error.
+Credentials return a Proof for each request, so that a token replaced on disk is used as soon as the
+next read sees it. After a 401 the transport makes them forget what they cache; only those that can
+return another proof report that a retry makes sense. Secrets never appear in a repr or an error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError
 from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 
-# How often a file of secrets is looked at; kubelets replace tokens minutes before they expire.
-LOOK_AGAIN_S: Final = 60.0
+# How often a file of secrets is checked; kubelets replace tokens minutes before they expire.
+RECHECK_S: Final = 60.0
 
 
 class ClientCertificate(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class ClientCertificate(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What one request shows: an Authorization header, a certificate, both or neither."""
+    """What authenticates one request: an Authorization header, a certificate, both or neither."""
 
     authorization: str = ""
     certificate: ClientCertificate | None = None
@@ -42,44 +42,44 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 class Credentials(Protocol):
-    """Where proofs come from."""
+    """The source of proofs."""
 
     async def proof(self) -> Proof:
-        """Return what the next request shows; raise ConfigError when there is nothing to show."""
+        """Return the proof of the next request; raise ConfigError when there is none."""
         ...
 
     def forget(self) -> bool:
-        """Drop what is kept after a 401; return whether the next proof may be another one."""
+        """Drop what is cached after a 401; return whether the next proof may differ."""
         ...
 
 
 class SecretFile:
-    """A file that somebody else may replace."""
+    """A file with a secret that another program may replace."""
 
     def __init__(self, path: str, *, clock: Clock, field: str = "", source: str = "") -> None:
-        """Take the path; `source` and `field` say in errors who named it."""
+        """Take the path; errors name `source` and `field` as its origin."""
         self._path = path
         self._clock = clock
         self._field = field
         self._source = source
         self._data = b""
         self._seen: tuple[int, int, int] | None = None
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
 
     def read(self) -> bytes:
-        """Return the content, looked at again a minute after the last look.
+        """Return the content, checked again a minute after the last check.
 
-        A file that cannot be read any more keeps its last content: the next look may succeed.
+        A file that became unreadable keeps its last content: the next check may succeed.
         """
         now = self._clock.monotonic()
-        if self._looked_at is not None and now - self._looked_at < LOOK_AGAIN_S:
+        if self._checked_at is not None and now - self._checked_at < RECHECK_S:
             return self._data
         try:
             stat = os.stat(self._path)  # noqa: PTH116
             seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if seen != self._seen:
                 data = read_input(self._path, most=MOST_SETTINGS_BYTES, takes_pipes=False)
-                # NB: a file caught while it is written is empty; the old content is still better.
+                # NB: a file that is being written may be empty; the old content is still better.
                 if data.strip() or self._seen is None:
                     self._data, self._seen = data, seen
         except OSError as error:
@@ -87,19 +87,19 @@ class SecretFile:
                 raise unreadable(
                     self._path, error, field=self._field, source=self._source
                 ) from error
-        self._looked_at = now
+        self._checked_at = now
         return self._data
 
     def forget(self) -> None:
-        """Look at the file again at the next read."""
-        self._looked_at = None
+        """Check the file at the next read."""
+        self._checked_at = None
 
 
 Secret = bytes | SecretFile
 
 
 class StoredCredentials:
-    """A token or a password, and a certificate, each given or kept in files."""
+    """A token or a password, and a certificate, each as a value or a file."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class StoredCredentials:
         chain: Secret = b"",
         key: Secret = b"",
     ) -> None:
-        """Take what is known; nothing at all makes an anonymous client."""
+        """Take the secrets; without any the client is anonymous."""
         self._token = token
         self._basic = ""
         if username:
@@ -120,7 +120,7 @@ class StoredCredentials:
         self._key = key
 
     async def proof(self) -> Proof:
-        """Return what is known now."""
+        """Return the proof from the present secrets."""
         token = _read(self._token).decode(errors="replace").strip()
         chain, key = _read(self._chain), _read(self._key)
         return Proof(
@@ -129,7 +129,7 @@ class StoredCredentials:
         )
 
     def forget(self) -> bool:
-        """Read the files again at the next proof."""
+        """Check the files at the next proof."""
         files = [s for s in (self._token, self._chain, self._key) if isinstance(s, SecretFile)]
         for file in files:
             file.forget()

@@ -1,8 +1,8 @@
-"""Credentials from a program, as kubeconfigs name them (client.authentication.k8s.io).
+"""Credentials from an exec plugin of a kubeconfig (client.authentication.k8s.io).
 
-The program gets an ExecCredential in KUBERNETES_EXEC_INFO and prints one with a status. The answer
-is kept until it expires, or until the server says 401. Requests that come meanwhile wait for the
-one run. The program never gets our terminal: it would fight with our own output.
+The plugin gets an ExecCredential in KUBERNETES_EXEC_INFO and prints one with a status. Its answer
+is cached until it expires, or until the server answers 401. Concurrent requests wait for one run.
+The plugin never gets the terminal: its output would mix with that of keepclose.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ EXEC_API_VERSIONS: Final = (
     "client.authentication.k8s.io/v1",
     "client.authentication.k8s.io/v1beta1",
 )
-# A program may talk to an identity provider, or wait for somebody at a browser.
+# A plugin may call an identity provider, or wait for the user at a browser.
 _LIMIT_S: Final = 60.0
 _MOST_BYTES: Final = 1 << 20
-"""What a program may print; a certificate with its chain and key has a few thousand bytes."""
-# So much sooner than the program says are its credentials taken as expired.
+"""The most that a plugin may print; a certificate with chain and key has a few thousand bytes."""
+# How long before their expiry credentials count as expired.
 MARGIN_S: Final = 5.0
 
 
 class ExecSpec(msgspec.Struct, frozen=True):
-    """What a kubeconfig says about a program; `cluster` is for those that ask for it.
+    """An exec plugin of a kubeconfig; `cluster` is set for plugins that request it.
 
-    `field` is the path of the program in the kubeconfig `source`.
+    `field` is the path of the plugin in the kubeconfig `source`.
     """
 
     api_version: str
@@ -67,12 +67,12 @@ class _Credential(msgspec.Struct, rename="camel"):
 
 
 class ExecCredentials:
-    """Runs the program when its credentials are needed."""
+    """Credentials that run an exec plugin on demand."""
 
     def __init__(
         self, spec: ExecSpec, *, clock: Clock, environ: Mapping[str, str] | None = None
     ) -> None:
-        """Take the program; `environ` is the environment that it adds to, ours by default."""
+        """Take the plugin; `environ` is the environment that it extends, by default our own."""
         self._spec = spec
         self._clock = clock
         self._environ = os.environ if environ is None else environ
@@ -81,7 +81,7 @@ class ExecCredentials:
         self._expires: float | None = None
 
     async def proof(self) -> Proof:
-        """Return what the program printed last, or run it."""
+        """Return the cached proof, or run the plugin."""
         async with self._lock:
             if self._proof is None or (
                 self._expires is not None and self._clock.now() >= self._expires - MARGIN_S
@@ -90,7 +90,7 @@ class ExecCredentials:
             return self._proof
 
     def forget(self) -> bool:
-        """Run the program again for the next proof."""
+        """Run the plugin again for the next proof."""
         self._proof = None
         return True
 
@@ -100,7 +100,7 @@ class ExecCredentials:
         command = shutil.which(spec.command, path=environment.get("PATH"))
         if command is None:
             hint = spec.install_hint or "install it, or name another user in the context"
-            raise self._error(f"the program {spec.command!r} is not there", "command", fix=hint)
+            raise self._error(f"the program {spec.command!r} was not found", "command", fix=hint)
         info: dict[str, Any] = {
             "apiVersion": spec.api_version,
             "kind": "ExecCredential",
@@ -122,27 +122,27 @@ class ExecCredentials:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            # NB: a ValueError is about a NUL or a "=" in an argument or in the environment.
+            # NB: a ValueError means a NUL or a "=" in an argument or in the environment.
             why = f"cannot run {command}: {getattr(error, 'strerror', None) or error}"
             raise self._error(why, "command", fix="check that it is a program") from error
         try:
             await self._clock.wait_for(run.stopped, _LIMIT_S)
         except TimeoutError as error:
-            why = f"{command} gave no answer in {_LIMIT_S:g} s"
+            why = f"{command} did not answer within {_LIMIT_S:g} s"
             raise self._error(why, fix="run it by hand to see what it waits for") from error
         finally:
             if transport.get_returncode() is None:
-                # NB: programs are often scripts; what they started would go on without them.
+                # NB: plugins are often scripts, whose children would survive them.
                 with suppress(ProcessLookupError):
                     os.killpg(transport.get_pid(), signal.SIGKILL)
-            # NB: a pipe that is not read to its end keeps the end of its program from being seen.
+            # NB: asyncio reports the exit of a process only after its pipes are closed.
             transport.close()
             await run.ended
         if run.is_too_much:
             why = f"{command} printed more than {_MOST_BYTES >> 20} MiB"
             raise self._error(why, fix="run it by hand to see what it prints")
         if code := transport.get_returncode():
-            said = " ".join(run.complaints.decode(errors="replace").split())[-300:]
+            said = " ".join(run.error_output.decode(errors="replace").split())[-300:]
             why = f"{command} failed with exit code {code}"
             raise self._error(f"{why}: {said}" if said else why, fix="run it by hand")
         return run.output
@@ -153,27 +153,29 @@ class ExecCredentials:
         try:
             credential = msgspec.json.decode(output, type=_Credential)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # NB: what it printed may be a secret; only what msgspec says about it is shown.
-            raise self._error(f"{self._spec.command} printed no JSON: {error}", fix=fix) from error
+            # NB: the output may hold a secret; only the message of msgspec is shown.
+            raise self._error(
+                f"{self._spec.command} did not print JSON: {error}", fix=fix
+            ) from error
         if credential.kind != "ExecCredential" or credential.api_version != self._spec.api_version:
-            found = f"{credential.kind or 'no kind'} of {credential.api_version or 'no version'}"
-            raise self._error(f"{self._spec.command} printed {found}", fix=fix)
+            printed = f"{credential.kind or 'no kind'} of {credential.api_version or 'no version'}"
+            raise self._error(f"{self._spec.command} printed {printed}", fix=fix)
         status = credential.status or _Status()
         chain, key = status.client_certificate_data, status.client_key_data
         if bool(chain) != bool(key) or not (chain or status.token):
-            why = f"{self._spec.command} gave neither a token nor a certificate with its key"
+            why = f"{self._spec.command} returned neither a token nor a certificate with its key"
             raise self._error(why, fix=fix)
         certificate = ClientCertificate(chain.encode(), key.encode()) if chain and key else None
         proof = Proof(f"Bearer {status.token}" if status.token else "", certificate)
-        return proof, self._moment(status.expiration_timestamp)
+        return proof, self._read_expiration(status.expiration_timestamp)
 
-    def _moment(self, text: str | None) -> float | None:
+    def _read_expiration(self, text: str | None) -> float | None:
         if not text:
             return None
         try:
             return datetime.fromisoformat(text).timestamp()
         except ValueError:
-            why = f"{self._spec.command} gave an expirationTimestamp of {text!r}"
+            why = f"{self._spec.command} returned an expirationTimestamp of {text!r}"
             raise self._error(why, fix="it must be like 2026-01-31T12:00:00Z") from None
 
     def _error(self, why: str, field: str = "", *, fix: str) -> ConfigError:
@@ -182,29 +184,29 @@ class ExecCredentials:
 
 
 class _Run(asyncio.SubprocessProtocol):
-    """What a program printed so far, and its end."""
+    """The output of a running plugin, and its end."""
 
     def __init__(self) -> None:
         self._printed = {1: bytearray(), 2: bytearray()}
         self.is_too_much = False
-        """Whether it printed more than is read."""
+        """Whether the plugin printed more than the limit."""
         self.stopped = asyncio.get_running_loop().create_future()
-        """Done when it ended and closed its pipes, or printed too much."""
+        """Done when the plugin ended and closed its pipes, or printed too much."""
         self.ended = asyncio.get_running_loop().create_future()
-        """Done when it ended and its pipes are closed."""
+        """Done when the plugin ended and its pipes are closed."""
 
     @property
     def output(self) -> bytes:
-        """What it printed."""
+        """What the plugin wrote to standard output."""
         return bytes(self._printed[1])
 
     @property
-    def complaints(self) -> bytes:
-        """What it printed as errors."""
+    def error_output(self) -> bytes:
+        """What the plugin wrote to standard error."""
         return bytes(self._printed[2])
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Keep what comes, up to a limit."""
+        """Collect output, up to a limit."""
         printed = self._printed[fd]
         printed += data
         if len(printed) > _MOST_BYTES:
@@ -213,7 +215,7 @@ class _Run(asyncio.SubprocessProtocol):
             self._stop()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Note the end."""
+        """Complete the futures."""
         self._stop()
         # NB: the waiter may have been cancelled.
         if not self.ended.done():

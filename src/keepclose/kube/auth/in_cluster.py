@@ -1,6 +1,6 @@
 """Connection settings of a pod: the service account that the kubelet mounts into it.
 
-The token is a file that the kubelet replaces; it is read again, not kept for ever.
+The kubelet replaces the token in its file before it expires, so the file is read again and again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-def load_incluster(
+def load_in_cluster(
     env: Mapping[str, str] | None = None, *, account: Path = ACCOUNT
 ) -> ConnectionSettings:
-    """Return the settings of the pod that we run in; raise ConfigError outside of one."""
+    """Return the settings of the pod of this process; raise ConfigError outside of a pod."""
     env = os.environ if env is None else env
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         raise ConfigError(
-            "this is no pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
+            "not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
             fix="name a kubeconfig instead",
         )
     token, authority = account / "token", account / "ca.crt"
@@ -60,9 +60,9 @@ def load_settings(
     """Return the settings that kubectl would use: a kubeconfig if there is one, else the pod's."""
     env = os.environ if env is None else env
     is_pod = bool(env.get("KUBERNETES_SERVICE_HOST")) and (account / "token").exists()
-    asked = path is not None or context is not None
-    if is_pod and not asked and not any(file.exists() for file in find_kubeconfigs(env)):
-        return load_incluster(env, account=account)
+    is_explicit = path is not None or context is not None
+    if is_pod and not is_explicit and not any(file.exists() for file in find_kubeconfigs(env)):
+        return load_in_cluster(env, account=account)
     return load_kubeconfig(path, context, env)
 
 

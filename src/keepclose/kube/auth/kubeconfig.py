@@ -1,8 +1,12 @@
 """Connection settings from kubeconfig files, read and merged as kubectl does.
 
 Files of KUBECONFIG are merged entry by entry: the first file that names a cluster, a user or a
-context decides all of it. Paths in a file are relative to that file. What would change who we are
-and is not supported is refused, never passed over.
+context decides all of it. Paths in a file are relative to that file. A field that would change the
+identity of the client and is not supported is rejected, never ignored.
+
+The proxy of a server comes from the kubeconfig or the environment, as in client-go: HTTPS_PROXY or
+HTTP_PROXY by the scheme of the server. NO_PROXY lists exceptions: domains, addresses, networks or
+"*". Loopback addresses are never reached through a proxy.
 """
 
 from __future__ import annotations
@@ -39,12 +43,12 @@ _UNSUPPORTED: Final = {
 
 
 def find_proxy(url: str, env: Mapping[str, str]) -> str:
-    """Return the URL of the proxy for a server; "" means to go there directly."""
+    """Return the URL of the proxy for a server; "" means a direct connection."""
     parts = urlsplit(url)
     variable = f"{parts.scheme}_proxy"
     proxy = env.get(variable.upper()) or env.get(variable, "")
     host = parts.hostname or ""
-    if not proxy or _is_this_machine(host):
+    if not proxy or _is_loopback(host):
         return ""
     exceptions = env.get("NO_PROXY") or env.get("no_proxy", "")
     if any(_covers(entry.strip(), host) for entry in exceptions.split(",")):
@@ -53,7 +57,7 @@ def find_proxy(url: str, env: Mapping[str, str]) -> str:
 
 
 def _covers(entry: str, host: str) -> bool:
-    """Tell whether an exception is about the host; ports in exceptions are passed over."""
+    """Return whether an exception covers the host; ports in exceptions are ignored."""
     if entry == "*":
         return True
     address = _address(host)
@@ -66,7 +70,7 @@ def _covers(entry: str, host: str) -> bool:
     return bool(name) and (host == name or host.endswith(f".{name}"))
 
 
-def _is_this_machine(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
@@ -86,17 +90,17 @@ def load_kubeconfig(
     """Return the settings of a context, by default the current one.
 
     Without a path the files of KUBECONFIG are read, or ~/.kube/config. Raise ConfigError when no
-    file is there or something in it cannot be used.
+    file exists or a setting cannot be used.
     """
     env = os.environ if env is None else env
     merged = _merge(_named_files(path, env))
     name = context or merged.current
     if not name:
         raise ConfigError(
-            "no context is chosen",
+            "no context is selected",
             file=merged.source,
             field="current-context",
-            fix="choose one with kubectl config use-context",
+            fix="select one with kubectl config use-context",
         )
     chosen = merged.find("contexts", name, "current-context" if context is None else "--context")
     cluster = merged.find("clusters", chosen.text("cluster", needed=True), chosen.path("cluster"))
@@ -111,7 +115,7 @@ def load_kubeconfig(
 
 
 def find_kubeconfigs(env: Mapping[str, str]) -> list[Path]:
-    """Return the files that kubectl would look for, whether they are there or not."""
+    """Return the files that kubectl would look for, whether they exist or not."""
     listed = env.get("KUBECONFIG", "")
     if listed:
         return [Path(part).expanduser() for part in listed.split(os.pathsep) if part]
@@ -132,16 +136,16 @@ class _Merged:
         }
 
     def add(self, root: Fields) -> None:
-        """Take what earlier files have not named."""
+        """Add the entries that earlier files do not have."""
         self.current = self.current or root.text("current-context")
         for section, entries in self._entries.items():
             seen: set[str] = set()
             for entry in root.maps(section):
                 name = entry.text("name", needed=True)
                 if name in seen:
-                    raise entry.error("name", f"{name!r} stands twice", fix="remove one of them")
+                    raise entry.error("name", f"{name!r} appears twice", fix="remove one of them")
                 seen.add(name)
-                # NB: messages name an entry as people do, not by its place in the list.
+                # NB: messages name an entry by its name, not by its index in the list.
                 part = entry.map(section[:-1], path=f"{section}[{name}].{section[:-1]}")
                 entries.setdefault(name, part)
 
@@ -150,22 +154,22 @@ class _Merged:
         if name in entries:
             return entries[name]
         near = difflib.get_close_matches(name, entries, n=1)
-        known = ", ".join(sorted(entries)) or "none"
-        fix = f"did you mean {near[0]}?" if near else f"there are: {known}"
+        names = ", ".join(sorted(entries)) or "none"
+        fix = f"did you mean {near[0]}?" if near else f"there are: {names}"
         why = f"there is no {section[:-1]} {name!r}"
         raise ConfigError(why, file=self.source, field=asked_by, fix=fix)
 
 
 def _named_files(path: str | os.PathLike[str] | None, env: Mapping[str, str]) -> list[Path]:
-    """Return the files that are there; one that was named by hand must be."""
+    """Return the files that exist; an explicit path is returned as it is."""
     if path is not None:
         return [Path(path).expanduser()]
     named = find_kubeconfigs(env)
-    found = [file for file in named if file.exists()]
-    if found:
-        return found
+    existing = [file for file in named if file.exists()]
+    if existing:
+        return existing
     raise ConfigError(
-        "no kubeconfig is there",
+        "no kubeconfig found",
         file=os.pathsep.join(map(str, named)),
         fix="name one with --kubeconfig or in KUBECONFIG",
     )
@@ -184,16 +188,16 @@ def _read_file(file: Path) -> Fields:
     except OSError as error:
         raise unreadable(str(file), error) from error
     except UnicodeDecodeError as error:
-        raise ConfigError("is no UTF-8 text", file=str(file)) from error
+        raise ConfigError("is not UTF-8 text", file=str(file)) from error
     try:
         loaded, _ = read_yaml(text, _LIMITS)
     except YamlError as error:
         line = "" if error.line is None else f"line {error.line + 1}"
-        raise ConfigError(f"is no YAML: {error.problem}", file=str(file), field=line) from error
+        raise ConfigError(f"is not YAML: {error.problem}", file=str(file), field=line) from error
     if loaded is None:
         loaded = {}
     if not isinstance(loaded, dict):
-        raise ConfigError("is no kubeconfig: expected a map", file=str(file))
+        raise ConfigError("is not a kubeconfig: expected a map", file=str(file))
     return Fields(loaded, file=str(file))
 
 
@@ -204,14 +208,14 @@ def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -
     if authority and insecure:
         raise cluster.error(
             "insecure-skip-tls-verify",
-            "stands beside a certificate-authority",
+            "cannot be combined with certificate-authority",
             fix="remove one of the two",
         )
     if "://" not in url:
         has_certificate = user is not None and bool(user.text("client-certificate-data"))
         url = f"{'https' if authority or insecure or has_certificate else 'http'}://{url}"
     if not url.startswith(("http://", "https://")):
-        raise cluster.error("server", f"{url!r} is no web address", fix="begin it with https://")
+        raise cluster.error("server", f"{url!r} is not an HTTP URL", fix="begin it with https://")
     _check_url(cluster, "server", url)
     proxy = cluster.text("proxy-url")
     if proxy and not proxy.startswith(("http://", "https://")):
@@ -229,14 +233,14 @@ def _read_server(cluster: Fields, user: Fields | None, env: Mapping[str, str]) -
 
 
 def _check_url(cluster: Fields, field: str, url: str) -> None:
-    """Refuse an address without a host, or with a host or port that there cannot be."""
+    """Reject an address without a host, or with an impossible host or port."""
     try:
         host = URL(url).host
     except ValueError:
         host = None
     if not host:
         fix = "write it as https://HOST:PORT, with a port up to 65535"
-        raise cluster.error(field, f"{url!r} is no web address", fix=fix)
+        raise cluster.error(field, f"{url!r} is not an HTTP URL", fix=fix)
 
 
 def _read_user(user: Fields, cluster: Fields) -> ConnectionUser:
@@ -245,8 +249,8 @@ def _read_user(user: Fields, cluster: Fields) -> ConnectionUser:
             raise user.error(field, "is not supported", fix=fix)
     token, username = user.text("token"), user.text("username")
     if (token or user.text("tokenFile")) and username:
-        raise user.error("username", "stands beside a token", fix="remove one of the two")
-    program = user.map("exec") if user.has("exec") else None
+        raise user.error("username", "cannot be combined with a token", fix="remove one of the two")
+    plugin = user.map("exec") if user.has("exec") else None
     return ConnectionUser(
         token=token,
         token_file=user.file_path("tokenFile"),
@@ -256,42 +260,42 @@ def _read_user(user: Fields, cluster: Fields) -> ConnectionUser:
         certificate_file=user.file_path("client-certificate"),
         key=user.data("client-key-data"),
         key_file=user.file_path("client-key"),
-        exec=None if program is None else _read_program(program, cluster),
+        exec=None if plugin is None else _read_plugin(plugin, cluster),
         field=user.path(),
     )
 
 
-def _read_program(program: Fields, cluster: Fields) -> ExecSpec:
-    version = program.text("apiVersion", needed=True)
+def _read_plugin(plugin: Fields, cluster: Fields) -> ExecSpec:
+    version = plugin.text("apiVersion", needed=True)
     if version not in EXEC_API_VERSIONS:
         fix = f"it must be one of {', '.join(EXEC_API_VERSIONS)}"
-        raise program.error("apiVersion", f"{version!r} is not supported", fix=fix)
-    if program.text("interactiveMode") == "Always":
+        raise plugin.error("apiVersion", f"{version!r} is not supported", fix=fix)
+    if plugin.text("interactiveMode") == "Always":
         fix = "set it to IfAvailable or Never"
-        raise program.error("interactiveMode", "there is no terminal for the program", fix=fix)
-    command = program.text("command", needed=True)
-    # A bare name is looked for in PATH; a path is relative to the file, as all others are.
+        raise plugin.error("interactiveMode", "there is no terminal for the plugin", fix=fix)
+    command = plugin.text("command", needed=True)
+    # A bare name is looked up in PATH; a path is relative to the file, as all others are.
     if os.sep in command:
-        command = program.file_path("command")
+        command = plugin.file_path("command")
     info: dict[str, Any] | None = None
-    if program.flag("provideClusterInfo"):
+    if plugin.flag("provideClusterInfo"):
         info = _describe_cluster(cluster)
     return ExecSpec(
         api_version=version,
         command=command,
-        args=program.texts("args"),
+        args=plugin.texts("args"),
         env=tuple(
-            (pair.text("name", needed=True), pair.text("value")) for pair in program.maps("env")
+            (pair.text("name", needed=True), pair.text("value")) for pair in plugin.maps("env")
         ),
-        install_hint=program.text("installHint").strip(),
+        install_hint=plugin.text("installHint").strip(),
         cluster=info,
-        source=program.file,
-        field=program.path(),
+        source=plugin.file,
+        field=plugin.path(),
     )
 
 
 def _describe_cluster(cluster: Fields) -> dict[str, Any]:
-    """Return what a program is told of its cluster."""
+    """Return the cluster info that an exec plugin receives."""
     info: dict[str, Any] = {"server": cluster.text("server")}
     for field in ("tls-server-name", "proxy-url"):
         if cluster.text(field):

@@ -1,7 +1,7 @@
-"""The fields of a kubeconfig, each read as the type it must have.
+"""The fields of a kubeconfig, each read as the type that it must have.
 
-What a field holds instead is said with the file and the path of the field; values of secrets are
-never shown. An absent field and null are the same.
+An error names the file, the path of the field and the type that it has instead; it never shows the
+value of a secret. An absent field and null are the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,16 @@ from typing import Any, Final
 from keepclose.kube.auth.credentials import unreadable
 from keepclose.kube.errors import ConfigError
 from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
+
+_TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
+    (bool, "a boolean"),
+    (int, "a number"),
+    (float, "a number"),
+    (str, "a text"),
+    (list, "a list"),
+    (dict, "a map"),
+    (type(None), "nothing"),
+)
 
 
 class Fields:
@@ -33,32 +43,32 @@ class Fields:
         return ConfigError(why, file=self.file, field=self.path(field), fix=fix)
 
     def has(self, field: str) -> bool:
-        """Tell whether the field holds anything."""
+        """Return whether the field has a value."""
         return bool(self._values.get(field))
 
     def value(self, field: str) -> Any:
-        """Return whatever stands there; None when nothing does."""
+        """Return the value of a field, of any type; None when absent."""
         return self._values.get(field)
 
     def text(self, field: str, *, needed: bool = False) -> str:
         """Return a text; "" when absent."""
-        found = self._values.get(field)
-        if found is None or found == "":
+        value = self._values.get(field)
+        if value is None or value == "":
             if needed:
                 raise self.error(field, "is missing", fix="add it")
             return ""
-        if not isinstance(found, str):
-            fix = "put it in quotes" if not isinstance(found, dict | list) else ""
-            raise self.error(field, f"expected a text, got {_article(found)}", fix=fix)
-        return found
+        if not isinstance(value, str):
+            fix = "put it in quotes" if not isinstance(value, dict | list) else ""
+            raise self.error(field, f"expected a text, got {_type_name(value)}", fix=fix)
+        return value
 
     def flag(self, field: str) -> bool:
         """Return a boolean; False when absent."""
-        found = self._values.get(field)
-        if found is not None and not isinstance(found, bool):
+        value = self._values.get(field)
+        if value is not None and not isinstance(value, bool):
             fix = "write true or false, without quotes"
-            raise self.error(field, f"expected true or false, got {_article(found)}", fix=fix)
-        return bool(found)
+            raise self.error(field, f"expected true or false, got {_type_name(value)}", fix=fix)
+        return bool(value)
 
     def texts(self, field: str) -> tuple[str, ...]:
         """Return a list of texts; empty when absent."""
@@ -66,45 +76,45 @@ class Fields:
         for position, item in enumerate(listed):
             if not isinstance(item, str):
                 where = f"{field}[{position}]"
-                why = f"expected a text, got {_article(item)}"
+                why = f"expected a text, got {_type_name(item)}"
                 raise self.error(where, why, fix="put it in quotes")
         return tuple(listed)
 
     def maps(self, field: str) -> list[Fields]:
         """Return a list of maps; empty when absent."""
-        found = []
+        maps: list[Fields] = []
         for position, item in enumerate(self._list(field)):
             where = f"{field}[{position}]"
             if not isinstance(item, dict):
-                raise self.error(where, f"expected a map, got {_article(item)}")
-            found.append(Fields(item, file=self.file, path=self.path(where)))
-        return found
+                raise self.error(where, f"expected a map, got {_type_name(item)}")
+            maps.append(Fields(item, file=self.file, path=self.path(where)))
+        return maps
 
     def map(self, field: str, *, path: str = "") -> Fields:
-        """Return a map, known by the given path; an empty one when absent."""
-        found = self._values.get(field)
-        if found is None:
-            found = {}
-        if not isinstance(found, dict):
-            raise self.error(field, f"expected a map, got {_article(found)}")
-        return Fields(found, file=self.file, path=path or self.path(field))
+        """Return a map, with `path` as its path in errors; an empty one when absent."""
+        value = self._values.get(field)
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            raise self.error(field, f"expected a map, got {_type_name(value)}")
+        return Fields(value, file=self.file, path=path or self.path(field))
 
     def file_path(self, field: str) -> str:
-        """Return a path, relative ones taken from the kubeconfig's folder; "" when absent."""
+        """Return a path, relative to the directory of the kubeconfig; "" when absent."""
         named = self.text(field)
         return str(Path(self.file).parent.absolute() / Path(named).expanduser()) if named else ""
 
     def data(self, field: str) -> bytes:
-        """Return what a field in base64 holds; empty when absent."""
+        """Return the decoded value of a base64 field; empty when absent."""
         encoded = self.text(field)
         try:
             return base64.b64decode("".join(encoded.split()), validate=True)
         except (binascii.Error, ValueError):
             fix = "encode the file with base64 -w0"
-            raise self.error(field, "is no base64", fix=fix) from None
+            raise self.error(field, "is not base64", fix=fix) from None
 
     def secret(self, field: str) -> bytes:
-        """Return `<field>-data`, or what the file named by the field holds; empty when absent."""
+        """Return `<field>-data`, or the content of the file that the field names; else empty."""
         if self.has(f"{field}-data"):
             return self.data(f"{field}-data")
         named = self.file_path(field)
@@ -116,28 +126,17 @@ class Fields:
             raise unreadable(named, error, field=self.path(field), source=self.file) from error
 
     def encoded(self, field: str) -> str:
-        """Return the same in base64."""
+        """Return the secret of a field in base64."""
         return base64.b64encode(self.secret(field)).decode()
 
     def _list(self, field: str) -> list[Any]:
-        found = self._values.get(field)
-        if found is None:
+        value = self._values.get(field)
+        if value is None:
             return []
-        if not isinstance(found, list):
-            raise self.error(field, f"expected a list, got {_article(found)}")
-        return found
+        if not isinstance(value, list):
+            raise self.error(field, f"expected a list, got {_type_name(value)}")
+        return value
 
 
-_WORDS: Final[tuple[tuple[type, str], ...]] = (
-    (bool, "a boolean"),
-    (int, "a number"),
-    (float, "a number"),
-    (str, "a text"),
-    (list, "a list"),
-    (dict, "a map"),
-    (type(None), "nothing"),
-)
-
-
-def _article(value: object) -> str:
-    return next((words for kind, words in _WORDS if isinstance(value, kind)), "a value")
+def _type_name(value: object) -> str:
+    return next((name for kind, name in _TYPE_NAMES if isinstance(value, kind)), "a value")

@@ -1,9 +1,13 @@
-"""The transport over aiohttp: connections, TLS, and a proof of who we are on every request.
+"""The transport over aiohttp: connections, TLS, and the proof of the client on every request.
 
-A body read in chunks has no limit; one that is read whole must be so within the timeout, and has no
-more bytes, unpacked, than any list of a cluster. A 401 makes the credentials forget what they keep,
-and the request is sent once more. Redirects are not followed: they would take our credentials
-elsewhere.
+A body that is read in chunks has no limit; one that is read whole must arrive within the timeout,
+and has no more bytes, decompressed, than the largest list of a cluster. After a 401 the credentials
+drop what they cache, and the request is sent once more. Redirects are not followed: they would send
+the credentials to another server.
+
+TLS contexts are built from PEM in memory. The ssl module loads a private key only from a file, so
+the key is written to a file that no other user may read, and that is removed before the context is
+used.
 """
 
 from __future__ import annotations
@@ -29,20 +33,20 @@ from keepclose.kube.errors import CHECK_SERVER, BrokenStream, ConfigError, Conne
 from keepclose.kube.transport.errors import FAULTS, explain_fault
 from keepclose.kube.transport.transport import ApiRequest
 
-_CONNECTIONS: Final = 100
 CONNECT_S: Final = 10.0
 KEEPALIVE_S: Final = 30.0
-# How long closing waits for the last sockets: so many turns of so many seconds.
-LEAVE_TURNS: Final = 50
-LEAVE_S: Final = 0.01
-# A watch of a busy cluster is read in pieces of this size rather than line by line.
+# A watch of a busy cluster is read in chunks of this size rather than line by line.
 BUFFER_BYTES: Final = 1 << 18
 MOST_ANSWER_BYTES: Final = 1 << 30
 """The largest answer: the list of all pods of 5,000 nodes has half of it."""
 MOST_FAILURE_BYTES: Final = 8 << 20
-"""The largest answer that tells of a failure."""
-# Over this size aiohttp warns about a body that it would have to send in one piece.
-WHOLE_BYTES: Final = 1 << 20
+"""The largest answer of an error status."""
+_CONNECTIONS: Final = 100
+# How often, and for how many seconds each, closing waits for the last sockets.
+_CLOSE_POLLS: Final = 50
+_CLOSE_POLL_S: Final = 0.01
+# Over this size aiohttp warns about a body of bytes, because it sends it in one write.
+_LARGEST_WHOLE_BODY: Final = 1 << 20
 
 
 def make_context(
@@ -52,9 +56,9 @@ def make_context(
     certificate: ClientCertificate | None = None,
     source: str = "",
 ) -> ssl.SSLContext:
-    """Return a context for clients; without an authority the machine's own ones are trusted.
+    """Return a client context; without an authority it trusts the CAs of the machine.
 
-    `source` names in errors the file that the settings came from.
+    Errors name `source` as the file that the settings came from.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -62,15 +66,15 @@ def make_context(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     elif authority:
-        _trust(context, authority, source=source)
+        _load_authority(context, authority, source=source)
     else:
         context.load_default_certs()
     if certificate is not None:
-        _show(context, certificate, source=source)
+        _load_certificate(context, certificate, source=source)
     return context
 
 
-def _trust(context: ssl.SSLContext, authority: bytes, *, source: str) -> None:
+def _load_authority(context: ssl.SSLContext, authority: bytes, *, source: str) -> None:
     try:
         context.load_verify_locations(cadata=authority.decode("ascii", errors="ignore"))
         loaded = bool(context.get_ca_certs()) or context.cert_store_stats()["x509"] > 0
@@ -85,7 +89,9 @@ def _trust(context: ssl.SSLContext, authority: bytes, *, source: str) -> None:
         )
 
 
-def _show(context: ssl.SSLContext, certificate: ClientCertificate, *, source: str) -> None:
+def _load_certificate(
+    context: ssl.SSLContext, certificate: ClientCertificate, *, source: str
+) -> None:
     descriptor, path = tempfile.mkstemp(prefix="keepclose-", suffix=".pem")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -114,7 +120,7 @@ class _EncryptedKeyError(Exception):
 
 
 def _refuse_password() -> str:
-    # NB: without this the ssl module asks at the terminal, and the program hangs.
+    # NB: without this the ssl module prompts at the terminal, and the program hangs.
     raise _EncryptedKeyError
 
 
@@ -124,9 +130,9 @@ def _reason(error: Exception) -> str:
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """Where a server is and how to know it; an empty authority means those of the machine.
+    """The URL of a server and how to verify it; without an authority by the machine's CAs.
 
-    `source` names in errors the file that says so.
+    Errors name `source` as the file that the settings came from.
     """
 
     url: str
@@ -141,7 +147,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 
 class AioResponse:
-    """An answer of aiohttp whose errors are ours."""
+    """An answer of aiohttp that raises errors of `kube.errors`."""
 
     def __init__(
         self, response: aiohttp.ClientResponse, *, host: str, clock: Clock, deadline: float | None
@@ -159,11 +165,11 @@ class AioResponse:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers; names are found in any case."""
+        """The headers; names are case-insensitive."""
         return self._response.headers
 
     async def read(self) -> bytes:
-        """Return the whole body and free the connection."""
+        """Return the whole body and release the connection."""
         left = None if self._deadline is None else self._deadline - self._clock.monotonic()
         try:
             return await self._clock.wait_for(self._read_whole(), left)
@@ -187,17 +193,17 @@ class AioResponse:
         return _Chunks(self._response.content, self._host)
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         self._response.close()
         if self._transport is not None and self._transport.is_closing():
-            # NB: taking leave by TLS would need the other side, which may be gone, and time.
+            # NB: a TLS shutdown needs time and the peer, which may be gone.
             self._transport.abort()
 
 
 class _Chunks:
-    """Whatever has arrived, piece by piece.
+    """The chunks of a body as they arrive.
 
-    NB: no generator, so that a reader that stops midway leaves nothing to be finished later.
+    NB: not a generator, which would need finalizing after a reader that stops midway.
     """
 
     def __init__(self, content: aiohttp.StreamReader, host: str) -> None:
@@ -218,7 +224,7 @@ class _Chunks:
 
 
 class AioTransport:
-    """Carries requests to one server; opens its first connection with the first request."""
+    """The transport to one server; its first request opens the first connection."""
 
     def __init__(self, server: ServerAddress, *, credentials: Credentials, clock: Clock) -> None:
         self._server = server
@@ -226,20 +232,20 @@ class AioTransport:
         url = URL(self._base)
         self._host = f"{url.host}:{url.port}"
         self._is_tls = url.scheme == "https"
-        # A proxy's password has no place in messages.
+        # Messages must not show the password of a proxy.
         self._proxy_shown = str(URL(server.proxy).with_user(None)) if server.proxy else ""
         self._credentials = credentials
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
         self._context: ssl.SSLContext | None = None
-        self._shown: ClientCertificate | None = None
+        self._loaded_certificate: ClientCertificate | None = None
         self._is_closed = False
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     async def send(self, request: ApiRequest) -> AioResponse:
-        """Return the answer as soon as its headers are there.
+        """Return the answer as soon as its headers have arrived.
 
-        Raise ConfigError when the credentials cannot be had, else only TransportErrors.
+        Raise ConfigError when the credentials are not available, else only TransportErrors.
         """
         response = await self._send_once(request, await self._credentials.proof())
         if response.status == 401 and self._credentials.forget():
@@ -248,28 +254,28 @@ class AioTransport:
         return response
 
     async def close(self) -> None:
-        """Close all connections. Twice is once."""
+        """Close all connections; idempotent."""
         self._is_closed = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-            await self._see_sockets_close()
+            await self._wait_for_sockets()
 
-    async def _see_sockets_close(self) -> None:
-        """Wait until no socket of ours is open, for a moment at most.
+    async def _wait_for_sockets(self) -> None:
+        """Wait until every socket of this transport is closed, for half a second at most.
 
-        NB: aiohttp forgets connections that broke while they were taking leave by TLS, and the loop
-        closes their sockets in its own time; a program that ends meanwhile would leave them open.
+        NB: aiohttp drops connections that broke during their TLS shutdown, and the event loop
+        closes their sockets later; a program that ends meanwhile would leave them open.
         """
-        for _ in range(LEAVE_TURNS):
-            if all(one.fileno() < 0 for one in self._sockets):
+        for _ in range(_CLOSE_POLLS):
+            if all(opened.fileno() < 0 for opened in self._sockets):
                 return
-            await self._clock.sleep(LEAVE_S)
-        for one in tuple(self._sockets):
-            # Nothing was heard from the other side: it will not take leave any more.
+            await self._clock.sleep(_CLOSE_POLL_S)
+        for opened in tuple(self._sockets):
+            # The peer did not answer the TLS shutdown, and will not any more.
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        await self._clock.sleep(LEAVE_S)
+                opened.shutdown(socket.SHUT_RDWR)
+        await self._clock.sleep(_CLOSE_POLL_S)
 
     def _open_socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address
@@ -291,7 +297,7 @@ class AioTransport:
                     request.method,
                     url,
                     headers=headers,
-                    data=_in_pieces(request.body),
+                    data=_streamable(request.body),
                     allow_redirects=False,
                     ssl=context if context is not None else True,
                     server_hostname=self._server.server_name or None,
@@ -317,31 +323,30 @@ class AioTransport:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=BUFFER_BYTES,
             )
-            # NB: aiohttp sends GET, PUT and DELETE again by itself when a connection breaks. A
-            # DELETE that was served could then hit the next object of that name; only our callers
-            # know what may be repeated. There is no public way to say so.
+            # NB: aiohttp repeats GET, PUT and DELETE by itself when a connection breaks. A DELETE
+            # that was served could then hit the next object of that name; only the callers know
+            # what may be repeated. aiohttp has no public option for this.
             self._session._retry_connection = False  # noqa: SLF001
         return self._session
 
     def _tls_context(self, certificate: ClientCertificate | None) -> ssl.SSLContext | None:
-        """Return the context that shows the certificate; made anew only when it has changed.
+        """Return the context with the certificate; a changed certificate gets a new context.
 
-        NB: aiohttp keeps connections of different contexts apart, so that nothing goes out under
-        an old certificate.
+        NB: aiohttp pools connections by context, so that no request uses an old certificate.
         """
         if not self._is_tls:
             return None
-        if self._context is None or certificate != self._shown:
+        if self._context is None or certificate != self._loaded_certificate:
             self._context = make_context(
                 authority=self._server.authority,
                 insecure=self._server.insecure,
                 certificate=certificate,
                 source=self._server.source,
             )
-            self._shown = certificate
+            self._loaded_certificate = certificate
         return self._context
 
 
-def _in_pieces(body: bytes | None) -> bytes | BytesIO | None:
-    """Return a body in the form in which it can be sent without holding up the loop."""
-    return BytesIO(body) if body is not None and len(body) > WHOLE_BYTES else body
+def _streamable(body: bytes | None) -> bytes | BytesIO | None:
+    """Return a body in a form that aiohttp sends without blocking the event loop."""
+    return BytesIO(body) if body is not None and len(body) > _LARGEST_WHOLE_BODY else body

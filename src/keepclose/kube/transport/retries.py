@@ -1,9 +1,11 @@
-"""When a failed request is sent again, and after how long.
+"""Whether and when a failed request is sent again: backoff, token buckets and retries.
 
-A request that changes nothing twice may be repeated after any failure that may pass. Any other is
-repeated only when the server certainly did not act on it: nothing was sent, or it asked for
-patience (429). Waits grow exponentially with full jitter, so that clients that failed together do
-not come back together; a server that names a time is obeyed.
+An idempotent request may be repeated after any transient failure. Any other request is repeated
+only when the server certainly did not act on it: nothing was sent, or the server answered 429.
+Delays grow exponentially with full jitter, so that clients that failed together do not come back
+together; a Retry-After of the server is never cut short. A streaming answer is opened once and
+never retried here: only its reader knows where to resume. Typed objects are above this module, and
+the network is below.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ _log = structlog.get_logger()
 
 
 class Backoff:
-    """Delays between attempts of one thing; they start anew after a healthy minute.
+    """Growing delays between attempts; they are reset after a healthy minute.
 
-    Healthy is the time from the first sign of life after a failure to the last one before the
-    next: silence does not count, however long.
+    Healthy is the time from the first success after a failure to the last success before the next
+    one: silence does not count, however long.
     """
 
     def __init__(
@@ -60,16 +62,16 @@ class Backoff:
         """Failures in a row, without a healthy minute between them."""
 
     def note_life(self) -> None:
-        """Note that the other side did what it should just now."""
+        """Record a success."""
         self._alive_until = self._clock.monotonic()
         if self._alive_since is None:
             self._alive_since = self._alive_until
 
     def next_delay(self, retry_after: float | None = None) -> float:
-        """Return how long to wait after one more failure, at least what the server asked for.
+        """Record a failure; return the delay, at least the server's `retry_after`.
 
-        The n-th delay in a row lies between `first_s` and twice that, four times that and so on up
-        to `cap_s`.
+        The n-th delay in a row lies between `first_s` and twice, four times, ... that, up to
+        `cap_s`.
         """
         if self._alive_since is not None:
             if self._alive_until - self._alive_since >= self._healthy_s:
@@ -82,7 +84,7 @@ class Backoff:
 
 
 class TokenBucket:
-    """So many at once, and then so many a second."""
+    """A rate limit: `burst` at once, then `rate` a second."""
 
     def __init__(self, clock: Clock, *, rate: float, burst: int) -> None:
         self._clock = clock
@@ -91,7 +93,7 @@ class TokenBucket:
         self._filled_at = clock.monotonic()
 
     def take(self) -> bool:
-        """Return whether there was a token, and take it."""
+        """Take a token; return whether there was one."""
         self._fill()
         if self._tokens < 1.0:
             return False
@@ -99,7 +101,7 @@ class TokenBucket:
         return True
 
     def reserve(self) -> float:
-        """Take a token now or one of the future; return the seconds until it is there."""
+        """Take a present or future token; return the seconds until it is available."""
         self._fill()
         self._tokens -= 1.0
         return max(0.0, -self._tokens / self._rate)
@@ -112,9 +114,9 @@ class TokenBucket:
 
 
 class Retries(msgspec.Struct, frozen=True):
-    """How patient a client is, in seconds; `max_elapsed` 0 means never to try again.
+    """The retry policy of a client, in seconds; `max_elapsed` 0 disables retries.
 
-    Seed `random` to get the same waits every time.
+    Seed `random` for reproducible delays.
     """
 
     first: float = 0.1
@@ -125,7 +127,7 @@ class Retries(msgspec.Struct, frozen=True):
     def delay(
         self, error: KubeError, *, failures: int, elapsed: float, repeatable: bool
     ) -> float | None:
-        """Return how long to wait after the given number of failures; None means to give up."""
+        """Return the delay after the given number of failures; None means to give up."""
         if not may_pass(error, repeatable=repeatable):
             return None
         asked = error.retry_after if isinstance(error, ApiError) else None
@@ -136,19 +138,19 @@ class Retries(msgspec.Struct, frozen=True):
 
 
 def may_pass(error: KubeError, *, repeatable: bool) -> bool:
-    """Tell whether sending the request again is safe and may succeed."""
+    """Return whether sending the request again is safe and may succeed."""
     if isinstance(error, TooManyRequests):
         return True
     if isinstance(error, ServerError):
-        # 501 says that the server will never do it.
+        # 501 is permanent: the server does not implement the request.
         return repeatable and error.code != 501
     if isinstance(error, ConnectionRefused | ConnectionLost | TimedOut):
         return repeatable or not error.sent
     return False
 
 
-class Exchange:
-    """Sends requests with the same headers, limit and patience."""
+class RequestSender:
+    """Sends requests with common headers, timeout and retry policy."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class Exchange:
         headers: dict[str, str],
         timeout: float | None,
     ) -> None:
-        """Take the way to the server; `timeout` is for each attempt."""
+        """Take the transport; `timeout` is for each attempt."""
         self._transport = transport
         self._clock = clock
         self._retries = retries
@@ -167,7 +169,7 @@ class Exchange:
         self._timeout = timeout
 
     async def fetch(self, request: ApiRequest, *, repeatable: bool) -> bytes:
-        """Return the body of a successful answer; `repeatable` if twice does no harm."""
+        """Return the body of a successful answer; `repeatable` marks an idempotent request."""
         started = self._clock.monotonic()
         failures = 0
         while True:
@@ -187,7 +189,7 @@ class Exchange:
             await self._clock.sleep(delay)
 
     async def open(self, request: ApiRequest) -> Response:
-        """Return the answer to one attempt, to be closed by the caller; failures are raised."""
+        """Return the answer to a single attempt, which the caller closes; raise on failure."""
         request = msgspec.structs.replace(
             request, headers={**self._headers, **request.headers}, timeout=self._timeout
         )
@@ -202,7 +204,7 @@ class Exchange:
         raise error
 
     async def close(self) -> None:
-        """Close the connections. Twice is once."""
+        """Close the connections; idempotent."""
         await self._transport.close()
 
     async def _fetch_once(self, request: ApiRequest) -> bytes:

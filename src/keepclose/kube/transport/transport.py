@@ -1,9 +1,9 @@
-"""The one seam through which bytes reach an API server and come back.
+"""The interface through which all bytes to and from an API server pass.
 
-A transport knows the server, how to trust it and how to prove who we are; it knows nothing of
-kinds, retries or watches. It raises TransportErrors, and ConfigErrors over credentials that cannot
-be had, and nothing else; an answer of any status is an answer. A fake of two methods is enough to
-script every fault of a network.
+A transport knows the server, how to verify it and how to authenticate; it knows nothing of kinds,
+retries or watches. It raises TransportErrors, ConfigErrors for credentials that are not available,
+and nothing else; an answer of any status is an answer. A fake of two methods can script every
+fault of a network.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 class ApiRequest(msgspec.Struct, frozen=True):
     """One request, without the server it goes to.
 
-    The path begins with "/" and is percent-encoded; the query is not. The timeout counts until the
-    whole answer is read, or for a streaming one until its headers are; None means no limit.
+    The path begins with "/" and is percent-encoded; the query is not. The timeout covers reading
+    the whole answer, or only its headers if it is streaming; None means no limit.
     """
 
     method: str
@@ -34,7 +34,7 @@ class ApiRequest(msgspec.Struct, frozen=True):
 
 
 class Response(Protocol):
-    """An answer whose body may still be on its way."""
+    """An answer whose body may still be arriving."""
 
     @property
     def status(self) -> int:
@@ -43,29 +43,29 @@ class Response(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers; names are found in any case."""
+        """The headers; names are case-insensitive."""
         ...
 
     async def read(self) -> bytes:
-        """Return the whole body and free the connection."""
+        """Return the whole body and release the connection."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Iterate over the body as it arrives, cut anywhere; end when the server ended it."""
+        """Iterate over the body as it arrives, cut at any byte, until the server ends it."""
         ...
 
     async def close(self) -> None:
-        """Let go of the connection; what was not read is lost. Twice is once."""
+        """Release the connection and drop what was not read; idempotent."""
         ...
 
 
 class Transport(Protocol):
-    """Carries requests to one API server."""
+    """Sends requests to one API server."""
 
     async def send(self, request: ApiRequest) -> Response:
-        """Return the answer as soon as its headers are there."""
+        """Return the answer as soon as its headers have arrived."""
         ...
 
     async def close(self) -> None:
-        """Close all connections. Twice is once."""
+        """Close all connections; idempotent."""
         ...

@@ -1,8 +1,8 @@
-"""Objects from the bodies of answers: one object, or a page of a list.
+"""Decodes the bodies of answers: one object, or a page of a list.
 
-A list is decoded in one go. When anything in it breaks the types of its kind, its items are read
-one by one: nulls count as absent, as the API has it, and an item that still cannot be read is set
-aside with the cause, so that one bad object never hides the others.
+A list is decoded at once. When anything in it violates the types of its kind, its items are decoded
+one by one: nulls count as absent, as in the API, and an item that still cannot be decoded is
+rejected with its cause, so that one bad object never hides the others.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from keepclose.model.decoding import WHOLE, Rejected, convert_as
 from keepclose.model.field_errors import FieldError, invalid
 from keepclose.model.meta import ObjectMeta
 
+# What msgspec raises for bytes that are not JSON.
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_object_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+_list_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 _T = TypeVar("_T")
 
 
 class Page(msgspec.Struct, Generic[_T]):
     """Some or all objects of a list.
 
-    `resource_version` is that of the list, from which a watch may go on. An empty
-    `continue_token` means that nothing is left; `remaining` is the server's guess, if it made one.
-    `rejected` names the objects ("namespace/name") that could not be read, and why.
+    `resource_version` is that of the list, from which a watch may continue. An empty
+    `continue_token` marks the last page; `remaining` is the server's estimate, if it sent one.
+    `rejected` names the objects ("namespace/name") that could not be decoded, with the cause.
     """
 
     items: list[_T]
@@ -36,7 +40,7 @@ class Page(msgspec.Struct, Generic[_T]):
 
 
 class PartialObject(msgspec.Struct, frozen=True):
-    """An object of any kind, of which only the metadata is read."""
+    """The metadata of an object of any kind."""
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -51,22 +55,14 @@ class _ListMeta(msgspec.Struct):
 
 
 class _List(msgspec.Struct, Generic[_T]):
-    # NB: items has no default. An answer without any, say of a proxy, must not pass for an empty
-    # list: a cache would drop everything it holds.
+    # NB: items has no default. An answer without it, such as that of a proxy, must not pass for an
+    # empty list: a cache would drop all objects.
     items: list[_T] | None
     metadata: _ListMeta | None = None
 
 
-# What msgspec raises over bytes that are no JSON.
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-_object_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
-_list_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
-
-
 def object_decoder(struct: type[_T]) -> msgspec.json.Decoder[_T]:
-    """Return the one decoder for objects of a struct."""
+    """Return the shared decoder for objects of a struct."""
     decoder = _object_decoders.get(struct)
     if decoder is None:
         decoder = _object_decoders[struct] = msgspec.json.Decoder(struct)
@@ -81,21 +77,21 @@ def _list_decoder(struct: type[_T]) -> msgspec.json.Decoder[_List[_T]]:
 
 
 def decode_object(kind: Kind[_T], body: bytes, *, where: str) -> _T:
-    """Return the object that an answer holds.
+    """Return the object of an answer.
 
-    `where` names the request in errors: UnreadableObject when types of the kind are broken,
-    BrokenStream when the answer is no JSON object.
+    Raise UnreadableObject when it violates the types of its kind, and BrokenStream, with the
+    request `where`, when the answer is not a JSON object.
     """
     result = read_object(kind, body)
     if isinstance(result, Rejected):
         raise UnreadableObject(kind_and_name_of(body), result.cause)
     if result is None:
-        raise _not_the_api(where, "the answer is no JSON object")
+        raise _not_the_api(where, "the answer is not a JSON object")
     return result
 
 
 def decode_page(kind: Kind[_T], body: bytes, *, where: str) -> Page[_T]:
-    """Return the page that an answer holds; objects that cannot be read are in `rejected`."""
+    """Return the page of an answer; objects that cannot be decoded are in `rejected`."""
     rejected: list[tuple[str, FieldError]] = []
     try:
         decoded = _list_decoder(kind.struct).decode(body)
@@ -104,12 +100,12 @@ def decode_page(kind: Kind[_T], body: bytes, *, where: str) -> Page[_T]:
         try:
             raw_list = _list_decoder(msgspec.Raw).decode(body)
         except NOT_JSON as error:
-            raise _not_the_api(where, f"the answer is no list: {error}") from error
+            raise _not_the_api(where, f"the answer is not a list: {error}") from error
         items, metadata = [], raw_list.metadata
         for raw in raw_list.items or []:
             result = read_object(kind, raw)
             if result is None:
-                rejected.append((kind_and_name_of(raw), invalid(WHOLE, None, "is no map")))
+                rejected.append((kind_and_name_of(raw), invalid(WHOLE, None, "is not a map")))
             elif isinstance(result, Rejected):
                 rejected.append((kind_and_name_of(raw), result.cause))
             else:
@@ -125,7 +121,7 @@ def decode_page(kind: Kind[_T], body: bytes, *, where: str) -> Page[_T]:
 
 
 def read_object(kind: Kind[_T], data: bytes | msgspec.Raw) -> _T | Rejected | None:
-    """Return the object that the JSON holds, or why it cannot be read, or None when it is none."""
+    """Return the object of a JSON text, why it is rejected, or None when it is not an object."""
     try:
         return object_decoder(kind.struct).decode(data)
     except NOT_JSON:
@@ -134,7 +130,7 @@ def read_object(kind: Kind[_T], data: bytes | msgspec.Raw) -> _T | Rejected | No
 
 
 def read_metadata(kind: Kind[_T], data: bytes | msgspec.Raw) -> _T | Rejected:
-    """Return an object with its metadata alone, whatever the rest of it holds."""
+    """Return an object with its metadata alone, whatever the rest of it contains."""
     plain = _read_plain(data) or {}
     return convert_as(kind.struct, {"metadata": plain.get("metadata")})
 

@@ -1,14 +1,17 @@
-"""Keeps a cache equal to what an API server has of one kind, through every failure of either side.
+"""Keeps a cache equal to the objects of one kind on an API server, through failures of either side.
 
-Reads all objects, then follows the changes, and never trusts a connection: bookmarks move the
-version on, silence ends a watch, an expired version leads to a new list whose difference from the
-cache is told, deletions included. Where the server can stream its objects (KEP-3157) list and watch
-are one request. It must never go back in time, never hammer a server, and never give up except
-over settings that cannot work.
+The reflector lists all objects, then watches for changes, and never trusts a connection: bookmarks
+advance the resource version, a silent watch is ended, and an expired version leads to a new list,
+whose difference from the cache goes to the handlers, deletions included. Where the server can
+stream a list (KEP-3157), list and watch are one request. The reflector must never go back in time,
+never hammer a server, and never give up except for settings that cannot work.
 
-      reading --- all objects ---> following --- end, error, silence ---> following (same version)
+      listing --- all objects ---> watching --- end, error, silence ---> watching (same version)
          ^                             |
-         +--- version expired or refused, or several watches in a row that gave nothing
+         +--- version expired or rejected, or several watches in a row without an event
+
+Failures are logged once: a server that is down for an hour is one line, until the message changes
+or a request succeeds. Of many unreadable objects the first hundred are named, then one a minute.
 """
 
 from __future__ import annotations
@@ -43,41 +46,39 @@ from keepclose.kube.watch.stream import Watchdog, WatchEvent
 from keepclose.model.field_errors import FieldError
 from keepclose.model.meta import NamespacedName
 
-# Names of objects that come and go must not pile up.
-_MOST_REMEMBERED: Final = 1000
+PAGE_SIZE: Final = 500
+WATCH_S: Final = (300, 600)
+# Bookmarks come once a minute, so a connection that is silent for longer is dead.
+IDLE_S: Final = 70.0
+# Initial events come without a pause; a server that pauses does not send the final bookmark.
+INITIAL_IDLE_S: Final = 10.0
+SHORT_WATCH_S: Final = 1.0
+MOST_EMPTY_WATCHES: Final = 3
 MOST_NAMED_OBJECTS: Final = 100
 """How many unreadable objects are named in a row; after that one a minute."""
 _NAMED_RATE: Final = 1 / 60
+# The names of objects that come and go must not accumulate.
+_MOST_REMEMBERED: Final = 1000
+# After these the server has not tried to list, so there is no reason to list in another way.
+_NOT_TRIED: Final = (ConnectionRefused, TooManyRequests, Unauthorized, Forbidden)
+# After these the same watch may work later; any other rejection means a bad resource version.
+_MAY_PASS: Final = (TooManyRequests, Unauthorized, Forbidden, ServerError)
+# After so many failures a command that runs once concludes that this is no Kubernetes API server.
+_MOST_FAILURES: Final = 2
+# The answers of servers that cannot stream a list.
+_NOT_STREAMED: Final = frozenset({400, 405, 406, 415, 422, 501})
+# The answer of a server whose etcd is too old to stream; a plain list still works.
+_NOT_STREAMED_NOW: Final = 500
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T", bound=Named)
 
-PAGE_SIZE: Final = 500
-WATCH_S: Final = (300, 600)
-# Bookmarks come once a minute, so after more than that a silent connection is dead.
-IDLE_S: Final = 70.0
-# Initial objects come without a pause; a server that pauses does not know how to end them.
-INITIAL_IDLE_S: Final = 10.0
-SHORT_WATCH_S: Final = 1.0
-MOST_FRUITLESS: Final = 3
 
-# With these the list itself was never tried, so there is no reason to read it in another way.
-_NOT_ASKED: Final = (ConnectionRefused, TooManyRequests, Unauthorized, Forbidden)
-# With these the same watch may work later; any other refusal means that the version is no good.
-_MAY_PASS: Final = (TooManyRequests, Unauthorized, Forbidden, ServerError)
-# So many failures of a server that is none of Kubernetes are enough for a command that runs once.
-_FAILURES_OF_OTHERS: Final = 2
-# How servers that do not know how to stream a list say so.
-_NOT_STREAMED: Final = frozenset({400, 405, 406, 415, 422, 501})
-# So does a server whose etcd is too old, which a plain list need not wait for.
-_NOT_THIS_TIME: Final = 500
-
-
-def _tell_nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing."""
 
 
-class Complaints:
-    """The complaints about one kind."""
+class FailureLog:
+    """Logs the failures of one kind, each once."""
 
     def __init__(self, kind: str, clock: Clock) -> None:
         self._kind = kind
@@ -85,24 +86,24 @@ class Complaints:
         self._unreadable: dict[str, str] = {}
         self._named = TokenBucket(clock, rate=_NAMED_RATE, burst=MOST_NAMED_OBJECTS)
         self._unnamed = 0
-        self.on_recovery: Callable[[], None] = _tell_nobody
-        """Called when the server answers again after it had not."""
+        self.on_recovery: Callable[[], None] = _do_nothing
+        """Called when a request succeeds after a failure."""
 
-    def note_failure(self, doing: str, error: KubeError) -> None:
+    def record_failure(self, doing: str, error: KubeError) -> None:
         """Log a failed request unless the last one failed for the same reason."""
         if str(error) != self._failure:
             self._failure = str(error)
             _log.warning("request failed", kind=self._kind, doing=doing, error=str(error))
 
-    def note_success(self) -> None:
-        """Make the next failure worth a line again."""
+    def record_success(self) -> None:
+        """Log the next failure again, and report a recovery."""
         if self._failure:
             self._failure = ""
             _log.info("request succeeded again", kind=self._kind)
             self.on_recovery()
 
-    def note_unreadable(self, name: str, cause: FieldError) -> None:
-        """Log an object that cannot be read, unless that was said before or there are too many."""
+    def record_unreadable(self, name: str, cause: FieldError) -> None:
+        """Log an object that cannot be decoded, once for each cause, within the rate limit."""
         if self._unreadable.get(name) == str(cause):
             return
         if len(self._unreadable) >= _MOST_REMEMBERED:
@@ -114,15 +115,14 @@ class Complaints:
             _log.warning("object skipped", kind=self._kind, object=name, cause=str(cause), **more)
             return
         if not self._unnamed:
-            _log.warning("more objects are skipped than are named", kind=self._kind)
+            _log.warning("more objects are skipped than named", kind=self._kind)
         self._unnamed += 1
 
 
 class Reflector(Generic[_T]):
-    """Fills one cache from one collection; the figures are for whoever shows them.
+    """Fills one cache from one collection, and counts what it does for metrics.
 
-    Give it a client that does not repeat requests by itself, so that the delays here are the only
-    ones.
+    The client must not retry requests by itself: the reflector does all backing off.
     """
 
     def __init__(
@@ -147,82 +147,82 @@ class Reflector(Generic[_T]):
         self._backoff = Backoff(clock, random=self._random)
         self._idle_s = idle_s
         self._watchdog = Watchdog(clock)
-        self.complaints = Complaints(str(kind), clock)
+        self.failure_log = FailureLog(str(kind), clock)
         self._is_initial = False
-        self._has_news = False
-        self._fruitless = 0
+        self._has_events = False
+        self._empty_watches = 0
         self._reads_pages = False
         self.streams_lists = streams_lists
-        """Whether lists are streamed; turned off for good when the server cannot."""
+        """Whether lists are streamed; turned off permanently when the server cannot."""
         self.version: str | None = None
-        """The resource version to go on from; None when everything must be read."""
+        """The resource version to watch from; None when a list is needed."""
         self.synced = asyncio.Event()
         """Set once the cache has been complete."""
         self.failed = asyncio.Event()
         """Set while the last request failed."""
         self.failure: KubeError | None = None
-        """Why the last request failed; None after one that did not."""
+        """The error of the last request; None after a success."""
         self.last_sync: float | None = None
-        """The wall clock's time when everything was read last."""
+        """The wall-clock time of the last complete list."""
         self.lists = 0
-        """Attempts to read everything, streamed or not."""
+        """Attempts to list, streamed or not."""
         self.relists = 0
-        """Those of them after the cache had been complete."""
+        """Attempts to list after the cache had been complete."""
         self.watches = 0
-        """Attempts to follow changes."""
+        """Attempts to watch."""
         self.short_watches = 0
-        """Watches that ended at once and gave nothing."""
+        """Watches that ended at once without an event."""
         self.stalls = 0
-        """Watches given up because they were silent."""
+        """Watches that were ended because they were silent."""
         self.errors = 0
         """Requests that failed."""
         self.events = 0
         """Events received, bookmarks included."""
         self.rejected = 0
-        """Objects that could not be read, each time they came."""
+        """Objects that could not be decoded, counted each time they arrived."""
 
     async def run(self) -> NoReturn:
         """Keep the cache up to date until cancelled.
 
-        Only a ConfigError ends this by itself, and what handlers of the cache raise.
+        Raise ConfigError, and what handlers of the cache raise; nothing else ends it.
         """
         while True:
-            delay_s = await self._take_turn()
+            delay_s = await self._list_or_watch()
             if delay_s > 0:
                 await self._clock.sleep(delay_s)
 
     async def wait_synced(self) -> None:
-        """Wait until the cache has been complete; raise what waiting does not change.
+        """Wait until the cache has been complete; raise an error that waiting does not change.
 
-        For commands that run once: what a caller may do is said at once, and a server that is none
-        of Kubernetes at the second failure, when a plain list was tried too. Whatever else fails
-        may pass, and is tried again as long as `run` goes on.
+        For commands that run once. Forbidden and Unauthorized are raised at once; a server that is
+        no Kubernetes API server is reported at the second failure, after a plain list was tried
+        too. Any other failure may be transient, and `run` retries it.
         """
         while not self.synced.is_set():
             if self.failure is not None and self._is_final(self.failure):
                 raise self.failure
             self.failed.clear()
-            waits = [asyncio.ensure_future(one.wait()) for one in (self.synced, self.failed)]
+            waits = [asyncio.ensure_future(event.wait()) for event in (self.synced, self.failed)]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for one in waits:
-                    one.cancel()
+                for wait in waits:
+                    wait.cancel()
 
     def _is_final(self, failure: KubeError) -> bool:
         if isinstance(failure, Forbidden | Unauthorized):
             return True
-        if self.errors < _FAILURES_OF_OTHERS:
+        if self.errors < _MOST_FAILURES:
             return False
         is_refusal = isinstance(failure, ApiError) and not isinstance(failure, _MAY_PASS)
         return isinstance(failure, BrokenStream) or is_refusal
 
-    async def _take_turn(self) -> float:
-        """Read everything or follow changes, once; return how long to wait after that."""
+    async def _list_or_watch(self) -> float:
+        """List or watch once; return how long to wait after that."""
         is_list = self.version is None
         try:
             if self.version is not None:
-                return await self._follow(self.version)
+                return await self._watch(self.version)
             self.lists += 1
             self.relists += self.synced.is_set()
             if self.streams_lists and not self._reads_pages:
@@ -231,13 +231,13 @@ class Reflector(Generic[_T]):
         except ConfigError:
             raise
         except KubeError as error:
-            return self._note_failure(error, is_list=is_list and self.version is None)
+            return self._record_failure(error, is_list=is_list and self.version is None)
         return 0.0
 
     async def _list(self) -> None:
         is_first = not self.synced.is_set() and not self._reads_pages
-        # Any state of a cache will do for a start. Later only the present will, or the cache might
-        # go back in time.
+        # Any state of the server's cache suffices for a start. Later lists must be of the present,
+        # or the cache could go back in time.
         page = await self._client.list_all(
             self.kind,
             namespace=self._namespace,
@@ -250,47 +250,47 @@ class Reflector(Generic[_T]):
             raise BrokenStream(str(self.kind), "a list without a resource version")
         kept = [self._reject(name, cause) for name, cause in page.rejected]
         self._backoff.note_life()
-        self._become(page.items, kept, page.resource_version)
+        self._replace(page.items, kept, page.resource_version)
 
     async def _stream_list(self) -> float:
-        """Read everything from one stream and follow it on; fall back to lists where that fails."""
+        """List and watch by one stream; fall back to plain lists where that fails."""
         self._is_initial = True
         try:
-            delay_s = await self._follow("")
+            delay_s = await self._watch("")
         except ApiError as error:
-            if self._is_initial and error.code == _NOT_THIS_TIME:
+            if self._is_initial and error.code == _NOT_STREAMED_NOW:
                 self._is_initial, self._reads_pages = False, True
                 return 0.0
             if not self._is_initial or error.code not in _NOT_STREAMED:
                 raise
             delay_s = 0.0
         if self._is_initial:
-            # Refused, or the bookmark that ends the objects never came.
+            # The server rejected the request, or never sent the bookmark that ends the list.
             self.streams_lists = self._is_initial = False
             return 0.0
         return delay_s
 
-    async def _follow(self, version: str) -> float:
+    async def _watch(self, version: str) -> float:
         """Apply the events of one watch until it ends; return how long to wait after that."""
         self.watches += 1
-        self._has_news = False
+        self._has_events = False
         started = self._clock.monotonic()
         if not await self._watchdog.guard(
-            self._read(version), lambda: INITIAL_IDLE_S if self._is_initial else self._idle_s
+            self._read_events(version), lambda: INITIAL_IDLE_S if self._is_initial else self._idle_s
         ):
             self.stalls += 1
-            self._note_fruits()
-            # The silence was wait enough.
+            self._count_empty_watch()
+            # The silence was delay enough.
             return 0.0
         self._backoff.note_life()
         if self._clock.monotonic() - started >= SHORT_WATCH_S:
-            self._fruitless = 0
+            self._empty_watches = 0
             return 0.0
-        self.short_watches += not self._has_news
-        self._note_fruits()
+        self.short_watches += not self._has_events
+        self._count_empty_watch()
         return self._backoff.next_delay()
 
-    async def _read(self, version: str) -> None:
+    async def _read_events(self, version: str) -> None:
         initial: dict[NamespacedName, _T] = {}
         kept: list[NamespacedName] = []
         watch = self._client.watch(
@@ -306,18 +306,18 @@ class Reflector(Generic[_T]):
             watch as stream,
             aclosing(cast("AsyncGenerator[WatchEvent[_T]]", stream)) as events,
         ):
-            self._note_life()
+            self._record_life()
             async for event in events:
-                self._note_life()
+                self._record_life()
                 self.events += 1
-                if not self._has_news:
-                    self._has_news = True
-                    self.complaints.note_success()
+                if not self._has_events:
+                    self._has_events = True
+                    self.failure_log.record_success()
                 if not self._is_initial:
                     self._apply(event)
                 elif event.initial_events_end:
                     self._is_initial = False
-                    self._become(list(initial.values()), kept, event.resource_version)
+                    self._replace(list(initial.values()), kept, event.resource_version)
                 elif event.type == "BOOKMARK":
                     return
                 elif event.rejected is not None:
@@ -327,12 +327,12 @@ class Reflector(Generic[_T]):
                 elif event.object is not None:
                     initial[event.object.metadata.key] = event.object
 
-    def _note_life(self) -> None:
-        self._watchdog.hear()
+    def _record_life(self) -> None:
+        self._watchdog.reset()
         self._backoff.note_life()
 
     def _apply(self, event: WatchEvent[_T]) -> None:
-        """Do to the cache what an event says, unless the cache knows better."""
+        """Apply an event to the cache, which drops it if it has a newer version."""
         if event.rejected is not None:
             key = self._reject(*event.rejected)
             if event.type == "DELETED":
@@ -344,50 +344,50 @@ class Reflector(Generic[_T]):
         if event.resource_version and not is_older(event.resource_version, self.version or ""):
             self.version = event.resource_version
 
-    def _become(self, objects: list[_T], kept: list[NamespacedName], version: str) -> None:
-        """Make the cache what the server has; the last good state of unreadable ones stays."""
+    def _replace(self, objects: list[_T], kept: list[NamespacedName], version: str) -> None:
+        """Replace the content of the cache; unreadable objects keep their last good version."""
         self.cache.replace(objects, keep=kept)
         self.version = version
         self.last_sync = self._clock.now()
         self._reads_pages = False
-        self._fruitless = 0
-        self.complaints.note_success()
+        self._empty_watches = 0
+        self.failure_log.record_success()
         self.failure = None
         self.failed.clear()
         self.synced.set()
 
-    def _note_failure(self, error: KubeError, *, is_list: bool) -> float:
+    def _record_failure(self, error: KubeError, *, is_list: bool) -> float:
         self.errors += 1
         self._is_initial = False
         self.failure = error
         self.failed.set()
-        self.complaints.note_failure("list" if is_list else "watch", error)
+        self.failure_log.record_failure("list" if is_list else "watch", error)
         if is_list:
-            self._reads_pages = self._reads_pages or not isinstance(error, _NOT_ASKED)
+            self._reads_pages = self._reads_pages or not isinstance(error, _NOT_TRIED)
         elif isinstance(error, Expired):
             self.version = None
         elif isinstance(error, ApiError) and not isinstance(error, _MAY_PASS):
             self._forget_version()
         elif isinstance(error, ServerError | BrokenStream | TimedOut):
-            self._note_fruits()
+            self._count_empty_watch()
         retry_after = error.retry_after if isinstance(error, ApiError) else None
         return self._backoff.next_delay(retry_after)
 
-    def _note_fruits(self) -> None:
-        """Count watches in a row that gave nothing; the version may be what is wrong with them."""
-        self._fruitless = 0 if self._has_news else self._fruitless + 1
-        if self._fruitless >= MOST_FRUITLESS:
+    def _count_empty_watch(self) -> None:
+        """Count watches in a row without an event; the resource version may be the cause."""
+        self._empty_watches = 0 if self._has_events else self._empty_watches + 1
+        if self._empty_watches >= MOST_EMPTY_WATCHES:
             self._forget_version()
 
     def _forget_version(self) -> None:
         self.version = None
-        self._fruitless = 0
-        # What went wrong may lie in the stream; a list is the surest way.
+        self._empty_watches = 0
+        # The cause may lie in the stream; a plain list is the most reliable.
         self._reads_pages = True
 
     def _reject(self, name: str, cause: FieldError) -> NamespacedName:
-        """Say once what cannot be read, and return its key."""
+        """Log an object that cannot be decoded, and return its key."""
         self.rejected += 1
-        self.complaints.note_unreadable(name, cause)
+        self.failure_log.record_unreadable(name, cause)
         namespace, _, bare_name = name.rpartition("/")
         return NamespacedName(namespace, bare_name)

@@ -1,10 +1,11 @@
 """Watch streams: bytes cut anywhere become events, in order, each exactly once.
 
 The framing is one JSON object a line, as every API server writes it. An event is decoded in two
-steps: its type first, then the object as its kind says. Nothing here reconnects or keeps state
-between streams; that is for whoever holds a cache.
+steps: its type first, then the object by its kind. Nothing here reconnects or keeps state between
+streams; that is for the reflector. A watchdog ends a silent stream, because a connection whose peer
+is gone may stay open forever. It only reads the clock for each event and needs no timer.
 
-    bytes -> Lines -> EventDecoder -> WatchEvent
+    bytes -> lines -> EventDecoder -> WatchEvent
                            `-> ERROR event: the ApiError of its Status
 """
 
@@ -32,37 +33,38 @@ from keepclose.model.field_errors import FieldError
 _T = TypeVar("_T")
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
-_INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 # An object may have 1.5 MB in etcd; a line far beyond that is no event.
 LONGEST_LINE: Final = 64 << 20
 MOST_INITIAL_BYTES: Final = 1 << 30
-"""What a stream may have before the bookmark that ends its initial objects, as much as a list."""
+"""The most bytes before the bookmark that ends the initial events, as much as a list may have."""
+_INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+_CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 class Watchdog:
-    """Looks after one reading at a time."""
+    """Ends a reader that receives nothing; one reader at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._heard_at = clock.monotonic()
+        self._received_at = clock.monotonic()
 
-    def hear(self) -> None:
-        """Note that something came just now."""
-        self._heard_at = self._clock.monotonic()
+    def reset(self) -> None:
+        """Record that the reader received something just now."""
+        self._received_at = self._clock.monotonic()
 
     async def guard(
         self, reading: Coroutine[object, object, None], patience_s: Callable[[], float]
     ) -> bool:
-        """Run the reading; return whether it ended by itself, and let its errors through.
+        """Run a reader; return whether it ended by itself. Its errors pass through.
 
-        False means that nothing came for as long as the patience of that moment, and that the
-        reading was cancelled and has ended.
+        False means that nothing arrived for `patience_s()` seconds, and that the reader was
+        cancelled and has ended.
         """
-        self.hear()
+        self.reset()
         task = asyncio.ensure_future(reading)
         try:
             while not task.done():
-                left = self._heard_at + patience_s() - self._clock.monotonic()
+                left = self._received_at + patience_s() - self._clock.monotonic()
                 if left <= 0:
                     return False
                 try:
@@ -81,9 +83,9 @@ class Watchdog:
 class WatchEvent(msgspec.Struct, Generic[_T], frozen=True, gc=False):
     """One change, or a bookmark.
 
-    `object` is None for a bookmark, and for an object that could not be read; then `rejected`
-    holds its name ("namespace/name") and the cause. A deleted object that cannot be read comes
-    with its metadata alone. `resource_version` is the one to go on from, "" if there is none.
+    `object` is None for a bookmark, and for an object that could not be decoded; then `rejected`
+    holds its name ("namespace/name") and the cause. A deleted object that cannot be decoded comes
+    with its metadata alone. `resource_version` is the one to continue from, "" if there is none.
     """
 
     type: EventType
@@ -94,18 +96,18 @@ class WatchEvent(msgspec.Struct, Generic[_T], frozen=True, gc=False):
 
 
 class Lines:
-    """Cuts a stream into lines, whatever the chunks are."""
+    """Splits a stream of chunks into lines."""
 
     def __init__(self) -> None:
         self._begun: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk completes; empty ones may be among them."""
+        """Return the lines that this chunk completes, empty ones included."""
         lines = chunk.split(b"\n")
         tail = lines.pop()
         if lines and self._begun:
-            # NB: the pieces of a long line are joined once, not at each chunk.
+            # NB: the parts of a long line are joined once, not at each chunk.
             self._begun.append(lines[0])
             lines[0] = b"".join(self._begun)
             self._begun.clear()
@@ -117,11 +119,11 @@ class Lines:
 
     @property
     def size(self) -> int:
-        """The bytes of the line that is still open."""
+        """The number of bytes of the incomplete line."""
         return self._size
 
     def rest(self) -> bytes:
-        """Return the line that is still open; empty when the stream ended with a whole one."""
+        """Return the incomplete line; empty when the stream ended with a complete one."""
         return b"".join(self._begun)
 
 
@@ -148,7 +150,7 @@ class _Bookmark(msgspec.Struct, gc=False):
 
 _EVENTS: Final = msgspec.json.Decoder(_Event)
 _BOOKMARKS: Final = msgspec.json.Decoder(_Bookmark)
-# NB: only this one field, so that an object that breaks its types elsewhere still has a version.
+# NB: only this field, so that an object with wrong types elsewhere still has a version.
 _VERSIONS: Final = msgspec.json.Decoder(_Versioned)
 
 
@@ -156,7 +158,7 @@ class EventDecoder(Generic[_T]):
     """Turns the lines of one watch into events of one kind."""
 
     def __init__(self, kind: Kind[_T], *, where: str = "") -> None:
-        """Take the kind to decode; `where` names the request in errors."""
+        """Take the kind to decode; errors name the request `where`."""
         self._kind = kind
         self._where = where
         self._decode = object_decoder(kind.struct).decode
@@ -165,12 +167,12 @@ class EventDecoder(Generic[_T]):
     def decode(self, line: bytes) -> WatchEvent[_T]:
         """Return the event of a line.
 
-        Raise the ApiError of an ERROR event, and BrokenStream over a line that is no event.
+        Raise the ApiError of an ERROR event, and BrokenStream for a line that is no event.
         """
         try:
             event = _EVENTS.decode(line)
         except NOT_JSON as error:
-            raise self._broken(f"a line of the watch is no event ({error})", line) from error
+            raise self._broken(f"a line of the watch is not an event ({error})", line) from error
         kind_of_event = event.type
         if kind_of_event in _CHANGES:
             try:
@@ -180,7 +182,7 @@ class EventDecoder(Generic[_T]):
                 )
                 return WatchEvent(kind_of_event, decoded, version)  # type: ignore[arg-type]
             except NOT_JSON:
-                return self._decode_oddly(kind_of_event, event.object)  # type: ignore[arg-type]
+                return self._decode_leniently(kind_of_event, event.object)  # type: ignore[arg-type]
         if kind_of_event == "BOOKMARK":
             return self._decode_bookmark(event.object)
         if kind_of_event == "ERROR":
@@ -197,7 +199,7 @@ class EventDecoder(Generic[_T]):
         done = (metadata.annotations or {}).get(_INITIAL_EVENTS_END) == "true"
         return WatchEvent("BOOKMARK", None, metadata.resource_version or "", done)
 
-    def _decode_oddly(self, event_type: EventType, data: msgspec.Raw) -> WatchEvent[_T]:
+    def _decode_leniently(self, event_type: EventType, data: msgspec.Raw) -> WatchEvent[_T]:
         """Return the event of an object with nulls or wrong types in it."""
         result = read_object(self._kind, data)
         if result is None:
@@ -206,7 +208,7 @@ class EventDecoder(Generic[_T]):
             return WatchEvent(event_type, result, _version(data))
         cause = result.cause
         if event_type == "DELETED":
-            # That it is gone matters; what it was does not.
+            # Of a deleted object only the name matters.
             result = read_metadata(self._kind, data)
             if not isinstance(result, Rejected):
                 return WatchEvent(event_type, result, _version(data))
@@ -217,9 +219,6 @@ class EventDecoder(Generic[_T]):
     def _broken(self, what: str, line: bytes) -> BrokenStream:
         shown = line[:80].decode(errors="replace")
         return BrokenStream(self._where, f"{what}: {shown!r}", fix="watch again from a new list")
-
-
-_CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 async def read_events(
@@ -233,9 +232,9 @@ async def read_events(
 ) -> AsyncGenerator[WatchEvent[_T], None]:
     """Iterate over the events of a stream until the server ends it.
 
-    `is_initial` tells that it begins with all objects, which a server might never end. Raise
-    ConnectionLost when the stream ends in the middle of a line, and TimedOut when no byte came for
-    `idle_timeout` seconds: a connection whose other end is gone may stay silent for ever.
+    With `is_initial` it begins with all objects, whose bytes are limited until the bookmark. Raise
+    ConnectionLost when the stream ends within a line, and TimedOut when no byte arrived for
+    `idle_timeout` seconds: a connection whose peer is gone may stay silent forever.
     """
     lines = Lines()
     decode = decoder.decode
@@ -255,14 +254,14 @@ async def read_events(
                 yield event
         initial_bytes += len(chunk)
         if is_initial and initial_bytes > MOST_INITIAL_BYTES:
-            reason = f"the objects at its begin have more than {MOST_INITIAL_BYTES >> 20} MB"
+            reason = f"its initial objects have more than {MOST_INITIAL_BYTES >> 20} MB"
             raise BrokenStream(where, reason)
         if lines.size > LONGEST_LINE:
             reason = f"a line of the watch has more than {LONGEST_LINE >> 20} MB"
             raise BrokenStream(where, reason)
     rest = lines.rest()
     if rest and not rest.isspace():
-        # A last line may lack its end. Only when it is no whole object was the stream cut.
+        # The last line may lack its newline. The stream was cut only if it is no complete object.
         try:
             _EVENTS.decode(rest)
         except NOT_JSON as error:
