@@ -85,8 +85,8 @@ async def test_unfinished_deletions_go_on_after_a_restart(tmp_path: Path) -> Non
     """What the garbage collector had left to do when the server ended is done by the next one."""
     async with serving(tmp_path) as api:
         owner = await api.create(CONFIGMAPS, {"metadata": {"name": "owner"}})
-        for follower in api.server._followers:
-            follower.cancel()
+        for controller in api.server._controllers:
+            controller.cancel()
         reference = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -191,7 +191,7 @@ def _kubeconfig_is_a_directory(directory: Path) -> None:
         pytest.param(_another_database, "is a database of another program", id="another database"),
         pytest.param(_damaged_store, "store.db: is", id="a damaged store"),
         pytest.param(_odd_key, "ca.crt: holds no certificate; put the", id="no certificate"),
-        pytest.param(_odd_token, "admin: is no token of 16 or more", id="no token"),
+        pytest.param(_odd_token, "admin: is not a token of 16 or more", id="no token"),
         pytest.param(_kubeconfig_is_a_directory, "kubeconfig: cannot be read", id="no file"),
     ],
 )
@@ -211,7 +211,7 @@ async def test_files_that_cannot_be_used(
     ("settings", "want"),
     [
         pytest.param({"host": "a b"}, "'a b' is neither a host name nor an address", id="host"),
-        pytest.param({"nodes": ("A_b",)}, "'A_b' is no name of a node", id="node"),
+        pytest.param({"nodes": ("A_b",)}, "'A_b' is not a valid node name", id="node"),
         pytest.param(
             {"allocation": AllocationSettings(("nope",))}, "nope is no range", id="no range"
         ),

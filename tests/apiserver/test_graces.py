@@ -56,7 +56,7 @@ class Ending:
         write = (
             self.store.update if self.store.get(POD_STORE, "default", name) else self.store.create
         )
-        self.graces.note(write(POD_STORE, pod))
+        self.graces.track(write(POD_STORE, pod))
 
 
 @pytest.fixture
@@ -70,28 +70,28 @@ def test_the_earliest_end_comes_first(ending: Ending) -> None:
     ending.put("late", ends=1020)
     ending.put("early", ends=1010)
     ending.put("staying")
-    assert (ending.graces.end_due(), ending.ended) == (10.0, [])
+    assert (ending.graces.delete_due(), ending.ended) == (10.0, [])
     ending.clock.now = 1010.0
-    assert (ending.graces.end_due(), ending.ended) == (10.0, ["early"])
+    assert (ending.graces.delete_due(), ending.ended) == (10.0, ["early"])
     ending.clock.now = 2000.0
-    assert (ending.graces.end_due(), ending.ended) == (None, ["early", "late"])
+    assert (ending.graces.delete_due(), ending.ended) == (None, ["early", "late"])
 
 
 def test_a_shortened_period_counts(ending: Ending) -> None:
     """A pod whose period was shortened ends at the earlier time, and once."""
     ending.put("one", ends=1030)
     ending.put("one", ends=1005, grace=5)
-    assert ending.graces.end_due() == 5.0
+    assert ending.graces.delete_due() == 5.0
     ending.clock.now = 1005.0
-    ending.graces.end_due()
+    ending.graces.delete_due()
     ending.clock.now = 1030.0
-    assert (ending.graces.end_due(), ending.ended) == (None, ["one"])
+    assert (ending.graces.delete_due(), ending.ended) == (None, ["one"])
 
 
 def test_pods_without_a_grace_are_left_alone(ending: Ending) -> None:
     """A pod that only finalizers hold has no grace left, and goes with the last of those."""
     ending.put("held", ends=990, grace=0)
-    assert (ending.graces.end_due(), ending.ended) == (None, [])
+    assert (ending.graces.delete_due(), ending.ended) == (None, [])
 
 
 def test_a_new_pod_of_the_name_is_left_alone(ending: Ending) -> None:
@@ -100,7 +100,7 @@ def test_a_new_pod_of_the_name_is_left_alone(ending: Ending) -> None:
     ending.store.delete(POD_STORE, "default", "one")
     ending.put("one")
     ending.clock.now = 1010.0
-    assert (ending.graces.end_due(), ending.ended) == (None, [])
+    assert (ending.graces.delete_due(), ending.ended) == (None, [])
 
 
 def test_a_refusal_does_not_stop_the_others(ending: Ending) -> None:
@@ -108,7 +108,7 @@ def test_a_refusal_does_not_stop_the_others(ending: Ending) -> None:
     ending.put("stuck", ends=1001)
     ending.put("two", ends=1002)
     ending.clock.now = 1003.0
-    assert (ending.graces.end_due(), ending.ended) == (None, ["stuck", "two"])
+    assert (ending.graces.delete_due(), ending.ended) == (None, ["stuck", "two"])
 
 
 def test_many_that_are_due_end_a_few_at_a_time(ending: Ending) -> None:
@@ -116,11 +116,11 @@ def test_many_that_are_due_end_a_few_at_a_time(ending: Ending) -> None:
     for number in range(2_000):
         ending.put(f"p{number:04}", ends=1001)
     ending.clock.now = 1002.0
-    left = ending.graces.end_due()
+    left = ending.graces.delete_due()
     assert left is not None
     assert left <= 0
     assert 0 < len(ending.ended) < 2_000
-    while ending.graces.end_due() is not None:
+    while ending.graces.delete_due() is not None:
         pass
     assert ending.ended == [f"p{number:04}" for number in range(2_000)]
 

@@ -105,7 +105,7 @@ def _call(server: Embedded, method: str, path: str, body: JsonObject | None = No
             "--emulated-version: '1.99' must be a version from 1.29 to 1.36",
             id="a release to come",
         ),
-        pytest.param(["--node", "A_b"], "'A_b' is no name of a node: ", id="a name of no node"),
+        pytest.param(["--node", "A_b"], "'A_b' is not a valid node name: ", id="a name of no node"),
         pytest.param(
             ["--bind-address", "a b"], "'a b' is neither a host name nor an address", id="no host"
         ),

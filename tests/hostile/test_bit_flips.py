@@ -178,7 +178,7 @@ def test_a_flipped_bit_in_the_log_is_named_with_what_is_lost(
     with pytest.raises(DamagedError) as refusal:
         Store.open(directory)
     assert refusal.value.path == directory / WAL
-    assert "does not fit its checksum; versions " in refusal.value.what
+    assert "does not match its checksum; versions " in refusal.value.what
     assert f" to {crashed.version} were acknowledged and are missing" in refusal.value.what
     assert "--recover-store" in refusal.value.advice
     after = {path.name: path.read_bytes() for path in directory.iterdir()}

@@ -32,36 +32,37 @@ def contents(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("ahead", [600.0, DAY, 3650 * DAY])
 def test_a_server_certificate_of_the_future_is_renewed(tmp_path: Path, ahead: float) -> None:
     """One that was made while the clock was ahead is replaced as soon as the clock is right."""
-    CertificateAuthority(tmp_path, now=NOW).keep_server_certificate()
+    CertificateAuthority(tmp_path, now=NOW).ensure_server_certificate()
     for name in ("server.crt", "server.key"):
         (tmp_path / name).unlink()
     early = CertificateAuthority(tmp_path, now=NOW)
     early._now += dt.timedelta(seconds=ahead)
-    early.keep_server_certificate()
+    early.ensure_server_certificate()
     before = contents(tmp_path)
     authority = CertificateAuthority(tmp_path, now=NOW)
-    assert authority.keep_server_certificate() is True
+    assert authority.ensure_server_certificate() is True
     after = contents(tmp_path)
     assert {name for name in after if after[name] != before[name]} == {"server.crt", "server.key"}
-    assert authority.keep_server_certificate() is False
+    assert authority.ensure_server_certificate() is False
     assert isinstance(authority.server_context(), ssl.SSLContext)
 
 
 def test_a_small_step_back_renews_nothing(tmp_path: Path) -> None:
     """Certificates hold from five minutes before they were made: clocks differ a little."""
-    CertificateAuthority(tmp_path, now=NOW).keep_server_certificate()
-    assert CertificateAuthority(tmp_path, now=NOW - 240).keep_server_certificate() is False
+    CertificateAuthority(tmp_path, now=NOW).ensure_server_certificate()
+    assert CertificateAuthority(tmp_path, now=NOW - 240).ensure_server_certificate() is False
 
 
 def test_an_authority_of_the_future_is_named(tmp_path: Path) -> None:
     """Clients hold it, and the clock may be wrong now, so it is kept and the way out is said."""
-    CertificateAuthority(tmp_path, now=NOW + 400 * DAY).keep_server_certificate()
+    CertificateAuthority(tmp_path, now=NOW + 400 * DAY).ensure_server_certificate()
     before = contents(tmp_path)
     with pytest.raises(BrokenFileError) as caught:
         CertificateAuthority(tmp_path, now=NOW)
     assert str(caught.value) == (
         f"{tmp_path}/ca.crt: is valid only from 2024-12-18 22:08 UTC, and this machine's clock "
-        f"says 2023-11-14 22:13; set the clock, or remove {tmp_path} to make all certificates again"
+        f"says 2023-11-14 22:13; set the clock, or remove {tmp_path} to create all certificates "
+        "again"
     )
     assert contents(tmp_path) == before
 
@@ -75,9 +76,9 @@ def test_a_server_says_that_the_clock_is_wrong(tmp_path: Path) -> None:
 
 def test_an_expired_authority_is_made_again(tmp_path: Path) -> None:
     """No client can use it, so a new one signs a new server certificate."""
-    CertificateAuthority(tmp_path, now=NOW - 4000 * DAY).keep_server_certificate()
+    CertificateAuthority(tmp_path, now=NOW - 4000 * DAY).ensure_server_certificate()
     before = contents(tmp_path)
-    assert CertificateAuthority(tmp_path, now=NOW).keep_server_certificate() is True
+    assert CertificateAuthority(tmp_path, now=NOW).ensure_server_certificate() is True
     after = contents(tmp_path)
     assert all(after[name] != before[name] for name in after)
 
@@ -87,7 +88,7 @@ async def test_a_client_trusts_the_renewed_certificate(tmp_path: Path) -> None:
     pki = tmp_path / "data" / "pki"
     early = CertificateAuthority(pki, now=time.time())
     early._now += dt.timedelta(days=400)
-    early.keep_server_certificate()
+    early.ensure_server_certificate()
     async with serving(tmp_path / "data") as api:
         assert (await api.call("GET", "/readyz")).status == 200
 
@@ -157,7 +158,7 @@ class Ending:
             "deletionTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}",
             "deletionGracePeriodSeconds": grace,
         }
-        self.graces.note(self.store.create(POD_STORE, raw("Pod", name, metadata=metadata)))
+        self.graces.track(self.store.create(POD_STORE, raw("Pod", name, metadata=metadata)))
 
 
 def test_a_clock_set_back_holds_no_pod() -> None:
@@ -165,11 +166,11 @@ def test_a_clock_set_back_holds_no_pod() -> None:
     ending = Ending()
     ending.put("one", grace=30)
     ending.clocks.wall -= 3600
-    left = ending.graces.end_due()
+    left = ending.graces.delete_due()
     assert left is not None
     assert left <= 31
     ending.clocks.pass_by(left)
-    assert ending.graces.end_due() is None
+    assert ending.graces.delete_due() is None
     assert ending.ended == ["one"]
 
 
@@ -180,10 +181,10 @@ def test_the_order_holds_when_the_clock_is_set_between_two_pods() -> None:
     ending.clocks.wall -= 86_400
     ending.put("short", grace=10)
     ending.clocks.pass_by(11)
-    ending.graces.end_due()
+    ending.graces.delete_due()
     assert ending.ended == ["short"]
     ending.clocks.pass_by(590)
-    assert (ending.graces.end_due(), ending.ended) == (None, ["short", "long"])
+    assert (ending.graces.delete_due(), ending.ended) == (None, ["short", "long"])
 
 
 def test_a_restart_with_the_clock_set_back_counts_the_period_once_more() -> None:
@@ -192,6 +193,6 @@ def test_a_restart_with_the_clock_set_back_counts_the_period_once_more() -> None
     ending.put("one", grace=30)
     ending.clocks.wall -= 86_400
     ending.graces.resume()
-    left = ending.graces.end_due()
+    left = ending.graces.delete_due()
     assert left is not None
     assert left <= 31

@@ -184,7 +184,7 @@ def test_a_file_of_the_store_that_is_none_is_named(
     Store.open(directory).close()
     (directory / name).unlink(missing_ok=True)
     make(directory / name)
-    with pytest.raises(StorageError, match=rf"{name}: is (a symbolic link|no regular file)"):
+    with pytest.raises(StorageError, match=rf"{name}: is (a symbolic link|not a regular file)"):
         Store.open(directory)
 
 

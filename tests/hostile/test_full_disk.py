@@ -125,7 +125,7 @@ def test_a_full_disk_is_told_and_deletes_help(small: SmallServer) -> None:
     assert refused.object["reason"] == "InternalError"
     assert refused.object["message"].endswith(
         "/store.db: cannot be written: database or disk is full; "
-        "see to the disk; the write was not made and may be repeated"
+        "check the disk; the write was not stored and may be retried"
     )
     unready = small.call("GET", "/readyz")
     assert unready.status == 500

@@ -71,7 +71,7 @@ async def test_a_pod_that_ends_is_queued_once(api: Served) -> None:
 
 
 def _queued(api: Served) -> int:
-    return max(len(queued) for _, queued in api.server._graces._queues)
+    return max(len(queued) for _, queued in api.server._pod_reaper._queues)
 
 
 async def _create(api: Served, name: str = "web", **spec: object) -> None:

@@ -28,7 +28,7 @@ def test_a_token_that_vanished_is_told(tmp_path: Path, role: UserRole) -> None:
 def test_a_certificate_authority_that_vanished_is_told(tmp_path: Path) -> None:
     """A new one, which no kubeconfig elsewhere knows, is not made silently."""
     with capture_logs() as first:
-        CertificateAuthority(tmp_path, now=time.time()).keep_server_certificate()
+        CertificateAuthority(tmp_path, now=time.time()).ensure_server_certificate()
         CertificateAuthority(tmp_path, now=time.time())
     (tmp_path / "ca.crt").unlink()
     with capture_logs() as logs:

@@ -1,6 +1,7 @@
-"""A Kubernetes API server on one machine: raw JSON in memory, SQLite beneath, kubectl as judge.
+"""A Kubernetes API server on one machine: JSON in memory, SQLite for durability, kubectl as judge.
 
-It stands in for kube-apiserver and etcd where there is no cluster. What may be written, and what
-becomes of it, is decided by `model`; this package carries, stores and serves. It never imports the
-controller or the proxy: they meet through the API alone.
+It stands in for kube-apiserver and etcd where there is no cluster. Requests of Kubernetes clients
+come in; responses and watch events go out. Defaulting and validation are decided by `model`; this
+package authenticates, authorizes, stores and serves. It never imports the controller or the proxy:
+they communicate through the API alone.
 """

@@ -1,8 +1,7 @@
-"""The server put together from its parts, started and stopped.
+"""Assembles the server from its parts, starts it and stops it.
 
-Everything that can go wrong at start is told as one StartError with what to do, before a port is
-opened. On SIGTERM or SIGINT watches end cleanly and the store is closed; being killed instead loses
-nothing that was answered.
+A fault at start is reported as one StartError with its remedy, before a port is opened. On SIGTERM
+or SIGINT watches end cleanly and the store is closed. SIGKILL loses no write that was answered.
 """
 
 from __future__ import annotations
@@ -77,22 +76,22 @@ NAMESPACES: Final = (
     "kube-public",
     "kube-system",
 )
+# How long the server may take to stop; then the kernel ends the process.
 END_SECONDS: Final = 20.0
-"""A server that was asked to end is gone after this time, whatever it does."""
 _RETRY_SECONDS: Final = 1.0
-# Python looks for unreachable cycles among the newest objects by itself, among all of them when it
-# is asked to: it stops all threads for that, and a large request has a million objects.
-_COLLECTED_AT: Final = (50_000, 1 << 20, 1 << 20)
+# NB: only the youngest generation is collected by its threshold. A collection of all objects stops
+# all threads, and a large request has a million objects, so `collect_cycles` chooses the time.
+_GC_THRESHOLDS: Final = (50_000, 1 << 20, 1 << 20)
 
 _log = structlog.get_logger(__name__)
 
 
 class StartError(Exception):
-    """Why the server cannot start, and what to do."""
+    """The server cannot start; the message has the cause and the remedy."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """How to serve."""
+    """The settings of one server."""
 
     data_dir: Path
     host: str = "127.0.0.1"
@@ -103,28 +102,28 @@ class ServerSettings(msgspec.Struct, frozen=True):
     # Nodes for which a kubeconfig is written.
     nodes: tuple[str, ...] = ()
     bookmark_seconds: float = BOOKMARK_SECONDS
-    # Where nodes reach the server; "" takes the host, if nodes can reach it.
+    # Where nodes reach the server; "" is the host, if nodes can reach it.
     advertise_address: str = ""
-    # Whether the server makes the Service default/kubernetes, as every kube-apiserver does.
+    # Whether the server creates the Service default/kubernetes, as every kube-apiserver does.
     makes_own_service: bool = True
-    # Whether the server does for namespaces and ServiceCIDRs what kube-controller-manager does.
+    # Whether the server runs the controllers of namespaces and ServiceCIDRs itself.
     runs_controllers: bool = True
-    # Whether a damaged store is kept aside and what is intact of it used.
+    # Whether a damaged store is kept aside and its intact objects are used.
     recovers_store: bool = False
-    # Fewer where the process may not open so many files.
+    # The limit is lower when the process may not open so many files.
     max_connections: int = MAX_CONNECTIONS
 
 
 class ApiServer:
-    """One server, from its files to its port."""
+    """One API server with its store, its controllers and its HTTPS server."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        """Open the files and put the parts together; raises StartError."""
+        """Open the files and assemble the parts. Raises StartError."""
         self.settings = settings
         directory = settings.data_dir
         try:
             make_private_directory(directory)
-            # NB: the store first, because its lock keeps us off the files of a running server.
+            # NB: the store first, because its lock protects the files of a running server.
             self.store = Store.open(
                 directory, synchronous=settings.synchronous, recovers=settings.recovers_store
             )
@@ -138,7 +137,7 @@ class ApiServer:
                 settings.advertise_address, host=settings.host, family=primary.family
             )
             hosts = (settings.host, advertised, primary.first)
-            self._authority.keep_server_certificate([host for host in hosts if host])
+            self._authority.ensure_server_certificate([host for host in hosts if host])
             context = self._authority.server_context()
             self._tokens = Tokens(directory / "tokens")
             kinds = strategies(ranges=ranges)
@@ -148,7 +147,7 @@ class ApiServer:
         self.writer = ObjectWriter(self.store, kinds, load_types(settings.gates), settings.gates)
         deleter = Deleter(self.store, kinds)
         self._collector = Collector(self.store, kinds, deleter.delete_dependent)
-        self._graces = Graces(self.store, deleter.end_grace)
+        self._pod_reaper = Graces(self.store, deleter.end_grace)
         self._kubernetes_service = KubernetesService(
             self.writer,
             deleter,
@@ -174,24 +173,24 @@ class ApiServer:
         self._server = HttpsServer(
             self.application.handle,
             context=context,
-            knows=guard.knows,
+            has_credentials=guard.has_credentials,
             limits=ConnectionLimits.for_process(settings.max_connections),
         )
         self._metrics.follow(self._server.table)
-        self._followers: list[asyncio.Task[None]] = []
+        self._controllers: list[asyncio.Task[None]] = []
         self.url = ""
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's kubeconfig."""
+        """The path of the administrator's kubeconfig."""
         return self.settings.data_dir / "kubeconfig"
 
     async def start(self) -> None:
-        """Listen, after everything stored has been looked at; raises StartError."""
+        """Restore the state of all kinds, listen and start the controllers. Raises StartError."""
         settings = self.settings
         try:
             self._restore()
-            self._make_namespaces()
+            self._create_default_objects()
         except (StatusError, StorageError) as error:
             self.store.close()
             raise StartError(str(error)) from error
@@ -199,21 +198,24 @@ class ApiServer:
             port = await self._server.start(settings.host, settings.port)
         except OSError as error:
             self.store.close()
-            raise StartError(_explain_no_listening(settings.host, settings.port, error)) from error
+            raise StartError(_explain_listen_error(settings.host, settings.port, error)) from error
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"https://{host}:{port}"
-        follow: list[Callable[[], Awaitable[None]]] = [self._collector.run, self._graces.run]
+        controllers: list[Callable[[], Awaitable[None]]] = [
+            self._collector.run,
+            self._pod_reaper.run,
+        ]
         try:
-            # NB: before the first client knows of the server, so that it finds all there.
+            # NB: before the server is ready, so that the first client finds these objects.
             if settings.makes_own_service:
                 self._kubernetes_service.port = port
                 self._kubernetes_service.reconcile()
-                follow.append(partial(self._kubernetes_service.run, self.store))
+                controllers.append(partial(self._kubernetes_service.run, self.store))
             if settings.runs_controllers:
                 self._namespace_objects.renew_ca()
                 self._namespace_objects.resume()
                 self._service_cidrs.resume()
-                follow += [
+                controllers += [
                     partial(self._namespace_objects.run, self.store),
                     partial(self._service_cidrs.run, self.store),
                 ]
@@ -222,40 +224,42 @@ class ApiServer:
             await self.stop()
             raise StartError(_explain(error)) from error
         loop = asyncio.get_running_loop()
-        self._followers = [loop.create_task(_keep_running(one)) for one in follow]
+        self._controllers = [
+            loop.create_task(_keep_running(controller)) for controller in controllers
+        ]
 
     async def stop(self) -> None:
-        """End all connections and close the files."""
-        for follower in self._followers:
-            follower.cancel()
-        await asyncio.gather(*self._followers, return_exceptions=True)
+        """Stop the controllers, end all connections and close the store."""
+        for controller in self._controllers:
+            controller.cancel()
+        await asyncio.gather(*self._controllers, return_exceptions=True)
         self.application.workers.close()
         await self._server.stop()
         self.store.close()
 
     def _restore(self) -> None:
-        """Let every kind take note of what is stored, such as the addresses in use."""
+        """Restore the state that strategies derive from objects, such as allocated addresses."""
         for name, strategy in self.writer.strategies.items():
             if strategy.restores:
                 for entry in self.store.entries(name):
                     strategy.restore(msgspec.json.decode(entry.data))
 
-    def _make_namespaces(self) -> None:
+    def _create_default_objects(self) -> None:
         namespaces = BY_KIND["v1", "Namespace"]
         for name in NAMESPACES:
             if self.store.get(namespaces.store, "", name) is None:
                 new = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
                 self.writer.create(RequestTarget(namespaces), new, WriteOptions(), manager=MANAGER)
-        ranges = BY_KIND["networking.k8s.io/v1", "ServiceCIDR"]
-        if self.store.get(ranges.store, "", DEFAULT_NAME) is None:
-            self._make_ranges(ranges)
+        service_cidrs = BY_KIND["networking.k8s.io/v1", "ServiceCIDR"]
+        if self.store.get(service_cidrs.store, "", DEFAULT_NAME) is None:
+            self._create_service_cidr(service_cidrs)
 
-    def _make_ranges(self, ranges: Resource) -> None:
-        """Tell which cluster IPs are handed out, and that they are ready to be."""
+    def _create_service_cidr(self, resource: Resource) -> None:
+        """Create the default ServiceCIDR, and set it Ready."""
         cidrs = self.settings.allocation.service_cidrs
         new, ready = (default_service_cidr(cidrs, now=timestamp()) for _ in range(2))
-        self.writer.create(RequestTarget(ranges), new, WriteOptions(), manager=MANAGER)
-        status = RequestTarget(ranges, name=DEFAULT_NAME, subresource="status")
+        self.writer.create(RequestTarget(resource), new, WriteOptions(), manager=MANAGER)
+        status = RequestTarget(resource, name=DEFAULT_NAME, subresource="status")
         self.writer.update(status, ready, WriteOptions(), manager=MANAGER)
 
     def _write_kubeconfigs(self) -> None:
@@ -266,35 +270,35 @@ class ApiServer:
 
 
 def _explain(error: Exception) -> str:
-    """Return an error as one line; those of files name the file."""
+    """Return the message of an error as one line; an error of a file names the file."""
     if isinstance(error, OSError):
-        # NB: a disk that gets full while a file is written is told without the file.
+        # NB: an error about a full disk may have no file name.
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}; choose another directory with --data-dir"
     return str(error)
 
 
-async def _keep_running(follow: Callable[[], Awaitable[None]]) -> None:
-    """Have changes followed until the store is closed, whatever comes up, such as a full disk."""
+async def _keep_running(controller: Callable[[], Awaitable[None]]) -> None:
+    """Run a controller until the store is closed; restart it after errors such as a full disk."""
     while True:
         try:
-            return await follow()
+            return await controller()
         except Exception:  # noqa: BLE001 - logged, and the server goes on
-            _log.exception("following changes failed; all objects are looked at again")
+            _log.exception("controller failed and is restarted")
             await asyncio.sleep(_RETRY_SECONDS)
 
 
 def run_apiserver(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
-    """Serve until a signal ends it; raises StartError."""
+    """Serve until SIGTERM or SIGINT. Raises StartError."""
     raise_descriptor_limit()
     server = ApiServer(settings)
     with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
         runner.run(_serve(server, on_ready))
 
 
-def _limit_time_to_end() -> None:
-    """End the process after the grace, whatever still runs; answered writes are stored by then."""
-    # NB: by the kernel, because nothing in this process can be sure of its turn.
+def _limit_stop_time() -> None:
+    """Have the kernel end the process after END_SECONDS; answered writes are durable by then."""
+    # NB: by the kernel, because no code of this process is sure to run in time.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
 
@@ -304,15 +308,15 @@ async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     ended = asyncio.Event()
 
     def end(_number: int, _frame: object) -> None:
-        _limit_time_to_end()
+        _limit_stop_time()
         loop.call_soon_threadsafe(ended.set)
 
-    # NB: handlers of the event loop would wait for its turn, which work that takes long holds up.
+    # NB: not `loop.add_signal_handler`, whose handlers wait while work holds the event loop.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     await server.start()
     gc.freeze()
-    gc.set_threshold(*_COLLECTED_AT)
+    gc.set_threshold(*_GC_THRESHOLDS)
     collecting = loop.create_task(collect_cycles(server.application.workers))
     on_ready(f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})")
     await ended.wait()
@@ -321,13 +325,13 @@ async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _explain_no_listening(host: str, port: int, error: OSError) -> str:
+def _explain_listen_error(host: str, port: int, error: OSError) -> str:
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return (
             f"cannot listen at {host}: not an address of this machine; "
             "choose one with --bind-address, such as 127.0.0.1"
         )
-    # NB: asyncio's own text says all this once more.
+    # NB: the message of asyncio repeats host and port.
     reason = os.strerror(error.errno) if error.errno else str(error)
     return (
         f"cannot listen at {host} port {port}: {reason}; choose another with --port, or 0 for any"

@@ -1,6 +1,12 @@
-"""What the server counts, under the names that a kube-apiserver uses.
+"""The metrics of the server, under the names of kube-apiserver where it has them.
 
-Labelled children are looked up once and kept: a request costs two additions.
+Labelled children are looked up once and cached: a request costs two additions.
+
+`LoopMeter` measures how long the event loop is held at a time, in CPU time of its thread. A late
+timer means that a request held the loop, or that the machine has other work. CPU time separates the
+two: between two beats an idle loop uses almost none, whatever else runs, and a request that holds
+the loop shows with all its CPU time. Beats run only while there are requests, so that an idle
+server sleeps.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.storage.store import Store
 
 BEAT_SECONDS: Final = 0.01
-# The loop is looked at for so long after a request, because watchers hear of its change later.
+# How many beats follow a request, because watchers receive its change later.
 REST_BEATS: Final = 100
 _BUCKETS: Final = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30,
@@ -30,26 +36,26 @@ _BUSY_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 _LABELS: Final = ("verb", "group", "version", "resource", "subresource", "scope")
 _LONG_RUNNING: Final = frozenset({"watch"})
 
-
+# Plural, group, subresource, and whether the request has a name and a namespace.
 _Kind = tuple[str, str, str, bool, bool] | None
 
 
 class LoopMeter:
-    """Reports what CPU time passed between two beats of the running loop."""
+    """Observes the CPU time between two beats of the running event loop."""
 
     def __init__(self, observe: Callable[[float], None]) -> None:
-        """Report to the function."""
+        """Report each observation to the function."""
         self._observe = observe
         self._left = 0
         self._since = 0.0
 
     @property
     def beating(self) -> bool:
-        """Whether the loop is being looked at."""
+        """Whether the event loop is observed at present."""
         return self._left > 0
 
     def wake(self) -> None:
-        """Begin to look, or go on."""
+        """Begin to observe, or continue for the full number of beats."""
         if self._left == 0:
             self._since = time.thread_time()
             asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
@@ -65,10 +71,10 @@ class LoopMeter:
 
 
 class ServerMetrics:
-    """The counters of one server, in a registry of their own."""
+    """The metrics of one server, in a registry of their own."""
 
     def __init__(self, store: Store) -> None:
-        """Register everything."""
+        """Register all metrics but those of connections."""
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "apiserver_request",
@@ -100,8 +106,8 @@ class ServerMetrics:
         self._children: dict[tuple[str, _Kind, int], tuple[Counter, Histogram | None]] = {}
 
     def count(self, verb: str, target: RequestTarget | None, code: int, seconds: float) -> None:
-        """Take note of an answered request."""
-        # NB: names are no part of the key, or the table would grow with the cluster.
+        """Record an answered request."""
+        # NB: the key holds no names, or the table would grow with the cluster.
         key = (verb, _kind_of(target), code)
         children = self._children.get(key)
         if children is None:
@@ -114,17 +120,17 @@ class ServerMetrics:
             children[1].observe(seconds)
 
     def watch_started(self, target: RequestTarget) -> Callable[[], None]:
-        """Take note of a watch; call what is returned when it ends."""
+        """Record the start of a watch; the caller calls the returned function at its end."""
         gauge = self._watches.labels(*_labels("watch", target))
         gauge.inc()
         return gauge.dec
 
     def follow(self, table: ConnectionTable) -> None:
-        """Show the connections of a server too."""
+        """Register the metrics of the connections of a server."""
         self.registry.register(_Connections(table))
 
     def page(self) -> bytes:
-        """Return everything in the text format."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
@@ -142,20 +148,20 @@ def _labels(verb: str, target: RequestTarget | None) -> tuple[str, ...]:
         return (verb.upper(), "", "", "", "", "")
     scope = "resource" if target.name else "namespace" if target.namespace else "cluster"
     resource = target.resource
-    shown = verb.upper()
+    verb_label = verb.upper()
     return (
-        shown, resource.group, resource.version, resource.plural, target.subresource, scope
+        verb_label, resource.group, resource.version, resource.plural, target.subresource, scope
     )  # fmt: skip
 
 
 class _StoredObjects(Collector):
-    """Counts stored objects when somebody looks."""
+    """Counts stored objects when the metrics are read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def collect(self) -> list[Metric]:
-        """Return one gauge by kind."""
+        """Return the gauge of objects by kind."""
         family = GaugeMetricFamily(
             "apiserver_resource_objects", "Stored objects by kind.", labels=("group", "resource")
         )
@@ -173,7 +179,7 @@ class _Connections(Collector):
         self._table = table
 
     def collect(self) -> list[Metric]:
-        """Return how many are open, and how many were dropped and why."""
+        """Return the gauge of open connections and the counter of dropped ones by reason."""
         opened = GaugeMetricFamily(
             "apiserver_open_connections",
             "Open connections, by whether valid credentials came on them.",

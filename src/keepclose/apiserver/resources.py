@@ -1,7 +1,7 @@
-"""The kinds that the server serves: one entry makes a kind known to every part.
+"""The table of resources that the server serves; one entry is enough to serve a kind.
 
-Paths, discovery, OpenAPI, storage and authorisation all read this table. A kind that is served in
-two groups has two entries with one store (`stored_as`), and `conversion` turns one into the other.
+Paths, discovery, OpenAPI, storage and authorization read this table. A kind that is served in two
+groups has two entries with one store (`stored_as`); the registry converts between them.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ ALL_VERBS: Final = (
 
 
 class Resource(msgspec.Struct, frozen=True):
-    """A kind as a client addresses it."""
+    """A resource of the API: a kind, as clients address it in paths."""
 
     group: str
     version: str
     kind: str
     plural: str
     singular: str
-    # The published name of the type of its objects.
+    # The name of the type in the published OpenAPI document.
     definition: str
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     subresources: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
-    # Fields beyond metadata.name and metadata.namespace that field selectors may ask about.
+    # The fields beside metadata.name and metadata.namespace that field selectors may name.
     selectable: tuple[str, ...] = ()
     # The name of the store; by default that of the resource with its group.
     stored_as: str = ""
 
     @property
     def api_version(self) -> str:
-        """Group and version as objects name them."""
+        """The apiVersion of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def list_kind(self) -> str:
-        """The kind of a list of these."""
+        """The kind of a list of its objects."""
         return f"{self.kind}List"
 
     @property
@@ -258,7 +258,7 @@ RESOURCES: Final = (
     ),
 )
 
-# What is only sent, and never stored or read.
+# A kind that clients only create; it is never stored or read.
 BINDINGS: Final = Resource(
     group="",
     version="v1",
@@ -269,11 +269,11 @@ BINDINGS: Final = Resource(
     verbs=("create",),
 )
 SERVED: Final = (*RESOURCES, BINDINGS)
-# The verbs of subresources; those that are not named here have the usual ones.
+# The verbs of subresources; the others have USUAL_SUBRESOURCE_VERBS.
 SUBRESOURCE_VERBS: Final = {"binding": ("create",), "finalize": ("update",)}
 USUAL_SUBRESOURCE_VERBS: Final = ("get", "patch", "update")
 
-# Versions that are no longer announced, and only read: kubectl 1.20 describes slices by this one.
+# Versions that discovery omits and that are only read: kubectl 1.20 describes slices by this one.
 OLD_RESOURCES: Final = (
     Resource(
         group="discovery.k8s.io",
@@ -287,6 +287,9 @@ OLD_RESOURCES: Final = (
     ),
 )
 
-BY_PATH: Final = {(one.group, one.version, one.plural): one for one in (*SERVED, *OLD_RESOURCES)}
-BY_KIND: Final = {(one.api_version, one.kind): one for one in RESOURCES}
-BY_STORE: Final = {one.store: one for one in RESOURCES if not one.stored_as}
+BY_PATH: Final = {
+    (resource.group, resource.version, resource.plural): resource
+    for resource in (*SERVED, *OLD_RESOURCES)
+}
+BY_KIND: Final = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
+BY_STORE: Final = {resource.store: resource for resource in RESOURCES if not resource.stored_as}

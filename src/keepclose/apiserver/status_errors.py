@@ -1,8 +1,8 @@
-"""Why a request failed, as the Status object that Kubernetes clients understand.
+"""The errors of requests, as the Status object that Kubernetes clients understand.
 
-Every refusal in this package is raised as a `Failure`; the outermost layer turns it into an HTTP
-answer. Status code, reason, message and causes are those of a real kube-apiserver, because
-clients and people act on them.
+Every rejection in this package is raised as a `StatusError`; the outermost layer turns it into an
+HTTP response. Code, reason, message and causes are those of kube-apiserver, word by word, because
+clients and operators act on them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Final
 
 from keepclose.model.field_errors import FieldError
 
-# What an answer names of all that is wrong with an object. A cause may repeat the list that it
-# stands in, so that without a bound the answer has the square of the body's size.
+# How many validation errors of an object a response lists. A cause may repeat the list in which its
+# field is, so that without a bound the response would have the square of the size of the body.
 MOST_CAUSES: Final = 1000
 MOST_CAUSE_CHARACTERS: Final = 256 * 1024
 
 
 class StatusError(Exception):
-    """A request that cannot be followed."""
+    """A request that fails, with the Status that the client gets."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class StatusError(Exception):
         self.message = message
         self.details = details
         self.retry_after = retry_after
-        # What goes into the metadata of the Status, such as a token to go on with.
+        # The metadata of the Status, such as a continue token.
         self.metadata: dict[str, Any] = {}
-        # What the client is told besides; also a refused write may have odd fields.
+        # The warnings for the client; a rejected write may have unknown fields too.
         self.warnings: list[str] = []
 
     def status(self) -> dict[str, Any]:
@@ -64,12 +64,12 @@ class StatusError(Exception):
 
 
 def qualified(plural: str, group: str) -> str:
-    """Return a resource's name with its group, as messages show it."""
+    """Return the name of a resource with its group, as in messages."""
     return f"{plural}.{group}" if group else plural
 
 
 def not_found(plural: str, group: str, name: str) -> StatusError:
-    """Return the answer to a name that nothing has."""
+    """Return the error for an object that does not exist."""
     return StatusError(
         404,
         "NotFound",
@@ -79,14 +79,14 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
 
 
 def no_such_path() -> StatusError:
-    """Return the answer to a path that no resource is behind."""
+    """Return the error for a path without a resource."""
     return StatusError(
         404, "NotFound", "the server could not find the requested resource", details={}
     )
 
 
 def already_exists(plural: str, group: str, name: str) -> StatusError:
-    """Return the answer to a create whose name is taken."""
+    """Return the error for a create of an object that exists."""
     return StatusError(
         409,
         "AlreadyExists",
@@ -96,7 +96,7 @@ def already_exists(plural: str, group: str, name: str) -> StatusError:
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
-    """Return the answer to a write that another one overtook."""
+    """Return the error for a write that conflicts with the state of the object."""
     return StatusError(
         409,
         "Conflict",
@@ -106,7 +106,7 @@ def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
 
 
 def stale(plural: str, group: str, name: str) -> StatusError:
-    """Return the answer to an update made from an old version of the object."""
+    """Return the error for an update based on an old version of the object."""
     why = (
         "the object has been modified; please apply your changes to the latest version and try"
         " again"
@@ -115,9 +115,9 @@ def stale(plural: str, group: str, name: str) -> StatusError:
 
 
 def invalid_object(kind: str, group: str, name: str, causes: Sequence[FieldError]) -> StatusError:
-    """Return the answer to an object that breaks the rules of its kind; it names the first ones."""
-    named = _shown(causes)
-    texts = list(dict.fromkeys(f"{cause.field}: {body}" for cause, body in named))
+    """Return the error for an invalid object; it lists the first validation errors."""
+    listed = _first_causes(causes)
+    texts = list(dict.fromkeys(f"{cause.field}: {body}" for cause, body in listed))
     message = f"{qualified(kind, group)} {_quoted(name)} is invalid"
     if len(texts) == 1:
         message += f": {texts[0]}"
@@ -128,33 +128,33 @@ def invalid_object(kind: str, group: str, name: str, causes: Sequence[FieldError
         details["group"] = group
     if kind:
         details["kind"] = kind
-    if named:
+    if listed:
         details["causes"] = [
-            {"reason": cause.type, "message": body, "field": cause.field} for cause, body in named
+            {"reason": cause.type, "message": body, "field": cause.field} for cause, body in listed
         ]
     return StatusError(422, "Invalid", message, details=details)
 
 
-def _shown(causes: Sequence[FieldError]) -> list[tuple[FieldError, str]]:
-    """Return causes with what they say, as many as an answer may name."""
-    named: list[tuple[FieldError, str]] = []
+def _first_causes(causes: Sequence[FieldError]) -> list[tuple[FieldError, str]]:
+    """Return causes with their messages, as many as a response may list."""
+    listed: list[tuple[FieldError, str]] = []
     left = MOST_CAUSE_CHARACTERS
     for cause in causes[:MOST_CAUSES]:
         body = cause.body
-        named.append((cause, body))
+        listed.append((cause, body))
         left -= len(body) + len(cause.field)
         if left < 0:
             break
-    return named
+    return listed
 
 
 def bad_request(message: str) -> StatusError:
-    """Return the answer to a request that cannot be read."""
+    """Return the error for a malformed request."""
     return StatusError(400, "BadRequest", message)
 
 
 def forbidden(plural: str, group: str, name: str, why: str) -> StatusError:
-    """Return the answer to a request that the caller may not make."""
+    """Return the error for a request that the user may not make."""
     quoted = f" {_quoted(name)}" if name else ""
     return StatusError(
         403,
@@ -165,30 +165,30 @@ def forbidden(plural: str, group: str, name: str, why: str) -> StatusError:
 
 
 def unauthorized() -> StatusError:
-    """Return the answer to credentials that nobody has."""
+    """Return the error for unknown credentials."""
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
 def method_not_allowed(method: str = "") -> StatusError:
-    """Return the answer to a verb that the resource does not have."""
+    """Return the error for a verb that the resource does not support."""
     del method
     message = "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", message, details={})
 
 
 def not_acceptable(accepted: Sequence[str]) -> StatusError:
-    """Return the answer to a request for a content type that is not served."""
+    """Return the error for a request that accepts no media type that the server can produce."""
     message = f"only the following media types are accepted: {', '.join(accepted)}"
     return StatusError(406, "NotAcceptable", message)
 
 
 def unsupported_patch_type() -> StatusError:
-    """Return the answer to a patch of a type that does not exist."""
+    """Return the error for an unknown type of patch."""
     return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
-    """Return the answer to a body of a type that is not read."""
+    """Return the error for a body of an unknown media type."""
     message = (
         "the body of the request was in an unknown format - accepted media types include: "
         + ", ".join(accepted)
@@ -197,7 +197,7 @@ def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
 
 
 def internal_error(why: str) -> StatusError:
-    """Return the answer to a request that the server itself could not follow."""
+    """Return the error for a fault of the server."""
     return StatusError(
         500,
         "InternalError",
@@ -207,34 +207,34 @@ def internal_error(why: str) -> StatusError:
 
 
 def too_large(limit: int) -> StatusError:
-    """Return the answer to a body over the limit."""
+    """Return the error for a body over the limit."""
     return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit}")
 
 
 def too_many_requests() -> StatusError:
-    """Return the answer to an identity that has too much under way already."""
+    """Return the error for a user with too many requests in flight."""
     message = "Too many requests, please try again later."
     return StatusError(429, "TooManyRequests", message, retry_after=1)
 
 
 def too_many_connections() -> StatusError:
-    """Return the answer to a watch of a user who has too many connections in use."""
+    """Return the error for a watch of a user with too many connections in use."""
     message = "too many connections of this user are in use, please try again later"
     return StatusError(429, "TooManyRequests", message, retry_after=1)
 
 
 def expired(message: str = "The provided continue parameter is too old") -> StatusError:
-    """Return the answer to a version that is no longer kept."""
+    """Return the error for a version that was compacted."""
     return StatusError(410, "Expired", message)
 
 
 def too_old(asked: int, oldest: int) -> StatusError:
-    """Return the answer to a watch from a version that is no longer kept."""
+    """Return the error for a watch from a version that was compacted."""
     return expired(f"too old resource version: {asked} ({oldest})")
 
 
 def _quoted(name: str) -> str:
-    """Return a name as messages show it: a quote within it is escaped."""
+    """Return a name in quotes, as in messages; quotes within it are escaped."""
     return json.dumps(name, ensure_ascii=False)
 
 

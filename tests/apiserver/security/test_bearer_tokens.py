@@ -91,7 +91,7 @@ def test_a_file_that_breaks_later_locks_nobody_out(tmp_path: Path) -> None:
     (tmp_path / "node-n1").write_text("short")
     with capture_logs() as logs:
         assert tokens.find(token) == role_user(UserRole.VIEWER)
-    assert [entry["event"] for entry in logs] == ["tokens not read again"]
+    assert [entry["event"] for entry in logs] == ["reading tokens failed"]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_file_without_token_stops_the_start(tmp_path: Path, content: bytes) ->
     with pytest.raises(BrokenFileError) as caught:
         Tokens(tmp_path)
     assert str(caught.value) == (
-        f"{path}: is no token of 16 or more characters; remove it and a new one is made"
+        f"{path}: is not a token of 16 or more characters; remove it and a new one is created"
     )
     assert path.read_bytes() == content
 
@@ -141,7 +141,7 @@ def test_a_token_chosen_by_a_person_is_kept(tmp_path: Path) -> None:
 def test_only_names_of_nodes_name_files(tmp_path: Path, name: str) -> None:
     """A name that no node can have makes no file."""
     tokens = Tokens(tmp_path / "tokens")
-    with pytest.raises(InvalidNodeNameError, match="is no name of a node"):
+    with pytest.raises(InvalidNodeNameError, match="is not a valid node name"):
         tokens.of_node(name)
     assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == sorted(UserRole)
 

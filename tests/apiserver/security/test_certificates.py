@@ -51,7 +51,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def start(directory: Path, *hosts: str, now: float = NOW) -> bool:
     """Start as the server does and return whether it made a new certificate."""
-    return CertificateAuthority(directory, now=now).keep_server_certificate(hosts)
+    return CertificateAuthority(directory, now=now).ensure_server_certificate(hosts)
 
 
 def test_the_first_start_makes_private_files(tmp_path: Path) -> None:
@@ -148,9 +148,12 @@ def another_key(directory: Path) -> bytes:
         pytest.param("server.crt", lambda _: b"x", "holds no certificate", id="bad certificate"),
         pytest.param("ca.key", lambda _: b"x", "holds no private key", id="bad key"),
         pytest.param("ca.key", None, "is missing", id="no key"),
-        pytest.param("server.key", another_key, "does not fit server.crt", id="another key"),
+        pytest.param("server.key", another_key, "does not match server.crt", id="another key"),
         pytest.param(
-            "ca.key", lambda _: rsa_key(), "holds a key of another kind than ours", id="RSA key"
+            "ca.key",
+            lambda _: rsa_key(),
+            "holds a key that is not an elliptic curve key",
+            id="RSA key",
         ),
     ],
 )
@@ -167,7 +170,7 @@ def test_broken_files_stop_the_start(
     with pytest.raises(BrokenFileError) as caught:
         start(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / name}: {want_problem}; put the right one back, or remove {tmp_path} to make"
+        f"{tmp_path / name}: {want_problem}; put the right one back, or remove {tmp_path} to create"
         " all of them again"
     )
     assert contents(tmp_path) == before
@@ -218,7 +221,7 @@ def trusting(authority: CertificateAuthority) -> ssl.SSLContext:
 def current_authority(directory: Path) -> CertificateAuthority:
     """Return a CA of today, since a handshake looks at the real clock."""
     authority = CertificateAuthority(directory, now=datetime.now(UTC).timestamp())
-    authority.keep_server_certificate(["keepclose.example"])
+    authority.ensure_server_certificate(["keepclose.example"])
     return authority
 
 

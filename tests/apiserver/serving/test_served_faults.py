@@ -116,7 +116,7 @@ async def test_the_collector_survives_a_fault(api: Served) -> None:
         async with asyncio.timeout(PATIENCE):
             while not logs:  # noqa: ASYNC110 - a list cannot be awaited
                 await asyncio.sleep(0.01)
-        assert logs[0]["event"] == "following changes failed; all objects are looked at again"
+        assert logs[0]["event"] == "controller failed and is restarted"
         assert (await api.call("GET", f"{LEASES}/fine")).status == 200
         await api.create(CONFIGMAPS, {"metadata": {"name": "orphan", **metadata}})
         await api.until_gone(f"{CONFIGMAPS}/orphan")

@@ -141,7 +141,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path, mode: str) 
             id="one that is still to come",
         ),
         pytest.param(
-            0, "is damaged: it has format 0, which there never was", id="one that never was"
+            0, "is damaged: it has format 0, which does not exist", id="one that never was"
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_damage_beside_a_write_ahead_log_is_noticed(tmp_path: Path) -> None:
     connection.close()
     (tmp_path / "kept-wal").rename(wal)
     (tmp_path / "kept").rename(path)
-    want = "is damaged: row 9 of its log cannot be used: the checksum does not fit"
+    want = "is damaged: row 9 of its log cannot be used: the checksum does not match"
     assert refusal(tmp_path) == want
 
 
@@ -240,7 +240,7 @@ def test_a_crash_leaves_a_file_that_can_be_used(tmp_path: Path) -> None:
         ),
         pytest.param(
             "UPDATE log SET name = 'q' WHERE version = 50",
-            "row 50 of its log cannot be used: the checksum does not fit",
+            "row 50 of its log cannot be used: the checksum does not match",
             id="another name",
         ),
         pytest.param(
@@ -292,7 +292,7 @@ def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
 def test_a_directory_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
     """What cannot be read as a file is refused."""
     (tmp_path / DATA_FILE).mkdir()
-    with pytest.raises(StorageError, match="is no regular file"):
+    with pytest.raises(StorageError, match="is not a regular file"):
         Store.open(tmp_path)
 
 
@@ -358,7 +358,7 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, synchron
         assert (store.version, store.count("pods"), watch.pending) == (2, 1, 0)
     assert error.value.path == tmp_path / DATA_FILE
     assert error.value.what.startswith("cannot be written: ")
-    assert error.value.advice == "see to the disk; the write was not made and may be repeated"
+    assert error.value.advice == "check the disk; the write was not stored and may be retried"
     assert store.create("pods", make("b")).version == 3
     assert watch.pending == 1
     store.close()
@@ -369,7 +369,7 @@ def test_a_full_disk_refuses_writes_until_there_is_room(tmp_path: Path, synchron
 
 def test_a_store_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """Without room for a new file nothing is left in its place."""
-    with full_disk(1000), pytest.raises(StorageError, match="cannot be made: "):
+    with full_disk(1000), pytest.raises(StorageError, match="cannot be created: "):
         Store.open(tmp_path)
     assert not (tmp_path / DATA_FILE).exists()
     Store.open(tmp_path).close()
@@ -386,7 +386,7 @@ def test_old_versions_that_cannot_be_removed_fail_no_write(tmp_path: Path) -> No
         for _ in range(200):
             store.update("pods", make("a"))
     assert store.version == 202
-    assert [line["event"] for line in logs] == ["old versions stay on disk for now"] * 3
+    assert [line["event"] for line in logs] == ["compaction of the store failed"] * 3
     with pytest.raises(StorageError, match="no such table: floors"):
         store.compact()
     log._connection.execute("ALTER TABLE hidden RENAME TO floors")

@@ -1,11 +1,15 @@
-"""Who may do what, as a pure function of the caller and the request.
+"""Decides what a user may do, as a pure function of the user and the request.
 
-Administrators may do everything. The controller reads everything and writes what follows from
-Services: EndpointSlices, Endpoints, the status of Services, events and leases. A lab reads
-everything and writes what a scheduler, the controllers of workloads and the kubelets of its nodes
-do. A node reads what routing needs and writes about itself alone. Viewers read. Anyone may ask
-whether the server is healthy, and nothing else. What no rule allows is refused, in the words of
-kube-apiserver.
+Administrators may do everything. The controller reads everything and writes EndpointSlices,
+Endpoints, the status of Services, events and leases. A lab reads everything and writes what a
+scheduler, workload controllers and the kubelets of its nodes write. A node reads what routing needs
+and writes only its own objects. Viewers read. Anonymous users may only request the health of the
+server. All other requests are forbidden, with the messages of kube-apiserver.
+
+`WriteRights` checks what a write does beyond its verb. An update or an apply may create the object
+that it names; as in kube-apiserver the user then needs the right to create it too. A create names
+its object in the body, so it is checked after the body is decoded. A node may change its own Node
+only in fields that do not steer workloads to it, as the admission plugin NodeRestriction demands.
 """
 
 from __future__ import annotations
@@ -30,44 +34,44 @@ from keepclose.model.field_errors import render_value
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 
 _READ: Final = frozenset(("get", "list", "watch"))
-_CHANGE: Final = frozenset(("create", "update", "patch"))
-_CHANGE_OWN: Final = _CHANGE | {"get"}
-_TEND: Final = frozenset(("update", "patch"))
+_WRITE: Final = frozenset(("create", "update", "patch"))
+_WRITE_AND_GET: Final = _WRITE | {"get"}
+_UPDATE: Final = frozenset(("update", "patch"))
 _NODE_EVENTS: Final = frozenset(("create", "patch"))
 _PATH_READ: Final = frozenset(("get", "head"))
 _HEALTH: Final = ("/healthz", "/livez", "/readyz")
-# A path allows what is below it too.
-_ENDS: Final = ("", "/*")
+# A path includes the paths below it.
+_PATH_SUFFIXES: Final = ("", "/*")
 _DISCOVERY: Final = ("/api", "/apis", "/openapi", "/version")
 
 _DISCOVERY_GROUP: Final = "discovery.k8s.io"
 _LEASE: Final = ("coordination.k8s.io", "leases", "")
 _EVENTS: Final = (("", "events", ""), ("events.k8s.io", "events", ""))
 
-# Group, resource and subresource, and the verbs beyond reading.
+# Group, resource and subresource, with the verbs beside reading.
 _CONTROLLER_WRITES: Final[Mapping[tuple[str, str, str], frozenset[str]]] = {
-    (_DISCOVERY_GROUP, "endpointslices", ""): _CHANGE | {"delete"},
-    ("", "endpoints", ""): _CHANGE | {"delete"},
-    ("", "services", "status"): _TEND,
-    **dict.fromkeys(_EVENTS, _CHANGE),
-    _LEASE: _CHANGE,
+    (_DISCOVERY_GROUP, "endpointslices", ""): _WRITE | {"delete"},
+    ("", "endpoints", ""): _WRITE | {"delete"},
+    ("", "services", "status"): _UPDATE,
+    **dict.fromkeys(_EVENTS, _WRITE),
+    _LEASE: _WRITE,
 }
 _LAB_WRITES: Final[Mapping[tuple[str, str, str], frozenset[str]]] = {
-    ("", "pods", ""): _CHANGE | {"delete"},
-    ("", "pods", "status"): _TEND,
+    ("", "pods", ""): _WRITE | {"delete"},
+    ("", "pods", "status"): _UPDATE,
     ("", "pods", "binding"): frozenset(("create",)),
     ("", "bindings", ""): frozenset(("create",)),
-    ("apps", "replicasets", ""): _CHANGE | {"delete"},
-    ("apps", "replicasets", "status"): _TEND,
-    # People make these; a lab notes revisions in them.
-    ("apps", "deployments", ""): _TEND,
-    ("apps", "deployments", "status"): _TEND,
-    ("apps", "daemonsets", ""): _TEND,
-    ("apps", "daemonsets", "status"): _TEND,
-    ("", "nodes", ""): _CHANGE | {"delete"},
-    ("", "nodes", "status"): _TEND,
-    **dict.fromkeys(_EVENTS, _CHANGE),
-    _LEASE: _CHANGE | {"delete"},
+    ("apps", "replicasets", ""): _WRITE | {"delete"},
+    ("apps", "replicasets", "status"): _UPDATE,
+    # Users create these; the controllers of a lab record revisions in them.
+    ("apps", "deployments", ""): _UPDATE,
+    ("apps", "deployments", "status"): _UPDATE,
+    ("apps", "daemonsets", ""): _UPDATE,
+    ("apps", "daemonsets", "status"): _UPDATE,
+    ("", "nodes", ""): _WRITE | {"delete"},
+    ("", "nodes", "status"): _UPDATE,
+    **dict.fromkeys(_EVENTS, _WRITE),
+    _LEASE: _WRITE | {"delete"},
 }
 _READERS: Final = (CONTROLLERS, LABS, VIEWERS)
 _NODE_READS: Final = frozenset(
@@ -104,7 +108,7 @@ Json = Mapping[str, Any]
 
 
 class _OwnObject(NamedTuple):
-    """What a node may do with one object that is about it."""
+    """An object that belongs to a node, with the verbs that the node may use."""
 
     verbs: frozenset[str]
     namespace: str
@@ -112,7 +116,7 @@ class _OwnObject(NamedTuple):
 
 
 class RequestAction(msgspec.Struct, frozen=True):
-    """What a request wants; without a resource it is about the path."""
+    """What a request does; without a resource it is about the path."""
 
     verb: str
     group: str = ""
@@ -129,22 +133,22 @@ class RequestAction(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether, and by which rule; a refusal needs none."""
+    """Whether an action is allowed, and by which rule; a denial has no rule."""
 
     allowed: bool
     reason: str = ""
 
 
-REFUSED: Final = Decision(False)
+DENIED: Final = Decision(False)
 
 
 def allowed(
     user: RequestUser, action: RequestAction, body: Mapping[str, Any] | None = None
 ) -> Decision:
-    """Return whether the user may do it.
+    """Return whether the user may do the action.
 
-    A create carries the name in its body: where a rule is about one name, a create without a body
-    is refused.
+    The body of a create holds the name: where a rule allows one name only, a create without a body
+    is denied.
     """
     if MASTERS in user.groups:
         return Decision(True, "administrators may do everything")
@@ -155,16 +159,16 @@ def allowed(
     if CONTROLLERS in user.groups and action.verb in _CONTROLLER_WRITES.get(action.target, ()):
         return Decision(True, "controllers may write what follows from Services")
     if LABS in user.groups and action.verb in _LAB_WRITES.get(action.target, ()):
-        return Decision(True, "labs may tend nodes and workloads")
+        return Decision(True, "labs may write nodes and workloads")
     if user.node:
         return _allowed_node(user.node, action, body or {})
-    return REFUSED
+    return DENIED
 
 
 def may_create_some(user: RequestUser, action: RequestAction) -> bool:
-    """Return whether the user may create an object of a name that is not known yet.
+    """Return whether the user may create an object whose name is still in the undecoded body.
 
-    Where the rule is about one name, `allowed` decides as soon as the object is read.
+    Where the rule allows one name only, `allowed` decides as soon as the body is decoded.
     """
     if action.verb != "create" or action.name or not user.node:
         return False
@@ -173,20 +177,22 @@ def may_create_some(user: RequestUser, action: RequestAction) -> bool:
 
 
 def why_refused(user: RequestUser, action: RequestAction) -> StatusError:
-    """Return the answer to what the user may not do."""
+    """Return the error for an action that the user may not do."""
     who = f"User {render_value(user.name)} cannot {action.verb}"
     if not action.resource:
-        why = _harmless(f"{who} path {render_value(action.path)}")
+        why = _escape_html(f"{who} path {render_value(action.path)}")
         return StatusError(403, "Forbidden", f"forbidden: {why}", details={})
     resource = action.resource + (f"/{action.subresource}" if action.subresource else "")
     what = f"resource {render_value(resource)} in API group {render_value(action.group)}"
     scope = f"in the namespace {render_value(action.namespace)}"
     where = scope if action.namespace else "at the cluster scope"
-    return forbidden(action.resource, action.group, action.name, _harmless(f"{who} {what} {where}"))
+    return forbidden(
+        action.resource, action.group, action.name, _escape_html(f"{who} {what} {where}")
+    )
 
 
 class RoleRule(msgspec.Struct, frozen=True):
-    """Verbs that are allowed on a resource, or on paths where no resource is named."""
+    """The allowed verbs on a resource, or on paths when no resource is named."""
 
     verbs: tuple[str, ...]
     group: str = ""
@@ -198,7 +204,7 @@ class RoleRule(msgspec.Struct, frozen=True):
 def list_rules(user: RequestUser, namespace: str) -> list[RoleRule]:
     """Return what the user may do in a namespace and at the cluster scope, as rules.
 
-    They say what `allowed` decides: each allows nothing that it would refuse, and none is missing.
+    The rules agree with `allowed`: they allow exactly the actions that it allows.
     """
     if MASTERS in user.groups:
         return [RoleRule(("*",), "*", "*"), RoleRule(("*",), paths=("*",))]
@@ -206,9 +212,9 @@ def list_rules(user: RequestUser, namespace: str) -> list[RoleRule]:
     if _reads_everything(user):
         rules += [RoleRule(tuple(sorted(_READ)), "*", "*"), _path_rule("*")]
     writes = [(CONTROLLERS, _CONTROLLER_WRITES), (LABS, _LAB_WRITES)]
-    for group, tables in writes:
+    for group, table in writes:
         if group in user.groups:
-            rules += [_resource_rule(target, verbs) for target, verbs in tables.items()]
+            rules += [_resource_rule(target, verbs) for target, verbs in table.items()]
     if user.node:
         rules += [_resource_rule(target, _READ) for target in sorted(_NODE_READS)]
         rules += [_resource_rule(target, _NODE_EVENTS) for target in _EVENTS]
@@ -217,8 +223,13 @@ def list_rules(user: RequestUser, namespace: str) -> list[RoleRule]:
             for target, own in _own_objects(user.node).items()
             if own.namespace in ("", namespace)
         ]
-    known = _DISCOVERY if AUTHENTICATED in user.groups else ()
-    return [*rules, _path_rule(*(f"{place}{end}" for place in (*_HEALTH, *known) for end in _ENDS))]
+    discovery = _DISCOVERY if AUTHENTICATED in user.groups else ()
+    return [
+        *rules,
+        _path_rule(
+            *(f"{path}{suffix}" for path in (*_HEALTH, *discovery) for suffix in _PATH_SUFFIXES)
+        ),
+    ]
 
 
 def _resource_rule(target: tuple[str, str, str], verbs: frozenset[str], name: str = "") -> RoleRule:
@@ -233,14 +244,14 @@ def _path_rule(*paths: str) -> RoleRule:
 
 def _allowed_path(user: RequestUser, action: RequestAction) -> Decision:
     if action.verb not in _PATH_READ:
-        return REFUSED
+        return DENIED
     if _is_at_or_below(action.path, _HEALTH):
-        return Decision(True, "anyone may ask whether the server is healthy")
+        return Decision(True, "all users may request the health of the server")
     if AUTHENTICATED in user.groups and _is_at_or_below(action.path, _DISCOVERY):
-        return Decision(True, "whoever is known may ask what is served")
+        return Decision(True, "authenticated users may discover the API")
     if _reads_everything(user):
         return Decision(True, "viewers, controllers and labs may read everything")
-    return REFUSED
+    return DENIED
 
 
 def _reads_everything(user: RequestUser) -> bool:
@@ -255,20 +266,22 @@ def _allowed_node(node_name: str, action: RequestAction, body: Mapping[str, Any]
         return Decision(True, "nodes may report events")
     own = _own_objects(node_name).get(target)
     if own is None or verb not in own.verbs:
-        return REFUSED
+        return DENIED
     if (action.namespace, _object_name(action, body)) == (own.namespace, own.name):
         return Decision(True, "nodes may write about themselves")
-    return REFUSED
+    return DENIED
 
 
 def _own_objects(node_name: str) -> dict[tuple[str, str, str], _OwnObject]:
-    """Return the objects that are about a node, by group, resource and subresource."""
+    """Return the objects that belong to a node, by group, resource and subresource."""
     acknowledgement = acknowledgement_name(node_name)
     return {
-        ("", "configmaps", ""): _OwnObject(_CHANGE_OWN, ACKNOWLEDGEMENT_NAMESPACE, acknowledgement),
-        _LEASE: _OwnObject(_CHANGE_OWN, NODE_LEASE_NAMESPACE, node_name),
-        ("", "nodes", ""): _OwnObject(_CHANGE, "", node_name),
-        ("", "nodes", "status"): _OwnObject(_TEND | {"get"}, "", node_name),
+        ("", "configmaps", ""): _OwnObject(
+            _WRITE_AND_GET, ACKNOWLEDGEMENT_NAMESPACE, acknowledgement
+        ),
+        _LEASE: _OwnObject(_WRITE_AND_GET, NODE_LEASE_NAMESPACE, node_name),
+        ("", "nodes", ""): _OwnObject(_WRITE, "", node_name),
+        ("", "nodes", "status"): _OwnObject(_UPDATE | {"get"}, "", node_name),
     }
 
 
@@ -280,33 +293,33 @@ def _object_name(action: RequestAction, body: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _is_at_or_below(path: str, places: tuple[str, ...]) -> bool:
-    # NB: a path that climbs is none of ours, wherever it seems to start.
+def _is_at_or_below(path: str, parents: tuple[str, ...]) -> bool:
+    # NB: a path with ".." leaves the parent that it seems to start with.
     return ".." not in path and any(
-        path == place or path.startswith(f"{place}/") for place in places
+        path == parent or path.startswith(f"{parent}/") for parent in parents
     )
 
 
-def _harmless(text: str) -> str:
-    # Browsers must not take a message for HTML.
+def _escape_html(text: str) -> str:
+    # A browser must not render a message as HTML.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 class WriteRights(msgspec.Struct, frozen=True):
-    """The rights of the caller of one write."""
+    """The rights of the user of one write."""
 
     user: RequestUser
     action: RequestAction
 
     def check_create(self, new: Json) -> None:
-        """Return when the caller may create the object; raises Failure where it may not."""
+        """Raise StatusError unless the user may create the object."""
         creation = msgspec.structs.replace(self.action, verb="create")
         if not allowed(self.user, creation, new).allowed:
             raise why_refused(self.user, creation)
         self._check_own_node(new, None)
 
     def check_update(self, new: Json, old: Json) -> None:
-        """Return when the caller may turn the old object into the new; raises Failure if not."""
+        """Raise StatusError unless the user may change the old object into the new."""
         self._check_own_node(new, old)
 
     def _check_own_node(self, new: Json, old: Json | None) -> None:
@@ -320,17 +333,19 @@ class WriteRights(msgspec.Struct, frozen=True):
 
 
 def restrict_own_node(node_name: str, new: Json, old: Json | None) -> str:
-    """Return why a node may not write its own Node object so, or "" where it may.
+    """Return why a node may not write its own Node in this way, or "" when it may.
 
     `old` is the stored object, None where the node creates it.
     """
     who = f"node {render_value(node_name)} is not allowed to"
     if old is not None:
-        for place, field in (("spec", "taints"), ("metadata", "ownerReferences")):
-            if (_part(new, place).get(field) or []) != (_part(old, place).get(field) or []):
+        for part, field in (("spec", "taints"), ("metadata", "ownerReferences")):
+            if (_object_field(new, part).get(field) or []) != (
+                _object_field(old, part).get(field) or []
+            ):
                 return f"{who} modify {field}"
-    labels = _part(_part(new, "metadata"), "labels")
-    labels_before = _part(_part(old or {}, "metadata"), "labels")
+    labels = _object_field(_object_field(new, "metadata"), "labels")
+    labels_before = _object_field(_object_field(old or {}, "metadata"), "labels")
     changed = {
         key
         for key in (*labels, *labels_before)
@@ -348,9 +363,9 @@ def _is_restricted(label: str) -> bool:
     namespace = label.partition("/")[0] if "/" in label else ""
     if _is_within(namespace, _RESTRICTED_NAMESPACE):
         return True
-    is_of_kubernetes = any(_is_within(namespace, one) for one in _KUBERNETES_NAMESPACES)
+    is_of_kubernetes = any(_is_within(namespace, parent) for parent in _KUBERNETES_NAMESPACES)
     is_of_kubelet = label in _KUBELET_LABELS or any(
-        _is_within(namespace, one) for one in _KUBELET_NAMESPACES
+        _is_within(namespace, parent) for parent in _KUBELET_NAMESPACES
     )
     return is_of_kubernetes and not is_of_kubelet
 
@@ -359,6 +374,6 @@ def _is_within(namespace: str, parent: str) -> bool:
     return namespace == parent or namespace.endswith(f".{parent}")
 
 
-def _part(value: Json, name: str) -> Json:
-    part = value.get(name)
-    return part if isinstance(part, dict) else {}
+def _object_field(value: Json, name: str) -> Json:
+    field = value.get(name)
+    return field if isinstance(field, dict) else {}

@@ -1,11 +1,14 @@
-"""A private CA, the server's certificate, and certificates for clients, under one directory.
+"""The private CA, the server certificate, client certificates and kubeconfigs of a data directory.
 
-Made at the first start and kept: clients hold the CA. The server's certificate is made anew when
-it has less than 30 days left or is not valid yet, when a name is missing from it or when the CA is
-another; the CA itself when it has less than 30 days left. A CA that is not valid yet was made, or
-is read, with a wrong clock: which of them, no program can know, so it is named and kept. A file
-that cannot be read is never replaced silently.
-Keys are on the curve P-256 and readable by their owner alone.
+The CA is created at the first start and kept, since clients hold it. The server certificate is
+issued again when it expires within 30 days or is not valid yet, when a name is missing from it, or
+when the CA has changed; the CA itself when it expires within 30 days. A CA that is not valid yet
+was created, or is read, with a wrong clock. The server cannot know which, so it reports and keeps
+the CA. An unreadable file is never replaced silently. Keys are on the curve P-256, with mode 0600.
+
+`kubeconfig` is that of the administrator, `<role>.kubeconfig` that of another role, and
+`node-<name>.kubeconfig` that of a node. Each holds its token and the CA, so it can be copied to
+another machine as it is. A file with the right content is not written again.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ from keepclose.system.private_files import (
     write_private,
 )
 
-_log = structlog.get_logger(__name__)
-_RENEWED_BEFORE: Final = timedelta(days=30)
+CLUSTER: Final = "keepclose"
 CA_LIFETIME: Final = timedelta(days=3652)
 LEAF_LIFETIME: Final = timedelta(days=365)
+_RENEWED_BEFORE: Final = timedelta(days=30)
 
-# What `cryptography` raises over bytes that are no certificate, or no longer one.
+# What `cryptography` raises for an invalid or damaged certificate.
 _UNREADABLE: Final = (
     ValueError,
     UnsupportedAlgorithm,
@@ -50,7 +53,7 @@ _UNREADABLE: Final = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-# Clocks differ: a certificate is good from a little before it was made.
+# Clocks differ, so a certificate is valid from a little before it is issued.
 _TOLERANCE: Final = timedelta(minutes=5)
 _LOCAL_NAMES: Final = (
     "localhost",
@@ -61,11 +64,12 @@ _LOCAL_NAMES: Final = (
     "127.0.0.1",
     "::1",
 )
-CLUSTER: Final = "keepclose"
+
+_log = structlog.get_logger(__name__)
 
 
 class InvalidHostError(ValueError):
-    """A host name or address that no certificate can hold."""
+    """A host that is neither a DNS name nor an IP address."""
 
 
 class _Pair(NamedTuple):
@@ -74,17 +78,17 @@ class _Pair(NamedTuple):
 
 
 class _ClientCertificate(NamedTuple):
-    """A client's certificate and its key, both as PEM."""
+    """The certificate of a client and its key, both as PEM."""
 
     certificate: bytes
     key: bytes
 
 
 class CertificateAuthority:
-    """The CA in a directory, and what it signs."""
+    """The CA in a directory, and the certificates that it issues."""
 
     def __init__(self, directory: Path, *, now: float) -> None:
-        """Read the CA, or make one where there is none or it ends soon.
+        """Read the CA, or create one where none is or it expires soon.
 
         `now` is in seconds since 1970. Raises BrokenFileError for files that cannot be used.
         """
@@ -93,29 +97,29 @@ class CertificateAuthority:
         self.certificate_path = directory / "ca.crt"
         self.server_certificate_path = directory / "server.crt"
         self.server_key_path = directory / "server.key"
-        self._fix = f"put the right one back, or remove {directory} to make all of them again"
+        self._advice = f"put the right one back, or remove {directory} to create all of them again"
         make_private_directory(directory)
-        self._pair = self._read_pair("ca") or self._make_missing()
+        self._pair = self._read_pair("ca") or self._create_missing()
         self._check_authority()
-        self._refuse_future(self._pair.certificate)
-        if self._ends_soon(self._pair.certificate):
+        self._reject_future(self._pair.certificate)
+        if self._expires_soon(self._pair.certificate):
             end = f"{self._pair.certificate.not_valid_after_utc:%Y-%m-%d}"
-            _log.warning("the CA ends, a new one is made", file=str(self.certificate_path), end=end)
-            self._pair = self._make()
+            _log.warning("CA expires, new CA created", file=str(self.certificate_path), end=end)
+            self._pair = self._create()
 
     @property
     def pem(self) -> bytes:
         """The certificate of the CA."""
         return _certificate_pem(self._pair.certificate)
 
-    def keep_server_certificate(self, hosts: Sequence[str] = ()) -> bool:
-        """See to a server certificate for this machine's own names and the given ones.
+    def ensure_server_certificate(self, hosts: Sequence[str] = ()) -> bool:
+        """Ensure a server certificate for the local names of this machine and the given hosts.
 
-        Returns whether a new one was made. Hosts are DNS names or IP addresses.
+        Returns whether a new one was issued. Hosts are DNS names or IP addresses.
         """
         names = [_general_name(host) for host in dict.fromkeys((*_LOCAL_NAMES, *hosts))]
-        found = self._read_pair("server")
-        if found is not None and self._still_serves(found.certificate, names):
+        pair = self._read_pair("server")
+        if pair is not None and self._is_current(pair.certificate, names):
             return False
         subject = _subject("kube-apiserver")
         usage = ExtendedKeyUsageOID.SERVER_AUTH
@@ -123,38 +127,38 @@ class CertificateAuthority:
         return True
 
     def issue_client(self, user: str, groups: Sequence[str] = ()) -> _ClientCertificate:
-        """Return a certificate that makes its holder this user in these groups."""
+        """Return a client certificate of this user in these groups."""
         pair = self._sign(_subject(user, groups), usage=ExtendedKeyUsageOID.CLIENT_AUTH)
         return _ClientCertificate(_certificate_pem(pair.certificate), _key_pem(pair.key))
 
     def server_context(self) -> ssl.SSLContext:
-        """Return the server's side of TLS: our certificate, and clients' if they have one.
+        """Return the TLS context of the server; client certificates are optional.
 
         Raises BrokenFileError.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # NB: OpenSSL is stricter about the form of these files than what has read them so far.
+        # NB: OpenSSL is stricter about these files than `cryptography`, which has read them.
         path = self.server_certificate_path
         try:
-            # NB: the certificate by itself first, which tells damage to it from that to the key.
+            # NB: the certificate alone first, to tell its damage from damage of the key.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(path)
             path = self.server_key_path
             context.load_cert_chain(self.server_certificate_path, path)
             path = self.certificate_path
             context.load_verify_locations(path)
         except ssl.SSLError as error:
-            raise BrokenFileError(path, "cannot be used for TLS", self._fix) from error
+            raise BrokenFileError(path, "cannot be used for TLS", self._advice) from error
         context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
-    def _make_missing(self) -> _Pair:
-        # NB: clients hold the one before, which they will no longer find here.
+    def _create_missing(self) -> _Pair:
+        # NB: clients that hold the former CA will reject this server.
         if self.server_certificate_path.exists():
-            _log.warning("the CA was missing, a new one is made", file=str(self.certificate_path))
-        return self._make()
+            _log.warning("CA was missing, new CA created", file=str(self.certificate_path))
+        return self._create()
 
-    def _make(self) -> _Pair:
+    def _create(self) -> _Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject("keepclose-ca")
         usage = _key_usage(signs_certificates=True)
@@ -203,12 +207,12 @@ class CertificateAuthority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         )
 
-    def _still_serves(
-        self, certificate: x509.Certificate, names: Sequence[x509.GeneralName]
-    ) -> bool:
+    def _is_current(self, certificate: x509.Certificate, names: Sequence[x509.GeneralName]) -> bool:
         try:
             certificate.verify_directly_issued_by(self._pair.certificate)
-            held = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            alternative_names = certificate.extensions.get_extension_for_class(
+                x509.SubjectAlternativeName
+            )
         except (
             InvalidSignature,
             UnsupportedAlgorithm,
@@ -218,58 +222,62 @@ class CertificateAuthority:
         ):
             return False
         is_valid = certificate.not_valid_before_utc <= self._now
-        return set(names) <= set(held.value) and is_valid and not self._ends_soon(certificate)
+        return (
+            set(names) <= set(alternative_names.value)
+            and is_valid
+            and not self._expires_soon(certificate)
+        )
 
-    def _refuse_future(self, certificate: x509.Certificate) -> None:
+    def _reject_future(self, certificate: x509.Certificate) -> None:
         start = certificate.not_valid_before_utc
         if start > self._now:
             raise BrokenFileError(
                 self.certificate_path,
                 f"is valid only from {start:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
                 f"{self._now:%Y-%m-%d %H:%M}",
-                f"set the clock, or remove {self._directory} to make all certificates again",
+                f"set the clock, or remove {self._directory} to create all certificates again",
             )
 
-    def _ends_soon(self, certificate: x509.Certificate) -> bool:
+    def _expires_soon(self, certificate: x509.Certificate) -> bool:
         return certificate.not_valid_after_utc - self._now < _RENEWED_BEFORE
 
     def _read_pair(self, name: str) -> _Pair | None:
         certificate_path, key_path = self._paths(name)
         certificate_pem, key_pem = read_private(certificate_path), read_private(key_path)
-        # NB: the key is written first, so one without a certificate was never used.
+        # NB: the key is written first, so a key without a certificate was never used.
         if certificate_pem is None:
             return None
-        fix = self._fix
+        advice = self._advice
         if key_pem is None:
-            raise BrokenFileError(key_path, "is missing", fix)
+            raise BrokenFileError(key_path, "is missing", advice)
         try:
             certificate = x509.load_pem_x509_certificate(certificate_pem)
-            # NB: parts are read when they are asked for, and damage shows only then.
+            # NB: `cryptography` decodes lazily, so damage shows only when a part is read.
             public_key, _ = certificate.public_key(), certificate.extensions
         except _UNREADABLE as error:
-            raise BrokenFileError(certificate_path, "holds no certificate", fix) from error
+            raise BrokenFileError(certificate_path, "holds no certificate", advice) from error
         try:
             key = serialization.load_pem_private_key(key_pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise BrokenFileError(key_path, "holds no private key", fix) from error
+            raise BrokenFileError(key_path, "holds no private key", advice) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise BrokenFileError(key_path, "holds a key of another kind than ours", fix)
+            raise BrokenFileError(key_path, "holds a key that is not an elliptic curve key", advice)
         if key.public_key() != public_key:
-            raise BrokenFileError(key_path, f"does not fit {certificate_path.name}", fix)
+            raise BrokenFileError(key_path, f"does not match {certificate_path.name}", advice)
         return _Pair(certificate, key)
 
     def _check_authority(self) -> None:
-        """Refuse a CA that is not the one that was signed: clients hold the other."""
+        """Reject a CA that does not match its signature: clients hold the intact one."""
         certificate = self._pair.certificate
         try:
             certificate.verify_directly_issued_by(certificate)
         except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm) as error:
-            problem = "is damaged: it does not fit its own signature"
-            raise BrokenFileError(self.certificate_path, problem, self._fix) from error
+            problem = "is damaged: it does not match its own signature"
+            raise BrokenFileError(self.certificate_path, problem, self._advice) from error
 
     def _write_pair(self, name: str, pair: _Pair) -> None:
         certificate_path, key_path = self._paths(name)
-        # The old certificate goes first: without it a key left alone by a crash is made anew.
+        # The old certificate is removed first: a key without one, left by a crash, is replaced.
         remove_private(certificate_path)
         write_private(key_path, _key_pem(pair.key))
         write_private(certificate_path, _certificate_pem(pair.certificate))
@@ -281,7 +289,10 @@ class CertificateAuthority:
 def _subject(common_name: str, organisations: Sequence[str] = ()) -> x509.Name:
     return x509.Name(
         [
-            *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, one) for one in organisations),
+            *(
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation)
+                for organisation in organisations
+            ),
             x509.NameAttribute(NameOID.COMMON_NAME, common_name),
         ]
     )
@@ -326,7 +337,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def write_kubeconfigs(
     directory: Path, tokens: Tokens, *, server: str, ca: bytes | None
 ) -> dict[UserRole, Path]:
-    """Write the kubeconfig of every role and return where they are.
+    """Write the kubeconfig of every role and return the paths.
 
     `server` is the address with its scheme; `ca` is the CA as PEM, None for plain HTTP.
     """
@@ -337,17 +348,19 @@ def write_kubeconfigs(
         text = render_kubeconfig(
             server=server, ca=ca, user=role_user(role).name, token=tokens.of_role(role)
         )
-        _write(paths[role], text)
+        _write_if_changed(paths[role], text)
     return paths
 
 
 def write_node_kubeconfig(
     directory: Path, tokens: Tokens, node_name: str, *, server: str, ca: bytes | None
 ) -> Path:
-    """Write the kubeconfig of a node, making its token if it has none, and return where it is."""
+    """Write the kubeconfig of a node, whose token is created if missing, and return the path."""
     token = tokens.of_node(node_name)
     path = directory / f"node-{node_name}.kubeconfig"
-    _write(path, render_kubeconfig(server=server, ca=ca, user=NODE_PREFIX + node_name, token=token))
+    _write_if_changed(
+        path, render_kubeconfig(server=server, ca=ca, user=NODE_PREFIX + node_name, token=token)
+    )
     return path
 
 
@@ -367,7 +380,7 @@ def render_kubeconfig(*, server: str, ca: bytes | None, user: str, token: str) -
     return yaml.safe_dump(document, sort_keys=False, width=2**20)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_if_changed(path: Path, text: str) -> None:
     content = text.encode()
     make_private_directory(path.parent)
     if read_private(path) != content:

@@ -1,13 +1,19 @@
-"""Bearer tokens: one a role and one a node, each in a file that its owner alone can read.
+"""Authenticates requests by client certificate or bearer token, and reads impersonation headers.
 
-A file is made once and then kept, so that what was handed out stays good. Tokens are found by
-their SHA-256: how long that takes tells nothing about the tokens there are, since nobody can steer
-a digest. Another process may add a file, which counts from the next request on, or remove one,
-which counts within a second: looking at the directory for every request would cost more than the
-rest of finding out who calls.
+Each role and each node has a token in a file of mode 0600, created once and then kept, so that
+distributed tokens stay valid. Tokens are looked up by their SHA-256: the time of the lookup reveals
+nothing about the tokens, since a client cannot steer a digest. A file that another process adds is
+valid from the next request on; one that it removes is invalid within a second, because checking the
+directory for every request would cost more than the rest of authentication. A token that the server
+creates ends with its checksum. Without it a flipped bit would yield another valid token, and
+clients with the right one would be locked out silently.
 
-A token that is made here ends with its own checksum. Without it a flipped bit would make another
-token of the same form, and clients that hold the right one would be locked out without a word.
+As in Kubernetes, a certificate that the CA of the server signed wins over a token; its CN is the
+user and each O a group. An unknown token is rejected with 401, even where anonymous requests are
+allowed. A request without credentials, or with another scheme than Bearer, is anonymous. A caller
+with the right to impersonate, which administrators have, may send `Impersonate-*` headers
+(`kubectl --as`); the request then has only the rights of the named user and groups. Rights follow
+from groups here, so a name without groups has the rights of any authenticated user.
 """
 
 from __future__ import annotations
@@ -47,20 +53,18 @@ from keepclose.system.private_files import (
 )
 
 RECHECK_SECONDS: Final = 1.0
+# The header that a client may repeat; the parser joins its values by GROUP_SEPARATOR.
+GROUP_HEADER: Final = b"impersonate-group"
+GROUP_SEPARATOR: Final = b"\n"
+
 _NODE_FILE: Final = "node-"
 _SHORTEST: Final = 16
 _PREFIX: Final = "kc_"
-_OURS: Final = re.compile(r"kc_[A-Za-z0-9_-]{43}_[0-9a-f]{8}")
-# What a token of ours can look like after damage to its beginning.
-_MAYBE_OURS: Final = re.compile(r".{46}_[0-9a-f]{8}.?")
-# Files that come within one tick of the file system's clock leave no trace in the directory's time.
+_CREATED_TOKEN: Final = re.compile(r"kc_[A-Za-z0-9_-]{43}_[0-9a-f]{8}")
+# A created token may look like this after damage to its beginning.
+_DAMAGED_TOKEN: Final = re.compile(r".{46}_[0-9a-f]{8}.?")
+# Two files created within one tick of the file system's clock leave the same time of the directory.
 _TICK_NS: Final = 100_000_000
-_log = structlog.get_logger(__name__)
-PeerCertificate = Mapping[str, Any]
-"""A certificate as `ssl.SSLSocket.getpeercert` returns it; empty when none was verified."""
-GROUP_HEADER: Final = b"impersonate-group"
-"""The header that may be repeated; its values are joined by GROUP_SEPARATOR."""
-GROUP_SEPARATOR: Final = b"\n"
 
 _IMPERSONATION_PREFIX: Final = b"impersonate-"
 _USER_HEADER: Final = b"impersonate-user"
@@ -69,72 +73,77 @@ _EXTRA_PREFIX: Final = b"impersonate-extra-"
 _SERVICE_ACCOUNT: Final = ("system", "serviceaccount")
 _SERVICE_ACCOUNTS: Final = "system:serviceaccounts"
 
+_log = structlog.get_logger(__name__)
+
+PeerCertificate = Mapping[str, Any]
+"""A certificate as `ssl.SSLSocket.getpeercert` returns it; empty when none was verified."""
+
 
 class InvalidNodeNameError(ValueError):
-    """A name that no node can have, and that therefore names no file."""
+    """An invalid name of a node, which must not become the name of a file."""
 
 
 class Tokens:
     """The tokens in a directory."""
 
     def __init__(self, directory: Path, *, recheck_seconds: float = RECHECK_SECONDS) -> None:
-        """Make the directory and the roles' tokens where they are missing, and read them all.
+        """Create the directory and the tokens of the roles where missing, and read all tokens.
 
-        Raises BrokenFileError for a file that holds no token, or one that another file holds.
+        Raises BrokenFileError for a file without a valid token, or with the token of another file.
         """
         self._directory = directory
         self._users: dict[bytes, RequestUser] = {}
         self._read_at = -1
         self._recheck_seconds = recheck_seconds
-        self._good_until = 0.0
+        self._valid_until = 0.0
         make_private_directory(directory)
         is_first = not any(self._files())
         for role in UserRole:
             path = directory / role
-            if not is_first and _read(path) is None:
-                _log.warning("the token was missing, a new one is made", file=str(path))
+            if not is_first and _read_token(path) is None:
+                _log.warning("token was missing, new token created", file=str(path))
             self.of_role(role)
         self._load()
 
     def of_role(self, role: UserRole) -> str:
         """Return the token of a role."""
-        return self._keep_or_make(self._directory / role, role_user(role))
+        return self._read_or_create(self._directory / role, role_user(role))
 
     def of_node(self, node_name: str) -> str:
-        """Return the token of a node, which is made at the first call."""
+        """Return the token of a node, which the first call creates. Raises InvalidNodeNameError."""
         problems = dns1123_subdomain(node_name)
         if problems:
-            raise InvalidNodeNameError(f"{node_name!r} is no name of a node: {problems[0]}")
+            raise InvalidNodeNameError(f"{node_name!r} is not a valid node name: {problems[0]}")
         path = self._directory / f"{_NODE_FILE}{node_name}"
-        return self._keep_or_make(path, node_user(node_name))
+        return self._read_or_create(path, node_user(node_name))
 
     def find(self, token: str) -> RequestUser | None:
-        """Return whose token it is, or None."""
+        """Return the user of a token, or None."""
         digest = _digest(token)
         user = self._users.get(digest)
         now = time.monotonic()
-        if user is not None and now < self._good_until:
+        if user is not None and now < self._valid_until:
             return user
         try:
             if self._directory.stat().st_mtime_ns != self._read_at:
                 self._load()
-            self._good_until = now + self._recheck_seconds
+            self._valid_until = now + self._recheck_seconds
         except (BrokenFileError, OSError) as error:
-            # What was read before still holds: one bad file must not lock everybody out.
-            _log.warning("tokens not read again", error=str(error))
+            # The tokens read before stay valid: one bad file must not lock out all users.
+            _log.warning("reading tokens failed", error=str(error))
         return self._users.get(digest)
 
     def _load(self) -> None:
-        # NB: taken before reading, so that a file that comes meanwhile is read next time.
+        # NB: taken before reading, so that a file created meanwhile is read next time.
         changed_at = self._directory.stat().st_mtime_ns
         is_settled = time.time_ns() - changed_at > _TICK_NS
         self._read_at = changed_at if is_settled else -1
         users: dict[bytes, RequestUser] = {}
-        # NB: opened and looked at once, since there may be a file for each of many nodes.
+        # NB: the directory is opened and checked once, since there may be many node tokens.
         with PrivateDirectory.open(self._directory) as directory:
             contents = [(path, user, directory.read(path.name)) for path, user in self._files()]
         for path, user, content in contents:
-            token = _parse(path, content)
+            token = _parse_token(path, content)
             if token is None:
                 continue
             if users.setdefault(_digest(token), user) != user:
@@ -144,43 +153,45 @@ class Tokens:
     def _files(self) -> Iterator[tuple[Path, RequestUser]]:
         for path in sorted(self._directory.iterdir()):
             if path.is_symlink() and not path.exists():
-                # A link to nowhere holds no token; making one in its place names it.
+                # A dangling link holds no token; creating one in its place reports the link.
                 continue
             if path.name in list(UserRole):
                 yield path, role_user(UserRole(path.name))
             elif path.name.startswith(_NODE_FILE):
                 yield path, node_user(path.name.removeprefix(_NODE_FILE))
 
-    def _keep_or_make(self, path: Path, user: RequestUser) -> str:
-        token = _read(path)
+    def _read_or_create(self, path: Path, user: RequestUser) -> str:
+        token = _read_token(path)
         while token is None:
-            made = _make()
-            is_ours = create_private(path, f"{made}\n".encode())
-            token = made if is_ours else _read(path)
+            created = _create_token()
+            is_created = create_private(path, f"{created}\n".encode())
+            token = created if is_created else _read_token(path)
         self._users[_digest(token)] = user
         return token
 
 
-def _read(path: Path) -> str | None:
-    return _parse(path, read_private(path))
+def _read_token(path: Path) -> str | None:
+    return _parse_token(path, read_private(path))
 
 
-def _parse(path: Path, content: bytes | None) -> str | None:
+def _parse_token(path: Path, content: bytes | None) -> str | None:
     if content is None:
         return None
     token = content.strip().decode("ascii", "replace")
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
-        problem = f"is no token of {_SHORTEST} or more characters"
-        raise BrokenFileError(path, problem, "remove it and a new one is made")
-    is_ours = token.startswith(_PREFIX) or _MAYBE_OURS.fullmatch(token)
-    if is_ours and not (_OURS.fullmatch(token) and token.endswith(_checksum(token[:-9]))):
-        problem = "is damaged: the token does not fit its checksum"
-        fix = "put the right one back, or remove it and a new one is made"
+        problem = f"is not a token of {_SHORTEST} or more characters"
+        raise BrokenFileError(path, problem, "remove it and a new one is created")
+    is_created = token.startswith(_PREFIX) or _DAMAGED_TOKEN.fullmatch(token)
+    if is_created and not (
+        _CREATED_TOKEN.fullmatch(token) and token.endswith(_checksum(token[:-9]))
+    ):
+        problem = "is damaged: the token does not match its checksum"
+        fix = "put the right one back, or remove it and a new one is created"
         raise BrokenFileError(path, problem, fix)
     return token
 
 
-def _make() -> str:
+def _create_token() -> str:
     body = f"{_PREFIX}{secrets.token_urlsafe(32)}"
     return f"{body}_{_checksum(body)}"
 
@@ -194,10 +205,10 @@ def _digest(token: str) -> bytes:
 
 
 class TokenSource(Protocol):
-    """Who knows whose a token is."""
+    """Looks up the users of tokens."""
 
     def find(self, token: str) -> RequestUser | None:
-        """Return whose token it is, or None."""
+        """Return the user of a token, or None."""
         ...
 
 
@@ -207,10 +218,10 @@ def authenticate(
     *,
     tokens: TokenSource,
 ) -> RequestUser | StatusError:
-    """Return who sends the request, or the refusal of a wrong token.
+    """Return the user of the request, or the error for an unknown token.
 
-    The certificate must have been verified against our CA by the TLS layer already. Header names
-    are looked up as `Authorization`; pass a mapping that ignores their case.
+    The TLS layer must have verified the certificate against the CA of the server. The header is
+    looked up as `Authorization`; pass a mapping that ignores case.
     """
     user = certified_user(peer_certificate or {})
     if user is not None:
@@ -222,7 +233,7 @@ def authenticate(
 
 
 def certified_user(certificate: PeerCertificate) -> RequestUser | None:
-    """Return whom a verified certificate names, or None when it names nobody."""
+    """Return the user that a verified certificate names, or None without a name."""
     names: list[str] = []
     groups: list[str] = []
     for relative_name in certificate.get("subject", ()):
@@ -236,14 +247,14 @@ def certified_user(certificate: PeerCertificate) -> RequestUser | None:
 
 
 def bearer_token(authorization: str) -> str:
-    """Return the token in the header, or an empty text."""
-    # NB: `strip` alone takes bytes beyond ASCII away, which belong to the token.
+    """Return the token in the header, or an empty string."""
+    # NB: `strip` without arguments also strips bytes beyond ASCII, which belong to the token.
     scheme, _, rest = authorization.strip(" \t").partition(" ")
     return rest.partition(" ")[0] if scheme.lower() == "bearer" else ""
 
 
 class Impersonation(NamedTuple):
-    """Whom a request wants to be taken for."""
+    """The user and the groups that a request impersonates."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -258,9 +269,9 @@ class Impersonation(NamedTuple):
 
 
 def read_impersonation(headers: Mapping[bytes, bytes]) -> Impersonation | None:
-    """Return whom the headers name, None when they name no user.
+    """Return the user and groups in the headers, None without impersonation.
 
-    Raises Failure for headers that name groups, a UID or other attributes and no user. Header
+    Raises StatusError for headers that name groups, a UID or other attributes but no user. Header
     names are lower case.
     """
     if not any(name.startswith(_IMPERSONATION_PREFIX) for name in headers):
@@ -274,50 +285,50 @@ def read_impersonation(headers: Mapping[bytes, bytes]) -> Impersonation | None:
     extra = _read_extra(headers)
     if joined is None and not uid and not extra:
         return None
-    wanted = (
+    requested = (
         f'&user.DefaultInfo{{Name:"", UID:{render_value(uid)}, '
-        f"Groups:{_list_texts(groups) if groups else '[]string(nil)'}, "
+        f"Groups:{_format_strings(groups) if groups else '[]string(nil)'}, "
         f"Extra:map[string][]string{extra or '(nil)'}}}"
     )
-    raise bad_request(f"requested {wanted} without impersonating a user name")
+    raise bad_request(f"requested {requested} without impersonating a user name")
 
 
 def _read_extra(headers: Mapping[bytes, bytes]) -> str:
-    """Return the further attributes that headers name, as Go writes a map; "" without any."""
+    """Return the extra attributes in the headers as Go formats a map; "" without any."""
     values = {
         unquote(name.removeprefix(_EXTRA_PREFIX).decode("latin-1")): value.decode("latin-1")
         for name, value in headers.items()
         if name.startswith(_EXTRA_PREFIX)
     }
-    texts = [f"{render_value(key)}:{_list_texts((values[key],))}" for key in sorted(values)]
-    return f"{{{', '.join(texts)}}}" if texts else ""
+    items = [f"{render_value(key)}:{_format_strings((values[key],))}" for key in sorted(values)]
+    return f"{{{', '.join(items)}}}" if items else ""
 
 
-def _list_texts(texts: Iterable[str]) -> str:
-    return f"[]string{{{', '.join(map(render_value, texts))}}}"
+def _format_strings(values: Iterable[str]) -> str:
+    return f"[]string{{{', '.join(map(render_value, values))}}}"
 
 
-def impersonate(caller: RequestUser, wanted: Impersonation) -> RequestUser:
-    """Return the user whose rights the request has; raises Failure where the caller may not."""
-    account = wanted.service_account
+def impersonate(caller: RequestUser, target: Impersonation) -> RequestUser:
+    """Return the impersonated user. Raises StatusError unless the caller may impersonate it."""
+    account = target.service_account
     if account is None:
-        _check(caller, RequestAction("impersonate", resource="users", name=wanted.name))
+        _check(caller, RequestAction("impersonate", resource="users", name=target.name))
     else:
         namespace, name = account
         resource = "serviceaccounts"
         _check(
             caller, RequestAction("impersonate", resource=resource, namespace=namespace, name=name)
         )
-    for group in wanted.groups:
+    for group in target.groups:
         _check(caller, RequestAction("impersonate", resource="groups", name=group))
-    groups = wanted.groups
+    groups = target.groups
     if account is not None and not groups:
         groups = (_SERVICE_ACCOUNTS, f"{_SERVICE_ACCOUNTS}:{account[0]}")
-    if wanted.name == ANONYMOUS.name:
+    if target.name == ANONYMOUS.name:
         missing = UNAUTHENTICATED not in groups
-        return RequestUser(wanted.name, (*groups, UNAUTHENTICATED) if missing else groups)
+        return RequestUser(target.name, (*groups, UNAUTHENTICATED) if missing else groups)
     missing = AUTHENTICATED not in groups and UNAUTHENTICATED not in groups
-    return RequestUser(wanted.name, (*groups, AUTHENTICATED) if missing else groups)
+    return RequestUser(target.name, (*groups, AUTHENTICATED) if missing else groups)
 
 
 def _check(caller: RequestUser, action: RequestAction) -> None:

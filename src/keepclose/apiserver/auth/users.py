@@ -1,8 +1,8 @@
-"""Who a caller can be.
+"""The users of the server: their names, groups and roles.
 
-What a user may do follows from groups alone, so that a token and a client certificate (CN is the
-user, each O a group) lead to the same rights. Nodes are named as kubelets are: user
-`system:node:<name>` in group `system:nodes`.
+The rights of a user follow from its groups alone, so that a token and a client certificate (CN is
+the user, each O a group) give the same rights. Nodes have the users of kubelets:
+`system:node:<name>` in the group `system:nodes`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NODE_PREFIX: Final = "system:node:"
 
 
 class UserRole(StrEnum):
-    """What the parts of keepclose and the people around it come as; nodes come one by one."""
+    """The roles of the components and operators of keepclose; each node has a user of its own."""
 
     ADMIN = "admin"
     CONTROLLER = "controller"
@@ -32,14 +32,14 @@ class UserRole(StrEnum):
 
 
 class RequestUser(msgspec.Struct, frozen=True):
-    """A caller, by name and groups."""
+    """The user of a request, by name and groups."""
 
     name: str
     groups: tuple[str, ...] = ()
 
     @property
     def node(self) -> str:
-        """The name of the node that the user is, or an empty text."""
+        """The name of the node of which this is the user, or an empty string."""
         if _NODES in self.groups and self.name.startswith(NODE_PREFIX):
             return self.name.removeprefix(NODE_PREFIX)
         return ""
@@ -47,7 +47,7 @@ class RequestUser(msgspec.Struct, frozen=True):
 
 ANONYMOUS: Final = RequestUser("system:anonymous", (UNAUTHENTICATED,))
 
-_GROUP_OF: Final = {
+_GROUP_BY_ROLE: Final = {
     UserRole.ADMIN: MASTERS,
     UserRole.CONTROLLER: CONTROLLERS,
     UserRole.VIEWER: VIEWERS,
@@ -56,15 +56,15 @@ _GROUP_OF: Final = {
 
 
 def known_user(name: str, *groups: str) -> RequestUser:
-    """Return a user that has shown who it is."""
+    """Return an authenticated user."""
     return RequestUser(name, (*dict.fromkeys((*groups, AUTHENTICATED)),))
 
 
 def role_user(role: UserRole) -> RequestUser:
     """Return the user of a role."""
-    return known_user(f"keepclose:{role}", _GROUP_OF[role])
+    return known_user(f"keepclose:{role}", _GROUP_BY_ROLE[role])
 
 
 def node_user(node_name: str) -> RequestUser:
-    """Return the user that a node is."""
+    """Return the user of a node."""
     return known_user(NODE_PREFIX + node_name, _NODES)

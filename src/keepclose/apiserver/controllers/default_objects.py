@@ -1,10 +1,15 @@
-"""The Service default/kubernetes: how programs inside a cluster find their API server.
+"""Keeps the objects that every cluster has: default/kubernetes and the defaults of namespaces.
 
-The server makes it itself, at the first address of the service range, with the Endpoints and the
-EndpointSlice that lead to its own port, and repairs all three when they are deleted or changed.
-The Service has no selector and the Endpoints ask not to be mirrored, so no controller of
-EndpointSlices touches them. An address that nodes cannot reach, such as loopback, is no endpoint:
-the Service is there without one then.
+Programs inside a cluster find their API server by the Service default/kubernetes. The server
+creates it at the first address of the service range, with the Endpoints and the EndpointSlice of
+its own port, and repairs all three after a change or a delete. The Service has no selector and the
+Endpoints have the label against mirroring, so no EndpointSlice controller touches them. An address
+that nodes cannot reach, such as loopback, is no endpoint; then the Service has none.
+
+Every namespace has the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`. In a cluster
+kube-controller-manager creates both. The server only creates what is absent, so it never
+contradicts a kube-controller-manager beside it; the one exception is a start with another CA than
+the one in the ConfigMap.
 """
 
 from __future__ import annotations
@@ -40,42 +45,43 @@ from keepclose.model.well_known import KUBERNETES_SERVICE, SERVICE_NAME_LABEL, S
 NAMESPACE, NAME = KUBERNETES_SERVICE
 MANAGER: Final = "keepclose-apiserver"
 SERVICE_PORT: Final = 443
+ROOT_CA: Final = "kube-root-ca.crt"
+CA_KEY: Final = "ca.crt"
 _PORT_NAME: Final = "https"
 _SERVICES: Final = BY_KIND["v1", "Service"]
 _ENDPOINTS: Final = BY_KIND["v1", "Endpoints"]
 _SLICES: Final = BY_KIND["discovery.k8s.io/v1", "EndpointSlice"]
-# No packet is sent to these documentation addresses; the kernel only says how it would send one.
+# NB: no packet is sent to these documentation addresses; the kernel only chooses the route.
 _ROUTE_PROBES: Final = {
     IPV4: (socket.AF_INET, "192.0.2.1"),
     IPV6: (socket.AF_INET6, "2001:db8::1"),
 }
 
-_log = structlog.get_logger(__name__)
 _SERVICE_ACCOUNT: Final = "default"
-ROOT_CA: Final = "kube-root-ca.crt"
-CA_KEY: Final = "ca.crt"
 _SERVICE_ACCOUNTS: Final = BY_KIND["v1", "ServiceAccount"]
 _CONFIG_MAPS: Final = BY_KIND["v1", "ConfigMap"]
-_OURS: Final = frozenset(
+_NAMESPACE_DEFAULTS: Final = frozenset(
     {(_SERVICE_ACCOUNTS.store, _SERVICE_ACCOUNT), (_CONFIG_MAPS.store, ROOT_CA)}
 )
-# NB: kube-controller-manager leaves a ConfigMap alone only if it is described.
+# NB: kube-controller-manager rewrites a ConfigMap without this annotation.
 _DESCRIPTION: Final = {
     "kubernetes.io/description": "The certificate authority of this cluster's API server, for "
     "clients inside the cluster, such as those that call kubernetes.default.svc."
 }
 
+_log = structlog.get_logger(__name__)
+
 
 class AdvertiseError(ValueError):
-    """An advertise address that cannot be an endpoint of the Service; says why."""
+    """An advertise address that cannot be an endpoint of the Service."""
 
 
 def choose_advertised(advertise: str, *, host: str, family: str) -> str:
-    """Return the address at which nodes reach the server, or "" when there is none.
+    """Return the address at which nodes reach the server, or "" when they cannot.
 
-    Without an advertise address it is the one that the server listens at; for a server that listens
-    at all addresses, the one from which this machine sends by default. Raises AdvertiseError for an
-    advertise address that cannot be used.
+    Without an advertise address it is the one on which the server listens; for a server that
+    listens on all addresses, the default source address of this machine. Raises AdvertiseError for
+    an unusable advertise address.
     """
     if advertise:
         if causes := endpoint_ip_causes("--advertise-address", advertise):
@@ -95,7 +101,7 @@ def choose_advertised(advertise: str, *, host: str, family: str) -> str:
 
 
 class KubernetesService:
-    """Keeps the Service default/kubernetes and its endpoint."""
+    """Keeps the Service default/kubernetes, its Endpoints and its EndpointSlice."""
 
     def __init__(
         self,
@@ -106,15 +112,15 @@ class KubernetesService:
         family: str,
         advertised: str,
     ) -> None:
-        """Hold what is to be made; `advertised` is "" when nodes cannot reach the server."""
+        """Hold the desired state; `advertised` is "" when nodes cannot reach the server."""
         self._writer = writer
         self._deleter = deleter
         self._cluster_ip = cluster_ip
         self._family = family
         self._advertised = advertised
-        self._complaint = ""
+        self._last_error = ""
         self.port = 0
-        """The port that the server listens at; set it before anything is made."""
+        """The port on which the server listens; set it before the first `reconcile`."""
 
     async def run(self, store: Store) -> None:
         """Repair the objects after every change of them, until the store is closed."""
@@ -126,27 +132,27 @@ class KubernetesService:
         )
 
     def reconcile(self) -> None:
-        """Make or repair what is missing or different; what is refused is logged."""
+        """Create missing objects and repair changed ones; a rejected write is logged."""
         try:
             self._reconcile_service()
             self._reconcile_endpoints()
             self._reconcile_slice()
         except StatusError as error:
-            # NB: a Service that holds the address may do so for long; once is enough to tell.
-            if str(error) != self._complaint:
-                _log.warning("Service default/kubernetes is not as it should be", why=str(error))
-            self._complaint = str(error)
+            # NB: another Service may hold the address for long; logging it once is enough.
+            if str(error) != self._last_error:
+                _log.warning("repair of default/kubernetes failed", why=str(error))
+            self._last_error = str(error)
         else:
-            self._complaint = ""
+            self._last_error = ""
 
     def _resume(self) -> Iterator[None]:
         self.reconcile()
         yield
 
     def _handle(self, change: StoredChange) -> Iterator[None]:
-        is_ours = (change.entry.namespace, change.entry.name) == KUBERNETES_SERVICE
-        # What was refused may be possible now: a Service may have let the address go.
-        if is_ours or (self._complaint and change.store == _SERVICES.store):
+        is_own = (change.entry.namespace, change.entry.name) == KUBERNETES_SERVICE
+        # A rejected write may succeed now: another Service may have released the address.
+        if is_own or (self._last_error and change.store == _SERVICES.store):
             self.reconcile()
         yield
 
@@ -180,7 +186,7 @@ class KubernetesService:
         if spec.get("ports") == ports and spec["type"] == "ClusterIP" and not spec.get("selector"):
             return
         if spec["type"] == "ExternalName":
-            # It gave its address back when it became one.
+            # The Service released its address when its type became ExternalName.
             spec |= {"clusterIP": self._cluster_ip, "clusterIPs": [self._cluster_ip]}
             spec.pop("externalName", None)
         spec |= {"ports": ports, "type": "ClusterIP"}
@@ -194,45 +200,47 @@ class KubernetesService:
                 "ports": [{"name": _PORT_NAME, "port": self.port, "protocol": "TCP"}],
             }
         ]
-        wanted: JsonObject = {"subsets": subsets} if self._advertised else {}
+        desired: JsonObject = {"subsets": subsets} if self._advertised else {}
         stored = self._stored(_ENDPOINTS)
         if stored is None:
             labels = {SKIP_MIRROR_LABEL: "true"}
-            self._create(_ENDPOINTS, {"metadata": {"labels": labels}, **wanted})
+            self._create(_ENDPOINTS, {"metadata": {"labels": labels}, **desired})
             return
         labels = stored["metadata"].get("labels") or {}
         subsets = stored.pop("subsets", None) or []
-        if subsets == wanted.get("subsets", []) and labels.get(SKIP_MIRROR_LABEL) == "true":
+        if subsets == desired.get("subsets", []) and labels.get(SKIP_MIRROR_LABEL) == "true":
             return
         stored["metadata"]["labels"] = {**labels, SKIP_MIRROR_LABEL: "true"}
-        self._update(_ENDPOINTS, {**stored, **wanted})
+        self._update(_ENDPOINTS, {**stored, **desired})
 
     def _reconcile_slice(self) -> None:
-        wanted: JsonObject = {"addressType": self._family, "endpoints": [], "ports": []}
+        desired: JsonObject = {"addressType": self._family, "endpoints": [], "ports": []}
         if self._advertised:
-            wanted["endpoints"] = [{"addresses": [self._advertised], "conditions": {"ready": True}}]
-            wanted["ports"] = [{"name": _PORT_NAME, "port": self.port, "protocol": "TCP"}]
+            desired["endpoints"] = [
+                {"addresses": [self._advertised], "conditions": {"ready": True}}
+            ]
+            desired["ports"] = [{"name": _PORT_NAME, "port": self.port, "protocol": "TCP"}]
         labels = {SERVICE_NAME_LABEL: NAME}
         stored = self._stored(_SLICES)
         if stored is not None and stored.get("addressType") != self._family:
             stored = self._delete(_SLICES, stored)
         if stored is None:
-            self._create(_SLICES, {"metadata": {"labels": labels}, **wanted})
+            self._create(_SLICES, {"metadata": {"labels": labels}, **desired})
             return
-        held = {key: stored.get(key) or [] for key in wanted}
-        if held == wanted and stored["metadata"].get("labels") == labels:
+        actual = {key: stored.get(key) or [] for key in desired}
+        if actual == desired and stored["metadata"].get("labels") == labels:
             return
         stored["metadata"]["labels"] = labels
-        self._update(_SLICES, {**stored, **wanted})
+        self._update(_SLICES, {**stored, **desired})
 
     def _stored(self, resource: Resource) -> JsonObject | None:
         entry = self._writer.store.get(resource.store, NAMESPACE, NAME)
         return None if entry is None else msgspec.json.decode(entry.data)
 
     def _delete(self, resource: Resource, stored: JsonObject) -> JsonObject | None:
-        """Delete an object of another family than the range, which no update can change.
+        """Delete an object of another IP family than the range, which no update can change.
 
-        Return what is there after that, which is something only where finalizers hold it.
+        Return the object that is left, None unless finalizers hold it.
         """
         self._deleter.delete_dependent(
             resource.store,
@@ -250,13 +258,13 @@ class KubernetesService:
         self._writer.create(target, new, WriteOptions(), manager=MANAGER)
 
     def _update(self, resource: Resource, new: JsonObject) -> None:
-        _log.info("repairing default/kubernetes", kind=resource.kind)
+        _log.info("default/kubernetes is repaired", kind=resource.kind)
         target = RequestTarget(resource, namespace=NAMESPACE, name=NAME)
         self._writer.update(target, new, WriteOptions(), manager=MANAGER)
 
 
 def _default_source(family: str) -> str:
-    """Return the address from which this machine sends by default, or ""."""
+    """Return the default source address of this machine, or ""."""
     kind, probe = _ROUTE_PROBES[family]
     try:
         with socket.socket(kind, socket.SOCK_DGRAM) as route:
@@ -267,16 +275,16 @@ def _default_source(family: str) -> str:
 
 
 class NamespaceObjects:
-    """Keeps the objects that every namespace has."""
+    """Keeps the default objects of namespaces."""
 
     def __init__(self, writer: ObjectWriter, *, ca: bytes, manager: str) -> None:
-        """Hold the certificate authority of the server, in PEM, and whose the fields are."""
+        """Hold the CA of the server as PEM, and the field manager."""
         self._writer = writer
         self._ca = ca.decode()
         self._manager = manager
 
     async def run(self, store: Store) -> None:
-        """Follow namespaces and what is deleted in them, until the store is closed."""
+        """Follow namespaces and their default objects until the store is closed."""
         await follow_stores(
             store,
             (NAMESPACE_STORE, _SERVICE_ACCOUNTS.store, _CONFIG_MAPS.store),
@@ -285,17 +293,17 @@ class NamespaceObjects:
         )
 
     def resume(self) -> None:
-        """Create what is absent in any namespace."""
+        """Create the missing objects of all namespaces."""
         for _ in self._resume():
             pass
 
     def _resume(self) -> Iterator[None]:
         for entry in self._writer.store.entries(NAMESPACE_STORE):
-            self._fill(entry.name)
+            self._create_defaults(entry.name)
             yield
 
     def renew_ca(self) -> None:
-        """Write the certificate authority of the server where the ConfigMap has another one."""
+        """Replace another CA in the ConfigMaps by that of the server."""
         for entry in self._writer.store.entries(_CONFIG_MAPS.store):
             if entry.name != ROOT_CA:
                 continue
@@ -309,13 +317,13 @@ class NamespaceObjects:
     def _handle(self, change: StoredChange) -> Iterator[None]:
         entry = change.entry
         if change.store == NAMESPACE_STORE:
-            self._fill(entry.name)
-        elif change.type == DELETED and (change.store, entry.name) in _OURS:
-            self._fill(entry.namespace)
+            self._create_defaults(entry.name)
+        elif change.type == DELETED and (change.store, entry.name) in _NAMESPACE_DEFAULTS:
+            self._create_defaults(entry.namespace)
         yield
 
-    def _fill(self, name: str) -> None:
-        # NB: as it is now, since nothing can be created in one that has gone meanwhile.
+    def _create_defaults(self, name: str) -> None:
+        # NB: the current state, since nothing can be created in a deleted namespace.
         namespace = self._writer.store.get(NAMESPACE_STORE, "", name)
         if namespace is None:
             return

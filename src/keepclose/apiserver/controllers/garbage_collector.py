@@ -1,14 +1,13 @@
-"""The garbage collector: what belongs to a deleted object goes too, and so do namespaces.
+"""The garbage collector: deletes the dependents of deleted owners, and empties namespaces.
 
-It follows the changes of the stores and never looks through all objects but once, at start. An
-object whose owners are all gone is deleted; one that has another owner only loses the reference.
-An owner that is deleted in the foreground waits for its blocking dependents; one that orphans
-releases its dependents first. Owners in a circle would wait for each other, so a dependent that
-closes a circle stops blocking its owners, as in kube-controller-manager. A namespace on its way
-out is emptied, and goes when it is empty. Deletions take the path of any client, so that
-finalizers and grace periods hold. An owner may have thousands of dependents, and a namespace as
-many objects, so the collector works a few milliseconds at a time and lets the event loop go on,
-also when it looks at everything: after changes that were lost because too many came at once.
+It follows the changes of the stores and reads all objects only at start and after an overflow of
+changes. An object whose owners are all absent is deleted; one with another owner only loses the
+reference. An owner under foreground deletion waits for its blocking dependents; one that orphans
+releases its dependents first. Owners in a cycle would wait for each other, so a dependent that
+closes a cycle stops blocking its owners, as in kube-controller-manager. A terminating namespace is
+emptied, and removed when it is empty. Deletes take the path of any client, so that finalizers and
+grace periods hold. An owner may have thousands of dependents, and a namespace as many objects, so
+the collector works a few milliseconds at a time and yields to the event loop.
 """
 
 from __future__ import annotations
@@ -41,46 +40,48 @@ _Key = tuple[str, str, str]
 """Store, namespace and name."""
 
 NAMESPACE_STORE: Final = "namespaces"
-_NAMESPACED_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES if one.namespaced))
-_STORES: Final = tuple(dict.fromkeys(one.store for one in RESOURCES))
+_NAMESPACED_STORES: Final = tuple(
+    dict.fromkeys(resource.store for resource in RESOURCES if resource.namespaced)
+)
+_STORES: Final = tuple(dict.fromkeys(resource.store for resource in RESOURCES))
 
 _log = structlog.get_logger(__name__)
 
 
 class DeletePath(Protocol):
-    """Deletes an object as a client would, if it still has the uid."""
+    """Deletes an object as a client does, if it still has the uid."""
 
     def __call__(
         self, store: str, namespace: str, name: str, *, uid: str, propagation: Propagation
     ) -> None:
-        """Delete the object; raises a Failure when that cannot be."""
+        """Delete the object. Raises StatusError."""
         ...
 
 
 class Collector:
-    """Keeps the store free of what nobody owns any more."""
+    """Deletes dependents without owners and the content of terminating namespaces."""
 
     def __init__(
         self, store: Store, strategies: Mapping[str, KindStrategy], delete: DeletePath
     ) -> None:
-        """Hold what is needed; nothing happens before `run` or `handle`."""
+        """Hold the store and the path of deletes; `run` and `handle` do the work."""
         self._store = store
         self._strategies = strategies
         self._delete = delete
         # Owners that wait for their dependents, by uid.
         self._waiting: dict[str, _Key] = {}
-        # The dependents that block each of them, so that not all are read with every change.
+        # The blocking dependents of each waiting owner, so that a change need not read all of them.
         self._blockers: dict[str, set[_Key]] = {}
         # Namespaces that are being emptied.
-        self._leaving: set[str] = set()
+        self._terminating: set[str] = set()
         # Owners whose dependents are being read right now.
         self._scanned: set[str] = set()
-        # How often everything was looked at.
+        # How often all objects were read.
         self._rounds = 0
 
     async def run(self) -> None:
         """Follow all stores until the store is closed."""
-        # NB: all subscriptions stand before the first look, so that nothing falls between.
+        # NB: all subscriptions begin before the first scan, so that no change is missed.
         followed = {name: self._store.subscribe(name, since=None) for name in _STORES}
         try:
             await take_turns(self._resume())
@@ -92,9 +93,9 @@ class Collector:
                 subscription.close()
 
     def resume(self) -> None:
-        """Take up what was left undone when the server ended: one look at everything stored.
+        """Scan all stored objects for work that was left undone when the server stopped.
 
-        One object that fails does not keep the others; its error is raised at the end.
+        An object that fails does not stop the scan; its error is raised at the end.
         """
         _finish(self._resume())
 
@@ -109,38 +110,38 @@ class Collector:
                 if entry is None:
                     continue
                 try:
-                    yield from self._look_at(store, entry)
+                    yield from self._check(store, entry)
                 except Exception as error:  # noqa: BLE001 - raised below
                     failure = error
         if failure is not None:
             raise failure
 
     def handle(self, change: StoredChange) -> None:
-        """Do what a change asks for."""
+        """React to a change."""
         _finish(self._steps(change))
 
     def _steps(self, change: StoredChange) -> Iterator[None]:
-        """Do what a change asks for, and yield after each object that was looked at."""
+        """React to a change, and yield after each object that was checked."""
         entry = change.entry
         key = (change.store, entry.namespace, entry.name)
         if change.type != DELETED:
-            if entry.namespace in self._leaving:
+            if entry.namespace in self._terminating:
                 self._remove_content(key, entry)
             else:
-                yield from self._look_at(change.store, entry)
-            yield from self._note_blockers(key, entry, change.previous)
+                yield from self._check(change.store, entry)
+            yield from self._record_blockers(key, entry, change.previous)
             return
         self._waiting.pop(entry.uid, None)
         self._blockers.pop(entry.uid, None)
         for dependent in self._store.owned_by(entry.uid):
-            yield from self._consider(dependent)
+            yield from self._collect(dependent)
         yield from self._release_owners(key, entry.owners)
         if change.store == NAMESPACE_STORE:
-            self._leaving.discard(entry.name)
-        elif entry.namespace in self._leaving:
+            self._terminating.discard(entry.name)
+        elif entry.namespace in self._terminating:
             self._end_namespace(entry.namespace)
         if change.store == "services":
-            # A new Service of the name must not begin with the addresses of the old one.
+            # A new Service of the name must not start with the addresses of the old one.
             self._remove(("endpoints", entry.namespace, entry.name), Propagation.BACKGROUND)
 
     async def _follow(self, store: str, subscription: Subscription) -> None:
@@ -154,16 +155,16 @@ class Collector:
             except Closed:
                 return
 
-    def _look_at(self, store: str, entry: Entry) -> Iterator[None]:
+    def _check(self, store: str, entry: Entry) -> Iterator[None]:
         key = (store, entry.namespace, entry.name)
-        if _is_leaving(entry):
-            yield from self._let_go(key, entry)
+        if _is_terminating(entry):
+            yield from self._finalize(key, entry)
         elif entry.owners:
-            yield from self._consider(key)
+            yield from self._collect(key)
         yield
 
-    def _let_go(self, key: _Key, entry: Entry) -> Iterator[None]:
-        """Do what an object on its way out waits for."""
+    def _finalize(self, key: _Key, entry: Entry) -> Iterator[None]:
+        """Do the work that a terminating object waits for."""
         obj: JsonObject = msgspec.json.decode(entry.data)
         finalizers = finalizers_of(obj)
         if ORPHAN_FINALIZER in finalizers:
@@ -173,16 +174,16 @@ class Collector:
             self._drop_finalizer(key, ORPHAN_FINALIZER)
         elif FOREGROUND_FINALIZER in finalizers:
             if entry.uid in self._waiting:
-                # Its dependents were looked at when it began to wait; later ones are by themselves.
+                # Its dependents were checked when it began to wait; later ones have own changes.
                 return
             self._waiting[entry.uid] = key
             for dependent in self._store.owned_by(entry.uid):
-                yield from self._consider(dependent)
-            # NB: it may have gone meanwhile, or have been freed by the last of its dependents.
+                yield from self._collect(dependent)
+            # NB: it may be deleted meanwhile, or released by the last of its dependents.
             if entry.uid in self._waiting:
-                yield from self._advance(entry.uid)
-        elif key[0] == NAMESPACE_STORE and NAMESPACE_FINALIZER in _holders(obj):
-            self._leaving.add(entry.name)
+                yield from self._release_if_unblocked(entry.uid)
+        elif key[0] == NAMESPACE_STORE and NAMESPACE_FINALIZER in _namespace_finalizers(obj):
+            self._terminating.add(entry.name)
             yield from self._empty_namespace(entry.name)
 
     def _release_owners(self, key: _Key, uids: Iterable[str]) -> Iterator[None]:
@@ -192,12 +193,12 @@ class Collector:
             if blockers is not None and uid in self._waiting:
                 blockers.discard(key)
                 if not blockers and uid not in self._scanned:
-                    yield from self._advance(uid)
+                    yield from self._release_if_unblocked(uid)
 
-    def _note_blockers(self, key: _Key, after: Entry, before: Entry | None) -> Iterator[None]:
-        """Take note of which waiting owners a written object blocks, and no longer blocks."""
+    def _record_blockers(self, key: _Key, after: Entry, before: Entry | None) -> Iterator[None]:
+        """Record which waiting owners a written object blocks, and no longer blocks."""
         owners = {*after.owners, *(before.owners if before is not None else ())}
-        # Few objects have an owner that waits, and the others need not be decoded.
+        # Few objects have a waiting owner; the others need not be decoded.
         waiting = self._waiting.keys() & owners
         if not waiting:
             return
@@ -206,18 +207,18 @@ class Collector:
             self._blockers.setdefault(uid, set()).add(key)
         yield from self._release_owners(key, waiting - blocked)
 
-    def _advance(self, uid: str) -> Iterator[None]:
-        """Free an owner that waits, once no dependent blocks it."""
+    def _release_if_unblocked(self, uid: str) -> Iterator[None]:
+        """Release a waiting owner when no dependent blocks it."""
         if uid in self._scanned:
             return
         self._scanned.add(uid)
         blockers: set[_Key] = set()
         try:
-            looked = -1
-            # NB: where everything is looked at meanwhile, changes were lost.
-            while looked != self._rounds:
-                looked = self._rounds
-                # NB: changes that come while dependents are read take theirs out, or put it in.
+            scanned_round = -1
+            # NB: a scan of all objects meanwhile means that changes were lost.
+            while scanned_round != self._rounds:
+                scanned_round = self._rounds
+                # NB: changes during the reading add and remove blockers in this set.
                 blockers = self._blockers[uid] = set()
                 for key in self._store.owned_by(uid):
                     if uid in _blocked_owners(self._read(key)):
@@ -229,43 +230,43 @@ class Collector:
             self._blockers.pop(uid, None)
             self._drop_finalizer(self._waiting.pop(uid), FOREGROUND_FINALIZER)
 
-    def _consider(self, key: _Key) -> Iterator[None]:
-        """Delete an object whose owners are all gone or going, or drop references to those."""
+    def _collect(self, key: _Key) -> Iterator[None]:
+        """Delete an object without a solid owner, or drop its references to the other owners."""
         yield
         entry = self._store.get(*key)
         if entry is None:
             return
         obj: JsonObject = msgspec.json.decode(entry.data)
         if not key[1] and any(map(_is_namespaced, _references(obj))):
-            # NB: the reference does not say in which namespace the owner is. As with
+            # NB: the reference does not name the namespace of the owner. As with
             # kube-controller-manager such an object stays, whatever its other owners are.
             return
-        leaving = bool(obj["metadata"].get("deletionTimestamp"))
-        if leaving and FOREGROUND_FINALIZER not in finalizers_of(obj):
+        is_terminating = bool(obj["metadata"].get("deletionTimestamp"))
+        if is_terminating and FOREGROUND_FINALIZER not in finalizers_of(obj):
             return
-        gone: set[str] = set()
-        going: set[str] = set()
-        solid = False
+        absent: set[str] = set()
+        waiting: set[str] = set()
+        has_solid_owner = False
         for reference in _references(obj):
             uid = reference.get("uid", "")
             if uid in self._waiting:
-                going.add(uid)
-            elif self._is_there(reference, key[1]):
-                solid = True
+                waiting.add(uid)
+            elif self._exists(reference, key[1]):
+                has_solid_owner = True
             else:
-                gone.add(uid)
-        if solid:
-            blocking = going | gone
+                absent.add(uid)
+        if has_solid_owner:
+            blocking = waiting | absent
             if blocking:
                 self._drop_references(key, blocking)
-        elif (gone or going) and not leaving:
-            closes_circle = bool(going) and (yield from self._closes_circle(entry.uid))
+        elif (absent or waiting) and not is_terminating:
+            closes_cycle = bool(waiting) and (yield from self._closes_cycle(entry.uid))
             if self._store.get(*key) is not entry:
-                # It changed while its dependents were read, which is looked at by itself.
+                # It changed while its dependents were read; that change is handled separately.
                 return
-            if closes_circle:
+            if closes_cycle:
                 self._unblock_owners(key)
-            self._remove(key, self._propagation(obj, waited_for=bool(going)))
+            self._remove(key, self._propagation(obj, waited_for=bool(waiting)))
 
     def _propagation(self, obj: JsonObject, *, waited_for: bool) -> Propagation:
         if waited_for and self._store.owned_by(obj["metadata"].get("uid", "")):
@@ -274,25 +275,25 @@ class Collector:
             return Propagation.ORPHAN
         return Propagation.BACKGROUND
 
-    def _closes_circle(self, uid: str) -> Generator[None, None, bool]:
-        """Return whether a dependent of the object waits for its own dependents already."""
+    def _closes_cycle(self, uid: str) -> Generator[None, None, bool]:
+        """Return whether a dependent of the object already waits for its own dependents."""
         for dependent in self._store.owned_by(uid):
             if _waits_for_dependents(self._store.get(*dependent)):
                 return True
             yield
         return False
 
-    def _is_there(self, reference: JsonObject, namespace: str) -> bool:
-        """Return whether an owner exists; one of a kind that is not served is believed to."""
+    def _exists(self, reference: JsonObject, namespace: str) -> bool:
+        """Return whether an owner exists; an owner of an unknown kind is assumed to."""
         resource = BY_KIND.get((reference.get("apiVersion", ""), reference.get("kind", "")))
         if resource is None:
             return True
-        place = namespace if resource.namespaced else ""
-        entry = self._store.get(resource.store, place, reference.get("name", ""))
+        owner_namespace = namespace if resource.namespaced else ""
+        entry = self._store.get(resource.store, owner_namespace, reference.get("name", ""))
         return entry is not None and entry.uid == reference.get("uid")
 
     def _empty_namespace(self, name: str) -> Iterator[None]:
-        """Delete everything in a namespace; what is written there later is seen by its change."""
+        """Delete all objects of a namespace; later ones are deleted by their changes."""
         for store in _NAMESPACED_STORES:
             for entry in self._store.entries(store, name):
                 self._remove_content((store, name, entry.name), entry)
@@ -300,27 +301,33 @@ class Collector:
         self._end_namespace(name)
 
     def _remove_content(self, key: _Key, entry: Entry) -> None:
-        """Delete an object of a namespace on its way out, unless that was done."""
-        # An object that waits for dependents would outlast them in a circle of owners.
-        if not _is_leaving(entry) or _waits_for_collector(entry):
+        """Delete an object of a terminating namespace, unless that was done."""
+        # An object that waits for dependents would outlast them in a cycle of owners.
+        if not _is_terminating(entry) or _waits_for_collector(entry):
             self._remove(key, Propagation.BACKGROUND)
 
     def _end_namespace(self, name: str) -> None:
-        """Release a namespace on its way out once nothing is left in it."""
+        """Remove the finalizer of a terminating namespace when it is empty."""
         if any(self._store.count(store, name) for store in _NAMESPACED_STORES):
             return
         obj = self._read((NAMESPACE_STORE, "", name))
         if obj is None:
             return
-        self._leaving.discard(name)
-        finalizers = [one for one in _holders(obj) if one != NAMESPACE_FINALIZER]
+        self._terminating.discard(name)
+        finalizers = [
+            finalizer
+            for finalizer in _namespace_finalizers(obj)
+            if finalizer != NAMESPACE_FINALIZER
+        ]
         obj["spec"] = {"finalizers": finalizers} if finalizers else {}
         self._write(NAMESPACE_STORE, obj)
 
     def _drop_references(self, key: _Key, uids: set[str]) -> None:
         def change(obj: JsonObject) -> None:
-            kept = [one for one in _references(obj) if one.get("uid") not in uids]
-            _set_list(obj["metadata"], "ownerReferences", kept)
+            remaining = [
+                reference for reference in _references(obj) if reference.get("uid") not in uids
+            ]
+            _set_list(obj["metadata"], "ownerReferences", remaining)
 
         self._change(key, change)
 
@@ -334,8 +341,8 @@ class Collector:
 
     def _drop_finalizer(self, key: _Key, finalizer: str) -> None:
         def change(obj: JsonObject) -> None:
-            kept = [one for one in finalizers_of(obj) if one != finalizer]
-            _set_list(obj["metadata"], "finalizers", kept)
+            remaining = [name for name in finalizers_of(obj) if name != finalizer]
+            _set_list(obj["metadata"], "finalizers", remaining)
 
         self._change(key, change)
 
@@ -345,7 +352,7 @@ class Collector:
             return
         before = msgspec.json.encode(obj)
         change(obj)
-        # NB: a write that changes nothing would be a change to look at, and so on for ever.
+        # NB: a write without a change would trigger itself for ever.
         if msgspec.json.encode(obj) != before:
             self._write(key[0], obj)
 
@@ -364,7 +371,9 @@ class Collector:
         try:
             self._delete(*key, uid=entry.uid, propagation=propagation)
         except StatusError as failure:
-            _log.warning("not collected", key="/".join(key), why=failure.message)
+            _log.warning(
+                "garbage collection of object failed", key="/".join(key), why=failure.message
+            )
 
     def _read(self, key: _Key) -> JsonObject | None:
         entry = self._store.get(*key)
@@ -372,19 +381,19 @@ class Collector:
 
 
 def _finish(steps: Iterator[None]) -> None:
-    """Take all steps at once."""
+    """Run all steps without yielding to the event loop."""
     for _ in steps:
         pass
 
 
-def _is_leaving(entry: Entry) -> bool:
-    # Most objects are not decoded for this; the words may stand elsewhere in some.
+def _is_terminating(entry: Entry) -> bool:
+    # Most objects need not be decoded; some contain the word in another field.
     if b'"deletionTimestamp"' not in entry.data:
         return False
     return bool(msgspec.json.decode(entry.data)["metadata"].get("deletionTimestamp"))
 
 
-def _holders(namespace: JsonObject) -> list[str]:
+def _namespace_finalizers(namespace: JsonObject) -> list[str]:
     finalizers: list[str] | None = (namespace.get("spec") or {}).get("finalizers")
     return finalizers or []
 
@@ -397,13 +406,13 @@ def _references(obj: JsonObject | None) -> list[JsonObject]:
 
 
 def _is_namespaced(reference: JsonObject) -> bool:
-    """Return whether the owner is of a kind that has a namespace."""
+    """Return whether the owner is of a namespaced kind."""
     resource = BY_KIND.get((reference.get("apiVersion", ""), reference.get("kind", "")))
     return resource is not None and resource.namespaced
 
 
 def _blocked_owners(obj: JsonObject | None) -> set[str]:
-    """Return the uids of the owners that the object keeps from being deleted in the foreground."""
+    """Return the uids of the owners whose foreground deletion the object blocks."""
     return {
         reference.get("uid", "")
         for reference in _references(obj)
@@ -414,15 +423,15 @@ def _blocked_owners(obj: JsonObject | None) -> set[str]:
 def _waits_for_dependents(entry: Entry | None) -> bool:
     return (
         entry is not None
-        and _is_leaving(entry)
+        and _is_terminating(entry)
         and FOREGROUND_FINALIZER in finalizers_of(msgspec.json.decode(entry.data))
     )
 
 
 def _waits_for_collector(entry: Entry) -> bool:
-    """Return whether an object on its way out has a finalizer of the garbage collector."""
-    held = finalizers_of(msgspec.json.decode(entry.data))
-    return FOREGROUND_FINALIZER in held or ORPHAN_FINALIZER in held
+    """Return whether a terminating object has a finalizer of the garbage collector."""
+    finalizers = finalizers_of(msgspec.json.decode(entry.data))
+    return FOREGROUND_FINALIZER in finalizers or ORPHAN_FINALIZER in finalizers
 
 
 def _set_list(metadata: JsonObject, key: str, values: list[Any]) -> None:

@@ -1,14 +1,14 @@
-"""The end of grace periods: a pod whose time to stop is over goes, whoever is there to confirm it.
+"""Deletes terminating pods when their grace period ends, also without a kubelet.
 
-In a cluster the kubelet of a pod's node deletes the pod once its containers have stopped. Here
-there may be no kubelet at all, so the server itself takes a pod away when its deletionTimestamp,
-which is the end of the grace period, has come. Deletions take the path of any client with no grace
-left, so that finalizers hold. It follows the changes of pods and looks at all of them but once, at
-start.
+In a cluster the kubelet deletes a pod once its containers have stopped. Here there may be no
+kubelet, so the server deletes a pod when its deletionTimestamp, which is the end of the grace
+period, has come. Deletes take the path of any client with a grace period of 0, so that finalizers
+hold. The reaper follows the changes of pods and reads all of them only at start and after an
+overflow of changes.
 
-A deletionTimestamp is a time of the wall clock, which may be set back: by itself it would then hold
-the pod for as long as the clock was wrong. So a pod goes at that time, or when its grace period has
-passed since the server learned of it, by the clock that never goes back, whichever is first.
+A deletionTimestamp is a time of the wall clock, which may be set back and would then hold the pod
+for as long. So a pod is deleted at that time, or when its grace period has passed on the monotonic
+clock since the server saw the deletionTimestamp, whichever is first.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ from keepclose.apiserver.storage.errors import Closed, Overflow
 from keepclose.apiserver.storage.store import Store
 
 POD_STORE: Final = "pods"
-# A deletionTimestamp has whole seconds, so the period may end so much later than it says.
+# A deletionTimestamp has whole seconds, so a period may end up to this much later.
 _TRUNCATED_SECONDS: Final = 1.0
-# So many that no longer count may stay queued beside as many as do.
-_FEW: Final = 64
-# The loop goes on after so much work.
+# How many stale items may stay queued beyond the number of terminating pods.
+_STALE_ITEMS: Final = 64
+# After this much work the reaper yields to the event loop.
 _TURN_SECONDS: Final = 0.005
 
 _log = structlog.get_logger(__name__)
 
-
-# A clock, and by that clock when each pod ends, with its deletionTimestamp, namespace and name.
+# A clock, and the deadline of each pod by it, with its deletionTimestamp, namespace and name.
 _Queue = tuple[Callable[[], float], list[tuple[float, float, str, str]]]
 
 
-class _Period(NamedTuple):
+class _GracePeriod(NamedTuple):
     """The end of a grace period, in seconds since 1970, and how long it was."""
 
     end: float
@@ -51,15 +50,15 @@ class _Period(NamedTuple):
 
 
 class EndPath(Protocol):
-    """Deletes an object without any grace, if it still has the uid."""
+    """Deletes an object with a grace period of 0, if it still has the uid."""
 
     def __call__(self, store: str, namespace: str, name: str, *, uid: str) -> None:
-        """Delete the object; raises a Failure when that cannot be."""
+        """Delete the object. Raises StatusError."""
         ...
 
 
 class Graces:
-    """The pods that are given time to end, by when that time is over."""
+    """The terminating pods in the order of their deadlines, and their deletion."""
 
     def __init__(
         self,
@@ -69,12 +68,12 @@ class Graces:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Hold what is needed; nothing happens before `run`."""
+        """Hold the store and the path of deletes; `run` does the work."""
         self._store = store
         self._delete = delete
-        # When each ends by either clock, earliest first. What was put in may have changed since.
+        # The deadlines by either clock, earliest first. Items may be stale.
         self._queues: tuple[_Queue, _Queue] = ((clock, []), (monotonic, []))
-        # The deletionTimestamp that counts, by namespace and name; none for a pod that was ended.
+        # The current deletionTimestamp by namespace and name; absent for a deleted pod.
         self._ends: dict[tuple[str, str], float] = {}
 
     async def run(self) -> None:
@@ -83,9 +82,9 @@ class Graces:
         try:
             self.resume()
             while True:
-                left = self.end_due()
+                left = self.delete_due()
                 if left is not None and left <= 0:
-                    # More pods are due, and in between the loop goes on.
+                    # More pods are due; other tasks of the event loop run in between.
                     await asyncio.sleep(0)
                 try:
                     async with asyncio.timeout(left):
@@ -98,26 +97,26 @@ class Graces:
                     continue
                 for change in changes:
                     if change.type != DELETED:
-                        self.note(change.entry)
+                        self.track(change.entry)
                     else:
-                        self.forget(change.entry)
+                        self.untrack(change.entry)
         except Closed:
             return
         finally:
             subscription.close()
 
     def resume(self) -> None:
-        """Take note of every stored pod that is on its way out."""
+        """Track all stored pods that are terminating."""
         self._ends.clear()
         for _clock, queued in self._queues:
             queued.clear()
         for entry in self._store.entries(POD_STORE):
-            self.note(entry)
+            self.track(entry)
 
-    def note(self, entry: Entry) -> None:
-        """Take note of a pod, if it is given time to end."""
-        period = _period_of(entry)
-        # NB: a pod may be written often while it ends, and counts once.
+    def track(self, entry: Entry) -> None:
+        """Track a pod, if it has a grace period."""
+        period = _grace_period_of(entry)
+        # NB: a terminating pod may be written often, and is queued once.
         if period is None or self._ends.get((entry.namespace, entry.name)) == period.end:
             return
         self._ends[entry.namespace, entry.name] = period.end
@@ -126,60 +125,61 @@ class Graces:
         latest = monotonic() + period.seconds + _TRUNCATED_SECONDS
         heapq.heappush(by_monotonic, (latest, period.end, entry.namespace, entry.name))
 
-    def forget(self, entry: Entry) -> None:
-        """Take note that a pod is gone: its period may have been one of years."""
+    def untrack(self, entry: Entry) -> None:
+        """Stop tracking a deleted pod, whose period may have been one of years."""
         self._ends.pop((entry.namespace, entry.name), None)
         for _clock, queued in self._queues:
-            if len(queued) > 2 * len(self._ends) + _FEW:
-                queued[:] = [one for one in queued if self._ends.get(one[2:]) == one[1]]
+            if len(queued) > 2 * len(self._ends) + _STALE_ITEMS:
+                queued[:] = [item for item in queued if self._ends.get(item[2:]) == item[1]]
                 heapq.heapify(queued)
 
-    def end_due(self) -> float | None:
-        """Delete pods whose time is over; return in how many seconds the next one's is.
+    def delete_due(self) -> float | None:
+        """Delete the pods that are due; return the seconds to the next deadline, None without one.
 
-        Thousands may be due at once, so that after a few milliseconds the rest is left for the next
-        call, and 0 or less is returned.
+        Thousands may be due at once. After a few milliseconds the rest is left to the next call,
+        and 0 or less is returned.
         """
         stop = time.perf_counter() + _TURN_SECONDS
         for queue in self._queues:
-            while (left := self._next_of(queue)) is not None and left <= 0:
+            while (left := self._next_deadline(queue)) is not None and left <= 0:
                 _at, end, namespace, name = heapq.heappop(queue[1])
                 del self._ends[namespace, name]
                 entry = self._store.get(POD_STORE, namespace, name)
-                period = None if entry is None else _period_of(entry)
-                # NB: a name may have come again since.
+                period = None if entry is None else _grace_period_of(entry)
+                # NB: a new pod may have the name.
                 if entry is not None and period is not None and period.end == end:
-                    self._end(entry)
+                    self._delete_pod(entry)
                 if time.perf_counter() > stop:
                     break
-        waits = [left for queue in self._queues if (left := self._next_of(queue)) is not None]
+        waits = [left for queue in self._queues if (left := self._next_deadline(queue)) is not None]
         return min(waits, default=None)
 
-    def _next_of(self, queue: _Queue) -> float | None:
-        """Return in how many seconds the next pod of a queue ends; drops what no longer counts."""
+    def _next_deadline(self, queue: _Queue) -> float | None:
+        """Return the seconds to the next deadline of a queue, and drop stale items."""
         clock, queued = queue
         while queued:
             at, end, namespace, name = queued[0]
-            # NB: a shortened period is queued twice, and one that ended by the other clock once.
+            # NB: a shortened period leaves a stale item, and so does a deadline of the other clock.
             if self._ends.get((namespace, name)) == end:
                 return at - clock()
             heapq.heappop(queued)
         return None
 
-    def _end(self, entry: Entry) -> None:
+    def _delete_pod(self, entry: Entry) -> None:
         try:
             self._delete(POD_STORE, entry.namespace, entry.name, uid=entry.uid)
         except StatusError as failure:
-            _log.warning("not ended", pod=f"{entry.namespace}/{entry.name}", why=failure.message)
+            pod = f"{entry.namespace}/{entry.name}"
+            _log.warning("deleting pod after its grace period failed", pod=pod, why=failure.message)
 
 
-def _period_of(entry: Entry) -> _Period | None:
-    """Return the grace period of a pod; None when it has none."""
-    # Most pods are not decoded for this; the words may stand elsewhere in some.
+def _grace_period_of(entry: Entry) -> _GracePeriod | None:
+    """Return the grace period of a terminating pod, or None."""
+    # Most pods need not be decoded; some contain the word in another field.
     if b'"deletionTimestamp"' not in entry.data:
         return None
     metadata: dict[str, Any] = msgspec.json.decode(entry.data)["metadata"]
     end, seconds = metadata.get("deletionTimestamp"), metadata.get("deletionGracePeriodSeconds")
     if not end or not seconds:
         return None
-    return _Period(dt.datetime.fromisoformat(end).timestamp(), float(seconds))
+    return _GracePeriod(dt.datetime.fromisoformat(end).timestamp(), float(seconds))

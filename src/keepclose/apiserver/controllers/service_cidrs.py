@@ -1,8 +1,8 @@
 """The readiness of ServiceCIDRs, as kube-controller-manager's service-cidr-controller reports it.
 
-A ServiceCIDR gets a finalizer and is Ready. One that is deleted stays, not Ready, for as long as
-it is the only one that holds the cluster IP of some Service. In a cluster the controller waits ten
-seconds more, until all allocators know of the deletion; here the only allocator is this server.
+A ServiceCIDR gets a finalizer and is Ready. A deleted one stays, not Ready, as long as it is the
+only one that contains the cluster IP of a Service. In a cluster the controller waits ten seconds
+more, until all allocators have seen the deletion; here the only allocator is this server.
 """
 
 from __future__ import annotations
@@ -47,42 +47,45 @@ _SERVICES: Final = BY_KIND["v1", "Service"]
 
 
 def contains_address(network: _Network, address: _Address) -> bool:
-    """Return whether the range can hand the address out: not its first one, nor its broadcast."""
+    """Return whether the range can allocate the address: not its first one, nor its broadcast."""
     if address not in network or address == network.network_address:
         return False
     return network.version == 6 or address != network.broadcast_address
 
 
 class SoleHolder:
-    """Which cluster IPs a ServiceCIDR holds that no other one does."""
+    """Tells which cluster IPs only one ServiceCIDR contains."""
 
     def __init__(self, name: str, ranges: Mapping[str, Sequence[_Network]]) -> None:
-        """Compare the named one with the others; `ranges` are those of all by their names."""
+        """Compare the named ServiceCIDR with the others; `ranges` are those of all by name."""
         self._others = [
-            network for other, held in ranges.items() if other != name for network in held
+            network
+            for other_name, networks in ranges.items()
+            if other_name != name
+            for network in networks
         ]
         self._own = [
             network
             for network in ranges[name]
-            if not any(_is_within(network, other) for other in self._others)
+            if not any(_is_within(network, parent) for parent in self._others)
         ]
 
     def holds(self, address: _Address) -> bool:
-        """Return whether the address is left without a ServiceCIDR when the named one goes."""
+        """Return whether no other ServiceCIDR than the named one contains the address."""
         return any(contains_address(network, address) for network in self._own) and not any(
-            contains_address(other, address) for other in self._others
+            contains_address(network, address) for network in self._others
         )
 
 
 class ServiceCIDRConditions:
-    """Keeps finalizers and conditions of ServiceCIDRs."""
+    """Keeps the finalizers and conditions of ServiceCIDRs."""
 
     def __init__(self, writer: ObjectWriter, *, manager: str) -> None:
-        """Hold what writes, and under which name it owns the fields."""
+        """Hold the writer and the field manager."""
         self._writer = writer
         self._manager = manager
-        # Those that are deleted and wait for Services.
-        self._leaving: set[str] = set()
+        # The deleted ServiceCIDRs that wait for Services, by name.
+        self._terminating: set[str] = set()
 
     async def run(self, store: Store) -> None:
         """Follow ServiceCIDRs and Services until the store is closed."""
@@ -94,7 +97,7 @@ class ServiceCIDRConditions:
         )
 
     def resume(self) -> None:
-        """Look at every ServiceCIDR."""
+        """Sync all ServiceCIDRs."""
         for _ in self._resume():
             pass
 
@@ -108,28 +111,28 @@ class ServiceCIDRConditions:
         if change.store == _SERVICE_CIDRS.store:
             self._sync(change.entry.name)
             yield from self._release()
-        elif self._leaving and _lets_go(change):
+        elif self._terminating and _releases_address(change):
             yield from self._release()
 
     def _sync(self, name: str) -> None:
-        """Make a ServiceCIDR ready, or take note that it is deleted."""
+        """Set a ServiceCIDR Ready, or record that it is terminating."""
         service_cidr = self._read(name)
         if service_cidr is None:
-            self._leaving.discard(name)
+            self._terminating.discard(name)
             return
         finalizers = finalizers_of(service_cidr)
         if service_cidr["metadata"].get("deletionTimestamp"):
-            self._leaving.add(name)
+            self._terminating.add(name)
             return
-        # NB: one that was deleted may have been created again.
-        self._leaving.discard(name)
+        # NB: a deleted ServiceCIDR may be created again.
+        self._terminating.discard(name)
         if _FINALIZER not in finalizers:
             self._set_finalizers(service_cidr, [*finalizers, _FINALIZER])
         self._set_condition(name, _READY)
 
     def _release(self) -> Iterator[None]:
-        """Let those deleted ones go that no Service needs any more, and say why others stay."""
-        for name in sorted(self._leaving):
+        """Release the terminating ServiceCIDRs that no Service needs; report why others stay."""
+        for name in sorted(self._terminating):
             is_needed = yield from self._is_needed(name)
             service_cidr = self._read(name)
             if service_cidr is None or not service_cidr["metadata"].get("deletionTimestamp"):
@@ -142,7 +145,7 @@ class ServiceCIDRConditions:
                 self._set_finalizers(service_cidr, rest)
 
     def _is_needed(self, name: str) -> Generator[None, None, bool]:
-        """Return whether a Service has a cluster IP that no other ServiceCIDR holds."""
+        """Return whether a Service has a cluster IP that no other ServiceCIDR contains."""
         while True:
             ranges = self._ranges()
             if name not in ranges:
@@ -150,10 +153,10 @@ class ServiceCIDRConditions:
             holder = SoleHolder(name, ranges)
             for entry in self._writer.store.entries(_SERVICES.store):
                 service = read_as(Service, msgspec.json.decode(entry.data))
-                if any(holder.holds(ip_address(one)) for one in held_addresses(service)):
+                if any(holder.holds(ip_address(address)) for address in held_addresses(service)):
                     return True
                 yield
-            # NB: one that holds the same addresses may have gone meanwhile.
+            # NB: another ServiceCIDR with the same addresses may be deleted meanwhile.
             if self._ranges() == ranges:
                 return False
 
@@ -162,20 +165,20 @@ class ServiceCIDRConditions:
         target = RequestTarget(_SERVICE_CIDRS, name=service_cidr["metadata"]["name"])
         self._writer.update(target, service_cidr, WriteOptions(), manager=self._manager)
 
-    def _set_condition(self, name: str, wanted: dict[str, str]) -> None:
+    def _set_condition(self, name: str, desired: dict[str, str]) -> None:
         service_cidr = self._read(name)
         if service_cidr is None:
             return
         conditions: list[JsonObject] = (service_cidr.get("status") or {}).get("conditions") or []
-        held: JsonObject = {}
+        current: JsonObject = {}
         for condition in conditions:
-            if condition["type"] == wanted["type"]:
-                held = condition
-        # NB: the default one is ready in words of its own.
-        if (held.get("status"), held.get("reason")) == (wanted["status"], wanted["reason"]):
+            if condition["type"] == desired["type"]:
+                current = condition
+        # NB: the message is not compared; the default ServiceCIDR has one of its own.
+        if (current.get("status"), current.get("reason")) == (desired["status"], desired["reason"]):
             return
-        others = [condition for condition in conditions if condition["type"] != wanted["type"]]
-        changed = {**wanted, "lastTransitionTime": timestamp()}
+        others = [condition for condition in conditions if condition["type"] != desired["type"]]
+        changed = {**desired, "lastTransitionTime": timestamp()}
         service_cidr["status"] = {"conditions": [*others, changed]}
         target = RequestTarget(_SERVICE_CIDRS, name=name, subresource="status")
         self._writer.update(target, service_cidr, WriteOptions(), manager=self._manager)
@@ -192,8 +195,8 @@ class ServiceCIDRConditions:
         return ranges
 
 
-def _lets_go(change: StoredChange) -> bool:
-    """Return whether a Service that changed gave up a cluster IP."""
+def _releases_address(change: StoredChange) -> bool:
+    """Return whether the change of a Service releases a cluster IP."""
     if change.previous is None:
         return False
     before, after = (
@@ -203,7 +206,7 @@ def _lets_go(change: StoredChange) -> bool:
     return change.type == DELETED or not before <= after
 
 
-def _is_within(network: _Network, other: _Network) -> bool:
+def _is_within(network: _Network, parent: _Network) -> bool:
     if isinstance(network, IPv4Network):
-        return isinstance(other, IPv4Network) and network.subnet_of(other)
-    return isinstance(other, IPv6Network) and network.subnet_of(other)
+        return isinstance(parent, IPv4Network) and network.subnet_of(parent)
+    return isinstance(parent, IPv6Network) and network.subnet_of(parent)

@@ -1,4 +1,9 @@
-"""Following the changes of some stores, for the controllers that run inside the server."""
+"""The loop of the controllers inside the server: a scan of all objects, then one call per change.
+
+It stands for the informer of a controller outside. When changes are lost, because too many came at
+once, it scans again. Scans and handlers run in short steps, so that they never block the event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,12 @@ from keepclose.apiserver.storage.errors import Closed, Overflow
 from keepclose.apiserver.storage.history import Subscription
 from keepclose.apiserver.storage.store import Store
 
-# The loop goes on after so much work.
+# After this much work a controller yields to the event loop.
 _TURN_SECONDS: Final = 0.005
 
 
 async def take_turns(steps: Iterator[None]) -> None:
-    """Take all steps, and let the event loop go on in between."""
+    """Run all steps, and yield to the event loop in between."""
     end = time.perf_counter() + _TURN_SECONDS
     for _ in steps:
         if time.perf_counter() > end:
@@ -32,12 +37,12 @@ async def follow_stores(
     resume: Callable[[], Iterator[None]],
     handle: Callable[[StoredChange], Iterator[None]],
 ) -> None:
-    """Look at everything once, then have every change handled, until the store is closed.
+    """Run `resume` once, then `handle` for every change, until the store is closed.
 
-    Changes that were lost, because too many came at once, are made up for by another look. Both
-    go by steps, each of which is quick.
+    When changes are lost, because too many came at once, `resume` runs again. Both are iterators
+    over short steps.
     """
-    # NB: all subscriptions stand before the first look, so that nothing falls between.
+    # NB: all subscriptions begin before the first scan, so that no change is missed.
     followed = {name: store.subscribe(name, since=None) for name in names}
 
     async def follow(name: str, subscription: Subscription) -> None:

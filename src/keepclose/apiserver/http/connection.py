@@ -1,9 +1,9 @@
-"""One client's connection: requests in, to the application, answers out.
+"""The connection of one client: requests go to the application, responses to the client.
 
-Almost every request is answered in the moment it is complete, without a task; a watch is a task of
-its own that obeys the flow of the connection. A large answer is sent a portion at a time, so that
-a client which does not read costs little more than a share in the answer. Nothing is read of a body
-that comes without valid credentials: its head is enough to refuse it.
+Almost every request is answered as soon as it is complete, without a task; a watch is a task of its
+own that obeys the flow control of the connection. A large response is sent a portion at a time, so
+that a client which does not read costs little more than a share in the response. The body of a
+request without valid credentials is never read: its head is enough to reject it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final, Protocol, cast
 import structlog
 
 from keepclose.apiserver.http.connection_table import ConnectionTable, Transfer, Transfers
-from keepclose.apiserver.http.request_parser import Incoming, plain_answer
+from keepclose.apiserver.http.request_parser import RequestReader, plain_answer
 from keepclose.apiserver.serving.messages import (
+    HasCredentials,
     HttpAnswer,
     HttpRequest,
-    Knows,
     Pending,
     RequestHandler,
     Stream,
@@ -31,54 +31,54 @@ from keepclose.apiserver.status_errors import too_many_connections, too_many_req
 
 _log = structlog.get_logger(__name__)
 
-# Pipelined requests that wait for their turn; then the client is read no further.
+# Pipelined requests that may wait; beyond them the server stops reading from the client.
 MAX_WAITING: Final = 64
 MAX_WAITING_BYTES: Final = 64 * 1024
-# Pipelined requests that are answered before other clients have their turn.
+# Pipelined requests that are answered in one turn of the event loop.
 ANSWERS_EACH_TURN: Final = 8
 # Bytes that are parsed at once, and bytes that are sent at once.
 PARSED_BYTES: Final = 16 * 1024
 SENT_BYTES: Final = 32 * 1024
-# Times for heads, requests and idle connections are the defaults of kube-apiserver.
-# A request whose head is not complete after this time is given up.
+# Timeouts for heads, requests and idle connections are the defaults of kube-apiserver.
+# A request whose head is not complete after this time is rejected.
 HEADER_SECONDS: Final = 32.0
-# A request that is not complete after this time is given up.
+# A request that is not complete after this time is rejected.
 REQUEST_SECONDS: Final = 60.0
 # A connection without requests is closed after this time.
 IDLE_SECONDS: Final = 90.0
-# A client that reads nothing for this long is gone.
+# A client that reads nothing for this long is dropped.
 STALLED_SECONDS: Final = 60.0
-# What a client is given to take the rest after the server has closed.
+# How long a client may read the rest after the server has closed.
 CLOSE_SECONDS: Final = 30.0
-# What a client is given to read a refusal while it still sends.
+# How long a client that still sends may read a rejection.
 LINGER_SECONDS: Final = 0.5
-# Reasons, as the metric names them.
+# Reasons, as in the label of the metric.
 _TIMED_OUT: Final = "timed out"
 STALLED: Final = "stalled"
 IDLE: Final = "idle"
 
 
-class Shared(Protocol):
-    """What the connections of a server have in common."""
+class _Server(Protocol):
+    """The server, as its connections see it."""
 
     handler: RequestHandler
-    # None takes a body from every client.
-    knows: Knows | None
+    # None accepts a body from every client.
+    has_credentials: HasCredentials | None
     table: ConnectionTable
     transfers: Transfers
 
 
 class Connection(asyncio.Protocol):
-    """A client's connection, from the moment it is accepted."""
+    """The connection of a client, from the moment it is accepted."""
 
-    def __init__(self, server: Shared, address: str) -> None:
-        """Wait for the connection to be made, which takes a handshake first."""
+    def __init__(self, server: _Server, address: str) -> None:
+        """Wait for the TLS handshake to complete."""
         self._server = server
         self._handler = server.handler
         self._loop = asyncio.get_running_loop()
-        self._incoming = Incoming(self, self._loop)
+        self._reader = RequestReader(self, self._loop)
         self._transport: asyncio.Transport | None = None
-        # Set by the server while TLS is agreed upon.
+        # Set by the server during the TLS handshake.
         self.handshake: asyncio.Task[bool] | None = None
         self.address = address
         self.user: str | None = None
@@ -86,36 +86,36 @@ class Connection(asyncio.Protocol):
         self.idle_since: float | None = self._loop.time()
         self._is_new = True
         self._unparsed: collections.deque[bytes] = collections.deque()
-        self._arriving: Transfer | None = None
+        self._request_transfer: Transfer | None = None
         self._waiting: collections.deque[tuple[HttpRequest, bool]] = collections.deque()
         self._waiting_bytes = 0
-        self._answered = 0
+        self._answered_this_turn = 0
         self._streaming: asyncio.Task[None] | None = None
         self._frame = b""
-        # What is left of an answer, and whether the connection stays open behind it.
-        self._rest: memoryview | None = None
-        self._rest_keeps = False
-        self._leaving: Transfer | None = None
+        # The unsent rest of a response, and whether the connection stays open after it.
+        self._unsent: memoryview | None = None
+        self._keeps_open = False
+        self._response_transfer: Transfer | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._stalled_since: float | None = None
-        self._stalled: Transfer | None = None
+        self._stalled_transfer: Transfer | None = None
         self._closing = False
         self._closed_at: float | None = None
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve."""
+        """Begin to serve the client."""
         # NB: uvloop's transports are not derived from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
-        # NB: TLS would let half a megabyte wait for a client that does not read.
+        # NB: by default TLS would buffer half a megabyte for a client that does not read.
         self._transport.set_write_buffer_limits(high=SENT_BYTES // 2)
-        self._incoming.peer = transport.get_extra_info("peercert") or None
+        self._reader.peer = transport.get_extra_info("peercert") or None
         self.idle_since = self._loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what this client was being sent."""
+        """Cancel the response to this client and release its buffers."""
         del exc
         self._closing = True
         self._server.table.remove(self)
@@ -125,10 +125,10 @@ class Connection(asyncio.Protocol):
             self._streaming.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Take in what the client sent."""
+        """Parse what the client has sent."""
         if self._closing:
             return
-        self._answered = 0
+        self._answered_this_turn = 0
         if self._unparsed or len(data) > PARSED_BYTES:
             self._unparsed.extend(
                 data[start : start + PARSED_BYTES] for start in range(0, len(data), PARSED_BYTES)
@@ -140,34 +140,38 @@ class Connection(asyncio.Protocol):
             self._out.pause_reading()
 
     def pause_writing(self) -> None:
-        """Stop reading requests from a client that does not read its answers."""
+        """Stop reading requests from a client that does not read its responses."""
         self._writable.clear()
         self._stalled_since = self._loop.time()
-        if self._stalled is None and not self._closing:
-            self._stalled = self._server.transfers.stall(self)
+        if self._stalled_transfer is None and not self._closing:
+            self._stalled_transfer = self._server.transfers.stall(self)
         self._out.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Continue with the pending response and the waiting requests."""
         self._writable.set()
         self._stalled_since = None
         self._release_stalled()
-        self._send_rest()
-        self._go_on()
+        self._send_remaining()
+        self._continue()
 
     def eof_received(self) -> bool:
-        """Close when the client has nothing more to say; it does not wait for answers then."""
+        """Close when the client has closed its side; it does not wait for responses then."""
         return False
 
-    # What the reader of requests calls.
+    # Called by the request parser.
 
-    def take(self, request: HttpRequest, *, keep: bool) -> None:
-        """Answer the request, or put it in line behind the ones before it."""
+    def on_request(self, request: HttpRequest, *, keep: bool) -> None:
+        """Answer the request, or queue it behind earlier ones."""
         if self._closing:
             return
         self._is_new = False
-        # NB: many requests may come in one read, so that not to read on is not enough.
-        if not self._waiting and self._answered < ANSWERS_EACH_TURN and not self._is_busy():
+        # NB: one read may bring many requests, so pausing to read is not enough.
+        if (
+            not self._waiting
+            and self._answered_this_turn < ANSWERS_EACH_TURN
+            and not self._is_busy()
+        ):
             self._serve(request, keep=keep)
             return
         self._waiting.append((request, keep))
@@ -175,46 +179,46 @@ class Connection(asyncio.Protocol):
         if len(self._waiting) == 1 and not self._is_busy():
             self._loop.call_soon(self._begin_turn)
 
-    def refuse(self, answer: HttpAnswer) -> None:
-        """Answer what cannot be read any further, and close."""
+    def reject(self, answer: HttpAnswer) -> None:
+        """Answer a request that is not read any further, and close."""
         if self._closing:
             return
         if self._waiting or self._is_busy():
-            # NB: the client would take the refusal for a part of another answer.
-            self.cut()
+            # NB: the client would take the rejection for a part of another response.
+            self.abort()
         else:
             self._send(answer, keep=False, linger=True)
 
-    def refuse_stranger(self, request: HttpRequest) -> bool:
-        """Refuse a request before its body is read, if it has no valid credentials."""
-        knows = self._server.knows
+    def reject_unauthenticated(self, request: HttpRequest) -> bool:
+        """Reject a request before its body is read, if it has no valid credentials."""
+        has_credentials = self._server.has_credentials
         credentials = request.headers.get(b"authorization")
-        if knows is None or (self.user is not None and credentials == self._credentials):
+        if has_credentials is None or (self.user is not None and credentials == self._credentials):
             return False
-        if knows(request):
+        if has_credentials(request):
             self._credentials = credentials
             return False
         answer = self._handler(request)
         if isinstance(answer, HttpAnswer):
-            self.refuse(answer)
+            self.reject(answer)
         elif isinstance(answer, Pending):
-            # Strangers who ask so often that they would have to wait need not be heard.
-            self.refuse(answer_failure(too_many_requests()))
+            # Unauthenticated clients have used their share, so the request is not queued.
+            self.reject(answer_failure(too_many_requests()))
         else:
             answer.close()
-            self.refuse(plain_answer(400, b"400 Bad Request"))
+            self.reject(plain_answer(400, b"400 Bad Request"))
         return True
 
-    def invite(self) -> None:
-        """Ask for the body of a request that waits for that."""
+    def send_continue(self) -> None:
+        """Answer 100 Continue to a client that waits for it before it sends the body."""
         if not self._waiting and not self._is_busy():
             self._out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    # What the server calls.
+    # Called by the server.
 
-    def check(self, now: float) -> bool:
-        """Close a connection whose client takes too long; return whether it does."""
-        started = self._incoming.started
+    def check_timeouts(self, now: float) -> bool:
+        """Close the connection when its client has exceeded a timeout; return whether it has."""
+        started = self._reader.started
         if self._closed_at is not None or self._stalled_since is not None:
             if self._closed_at is not None:
                 is_over = now - self._closed_at > CLOSE_SECONDS
@@ -225,15 +229,15 @@ class Connection(asyncio.Protocol):
             return is_over
         if started is not None:
             is_over = now - started > REQUEST_SECONDS or (
-                self._incoming.in_head and now - started > HEADER_SECONDS
+                self._reader.in_head and now - started > HEADER_SECONDS
             )
             if is_over:
                 self._server.table.count(_TIMED_OUT)
-                self.refuse(plain_answer(408, b"the request was not complete in time"))
+                self.reject(plain_answer(408, b"the request was not complete in time"))
             return is_over
         if self.idle_since is None or self._transport is None:
             return False
-        # NB: the first request gets no more time than any head.
+        # NB: the first request must begin within the timeout of a head.
         is_over = now - self.idle_since > (HEADER_SECONDS if self._is_new else IDLE_SECONDS)
         if is_over:
             self._server.table.count(IDLE)
@@ -244,10 +248,10 @@ class Connection(asyncio.Protocol):
         """Leave the table, count the reason there, and close at once."""
         self._server.table.remove(self)
         self._server.table.count(reason)
-        self.cut()
+        self.abort()
 
-    def cut(self) -> None:
-        """Close at once, whatever the client does."""
+    def abort(self) -> None:
+        """Close at once, without waiting for the client."""
         self._closing = True
         self._release()
         if self._transport is not None:
@@ -255,15 +259,15 @@ class Connection(asyncio.Protocol):
         elif self.handshake is not None:
             self.handshake.cancel()
 
-    async def finish(self) -> None:
-        """Close; a stream ends cleanly first."""
+    async def close_gracefully(self) -> None:
+        """Close after a stream has ended cleanly."""
         self._closing = True
         task = self._streaming
         if task is not None:
             task.cancel()
             await asyncio.wait([task], timeout=1)
-        if self._transport is None or self._rest is not None:
-            self.cut()
+        if self._transport is None or self._unsent is not None:
+            self.abort()
         else:
             self._transport.close()
 
@@ -276,14 +280,16 @@ class Connection(asyncio.Protocol):
         return self._transport
 
     def _is_busy(self) -> bool:
-        """Return whether the client must take another answer first."""
-        return self._streaming is not None or self._rest is not None or not self._writable.is_set()
+        """Return whether an earlier response is not sent completely yet."""
+        return (
+            self._streaming is not None or self._unsent is not None or not self._writable.is_set()
+        )
 
     def _is_full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._waiting_bytes >= MAX_WAITING_BYTES
 
     def _serve(self, request: HttpRequest, *, keep: bool) -> None:
-        self._answered += 1
+        self._answered_this_turn += 1
         self.idle_since = None
         answer = self._handler(request)
         if isinstance(answer, Pending):
@@ -301,7 +307,7 @@ class Connection(asyncio.Protocol):
                 answer.close()
             return
         self._respond(answer, request, keep=keep)
-        self._go_on()
+        self._continue()
 
     def _respond(self, answer: HttpAnswer | Stream, request: HttpRequest, *, keep: bool) -> None:
         if (
@@ -316,7 +322,7 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, HttpAnswer):
             self._send(answer, keep=keep, head_only=request.method == "HEAD")
             return
-        # NB: clients of HTTP/1.0 do not know chunks; the end of the connection ends the answer.
+        # NB: HTTP/1.0 has no chunks; the end of the connection ends the response.
         chunked = request.version != "1.0"
         self._out.write(encode_stream_head(answer, chunked=chunked))
         self._streaming = self._loop.create_task(
@@ -330,58 +336,58 @@ class Connection(asyncio.Protocol):
         body = b"" if head_only else answer.body
         if len(body) > SENT_BYTES:
             self._out.write(head)
-            self._rest, self._rest_keeps = memoryview(body), keep
-            self._send_rest()
-            if self._rest is not None:
-                self._hold(body)
+            self._unsent, self._keeps_open = memoryview(body), keep
+            self._send_remaining()
+            if self._unsent is not None:
+                self._hold_response(body)
             return
         self._out.write(head + body)
         if not linger:
-            self._end_answer(keep=keep)
+            self._end_response(keep=keep)
         else:
-            # The client is still sending; cutting it off would lose it the answer.
+            # The client is still sending; an abort would lose the response.
             self._closing = True
             self._release()
             self._loop.call_later(LINGER_SECONDS, self._close)
 
-    def _send_rest(self) -> None:
-        """Send what is left of an answer for as long as the client reads."""
-        rest = self._rest
+    def _send_remaining(self) -> None:
+        """Send the rest of a response as long as the client reads."""
+        rest = self._unsent
         if rest is None:
             return
         start = 0
         while start < len(rest) and self._writable.is_set() and not self._out.is_closing():
             self._out.write(rest[start : start + SENT_BYTES])
             start += SENT_BYTES
-        if self._leaving is not None and start:
-            self._server.transfers.move(self._leaving, start)
+        if self._response_transfer is not None and start:
+            self._server.transfers.move(self._response_transfer, start)
         if start < len(rest):
-            self._rest = rest[start:]
+            self._unsent = rest[start:]
             return
-        self._rest = None
-        self._release_leaving()
-        self._end_answer(keep=self._rest_keeps)
+        self._unsent = None
+        self._release_response()
+        self._end_response(keep=self._keeps_open)
 
-    def _hold(self, body: bytes) -> None:
-        """Account for an answer that waits for the client, and share it with other clients."""
-        rest = self._rest
+    def _hold_response(self, body: bytes) -> None:
+        """Account for a response that waits for the client; equal responses share their bytes."""
+        rest = self._unsent
         if rest is None:
             return
-        self._leaving = self._server.transfers.hold(self, body)
-        self._rest = memoryview(self._leaving.body)[len(body) - len(rest) :]
+        self._response_transfer = self._server.transfers.hold(self, body)
+        self._unsent = memoryview(self._response_transfer.body)[len(body) - len(rest) :]
 
-    def _end_answer(self, *, keep: bool) -> None:
+    def _end_response(self, *, keep: bool) -> None:
         if keep and not self._closing:
             self.idle_since = self._loop.time()
         else:
             self._close()
 
     def _close(self) -> None:
-        """Close when the client has taken what was sent."""
+        """Close after the client has read what was sent."""
         self._closing = True
         self._release()
         if self._transport is not None and self._closed_at is None:
-            # NB: what only waits for the client to take leave goes first where places are few.
+            # NB: counts as idle, so that the table drops it first when it is full.
             self._closed_at = self.idle_since = self._loop.time()
             self._transport.close()
 
@@ -390,7 +396,7 @@ class Connection(asyncio.Protocol):
         try:
             async for frame in stream.frames():
                 self._frame = frame
-                # NB: a frame that waits is exchanged for an equal one that other clients share.
+                # NB: a frame that must wait is replaced by an equal one that clients share.
                 del frame
                 await self._send_frame(chunked=chunked)
             ended = True
@@ -399,22 +405,22 @@ class Connection(asyncio.Protocol):
         except asyncio.CancelledError:
             ended = not self._out.is_closing()
         except Exception:  # noqa: BLE001 - logged, and the client gets a 500
-            # The status is sent: breaking off is all that can tell the client.
+            # The status is sent; only an abort can report the failure to the client.
             _log.exception("stream failed")
         finally:
             stream.close()
             self._streaming = None
-            self._release_leaving()
+            self._release_response()
         if not ended:
             self._out.abort()
         elif not self._out.is_closing():
             if chunked:
                 self._out.write(b"0\r\n\r\n")
-            self._end_answer(keep=keep)
-            self._go_on()
+            self._end_response(keep=keep)
+            self._continue()
 
     async def _send_frame(self, *, chunked: bool) -> None:
-        """Send a part of a stream, waiting for the client where it does not read."""
+        """Send a frame of a stream, and wait for a client that does not read."""
         frame, self._frame = self._frame, b""
         if len(frame) <= SENT_BYTES:
             self._out.write(b"%x\r\n%b\r\n" % (len(frame), frame) if chunked else frame)
@@ -426,44 +432,44 @@ class Connection(asyncio.Protocol):
             self._out.write(b"%x\r\n" % len(frame))
         for start in range(0, len(frame), SENT_BYTES):
             if not self._writable.is_set():
-                if self._leaving is None:
-                    self._leaving = self._server.transfers.hold(self, frame)
-                    frame = self._leaving.body
+                if self._response_transfer is None:
+                    self._response_transfer = self._server.transfers.hold(self, frame)
+                    frame = self._response_transfer.body
                 async with asyncio.timeout(STALLED_SECONDS):
                     await self._writable.wait()
             self._out.write(memoryview(frame)[start : start + SENT_BYTES])
-            if self._leaving is not None:
-                self._server.transfers.move(self._leaving, SENT_BYTES)
+            if self._response_transfer is not None:
+                self._server.transfers.move(self._response_transfer, SENT_BYTES)
         if chunked:
             self._out.write(b"\r\n")
-        self._release_leaving()
+        self._release_response()
 
     # Reading.
 
     def _feed(self, data: bytes) -> None:
-        self._incoming.feed(data)
-        size = self._incoming.body_bytes
+        self._reader.feed(data)
+        size = self._reader.body_bytes
         if size and not self._closing:
             transfers = self._server.transfers
-            if self._arriving is None:
-                self._arriving = transfers.receive(self)
-            transfers.grow(self._arriving, size - self._arriving.size)
-        elif self._arriving is not None:
-            self._server.transfers.release(self._arriving)
-            self._arriving = None
+            if self._request_transfer is None:
+                self._request_transfer = transfers.receive(self)
+            transfers.grow(self._request_transfer, size - self._request_transfer.size)
+        elif self._request_transfer is not None:
+            self._server.transfers.release(self._request_transfer)
+            self._request_transfer = None
 
     def _parse(self) -> None:
         while self._unparsed and not self._closing and not self._is_full():
             self._feed(self._unparsed.popleft())
 
     def _begin_turn(self) -> None:
-        self._answered = 0
-        self._go_on()
+        self._answered_this_turn = 0
+        self._continue()
 
-    def _go_on(self) -> None:
-        """Answer requests that wait, then read more; others have their turn in between."""
+    def _continue(self) -> None:
+        """Answer waiting requests, a few per turn of the event loop, then read more."""
         while self._waiting and not self._closing and not self._is_busy():
-            if self._answered >= ANSWERS_EACH_TURN:
+            if self._answered_this_turn >= ANSWERS_EACH_TURN:
                 self._loop.call_soon(self._begin_turn)
                 return
             request, keep = self._waiting.popleft()
@@ -474,24 +480,24 @@ class Connection(asyncio.Protocol):
             self._out.resume_reading()
 
     def _release(self) -> None:
-        """Let go of everything that waits."""
+        """Release all buffers."""
         self._waiting.clear()
         self._waiting_bytes = 0
         self._unparsed.clear()
-        self._incoming.abandon()
-        self._rest = None
-        self._release_leaving()
+        self._reader.abandon()
+        self._unsent = None
+        self._release_response()
         self._release_stalled()
-        if self._arriving is not None:
-            self._server.transfers.release(self._arriving)
-            self._arriving = None
+        if self._request_transfer is not None:
+            self._server.transfers.release(self._request_transfer)
+            self._request_transfer = None
 
-    def _release_leaving(self) -> None:
-        if self._leaving is not None:
-            self._server.transfers.release(self._leaving)
-            self._leaving = None
+    def _release_response(self) -> None:
+        if self._response_transfer is not None:
+            self._server.transfers.release(self._response_transfer)
+            self._response_transfer = None
 
     def _release_stalled(self) -> None:
-        if self._stalled is not None:
-            self._server.transfers.release(self._stalled)
-            self._stalled = None
+        if self._stalled_transfer is not None:
+            self._server.transfers.release(self._stalled_transfer)
+            self._stalled_transfer = None

@@ -1,9 +1,15 @@
-"""All connections of one server: how many, whose they are, and which go when there are too many.
+"""All connections of one server and the bytes they hold, and which ones are dropped at a limit.
 
-A connection is unauthenticated until a request with valid credentials came on it. Of those the
-oldest goes first, because a client with credentials needs milliseconds to show them. When all
-places are taken, idle connections of authenticated clients go, the longest idle first: clients
-open another when they need one. Connections in use stay, and the newcomer is refused.
+A connection is unauthenticated until it has carried a request with valid credentials. Of the
+unauthenticated ones the oldest is dropped first, because a client with credentials presents them
+within milliseconds. When the table is full, idle connections of authenticated clients are dropped,
+the longest idle first: clients reconnect when they need to. Connections in use are never dropped;
+the new one is rejected.
+
+A request that arrives slowly and a response that is read slowly hold their bytes until they are
+complete. The sum of these bytes is limited; above the limit slow transfers are dropped, so that
+clients which do not read cannot fill the memory. Equal responses, such as a list that a hundred
+clients request at once, are held once.
 """
 
 from __future__ import annotations
@@ -25,9 +31,9 @@ from keepclose.apiserver.serving.messages import (
     ConnectionLimits,
 )
 
-# A flood is logged once in this time, with the number of connections that it cost.
+# The interval between two log lines of one reason; each has the number of dropped connections.
 LOG_SECONDS: Final = 60.0
-# Reasons, as the metric names them.
+# Reasons, as in the label of the metric.
 ADDRESS_LIMIT: Final = "address limit"
 UNAUTHENTICATED_LIMIT: Final = "unauthenticated limit"
 TOTAL_LIMIT: Final = "total limit"
@@ -38,10 +44,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Tracked(Protocol):
-    """A connection, from the moment it is accepted."""
+    """A connection, as the table sees it."""
 
     address: str
-    # None until a request with valid credentials came.
+    # None before the first request with valid credentials.
     user: str | None
     # None while a request is read or answered.
     idle_since: float | None
@@ -55,15 +61,15 @@ class ConnectionTable:
     """The connections of one server."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
-        """Begin with none."""
+        """Begin without connections."""
         self.limits = limits
         self._clock = clock
-        # Dictionaries rather than sets, for the order in which connections came.
+        # NB: dictionaries rather than sets, to keep the order of arrival.
         self._all: dict[Tracked, None] = {}
         self._unauthenticated: dict[Tracked, None] = {}
         self._by_address: dict[str, dict[Tracked, None]] = {}
         self._by_user: dict[str, dict[Tracked, None]] = {}
-        # How many were dropped, by reason.
+        # The number of dropped connections by reason.
         self.dropped: Counter[str] = Counter()
         self._logged: dict[str, tuple[float, int]] = {}
 
@@ -75,15 +81,15 @@ class ConnectionTable:
 
     @property
     def unauthenticated(self) -> int:
-        """How many connections have not shown valid credentials."""
+        """How many connections have not presented valid credentials."""
         return len(self._unauthenticated)
 
     def make_room(self, address: str) -> bool:
-        """Return whether one more connection may come from an address; others may be dropped."""
+        """Return whether the address may open one more connection; others may be dropped."""
         limits = self.limits
-        same = self._by_address.get(address, {})
-        if len(same) >= limits.unauthenticated_per_address:
-            next(iter(same)).drop(ADDRESS_LIMIT)
+        from_address = self._by_address.get(address, {})
+        if len(from_address) >= limits.unauthenticated_per_address:
+            next(iter(from_address)).drop(ADDRESS_LIMIT)
         elif len(self._unauthenticated) >= limits.unauthenticated:
             next(iter(self._unauthenticated)).drop(UNAUTHENTICATED_LIMIT)
         if len(self._all) < limits.total or self.drop_idle(TOTAL_LIMIT):
@@ -92,18 +98,18 @@ class ConnectionTable:
         return False
 
     def add(self, connection: Tracked) -> None:
-        """Take a connection in."""
+        """Add an unauthenticated connection."""
         self._all[connection] = None
         self._unauthenticated[connection] = None
         self._by_address.setdefault(connection.address, {})[connection] = None
 
     def authenticate(self, connection: Tracked, user: str) -> bool:
-        """Take note whose a connection is; return False where the user has too many already."""
+        """Record the user of a connection; return False when the user has too many already."""
         connection.user = user
-        self._forget_address(connection)
-        own = self._by_user.setdefault(user, {})
-        if len(own) >= self.limits.per_user:
-            oldest = _longest_idle(own)
+        self._remove_unauthenticated(connection)
+        user_connections = self._by_user.setdefault(user, {})
+        if len(user_connections) >= self.limits.per_user:
+            oldest = _longest_idle(user_connections)
             if oldest is None:
                 self.count(USER_LIMIT)
                 return False
@@ -112,18 +118,18 @@ class ConnectionTable:
         return True
 
     def remove(self, connection: Tracked) -> None:
-        """Forget a connection; a second time does nothing."""
+        """Remove a connection. Idempotent."""
         self._all.pop(connection, None)
-        self._forget_address(connection)
+        self._remove_unauthenticated(connection)
         user = connection.user
         if user is not None and user in self._by_user:
-            own = self._by_user[user]
-            own.pop(connection, None)
-            if not own:
+            user_connections = self._by_user[user]
+            user_connections.pop(connection, None)
+            if not user_connections:
                 del self._by_user[user]
 
     def drop_idle(self, reason: str) -> bool:
-        """Drop the connection that is missed least; return False where all are in use."""
+        """Drop an unauthenticated or else an idle connection; return False when all are in use."""
         chosen = next(iter(self._unauthenticated), None) or _longest_idle(self._all)
         if chosen is None:
             return False
@@ -131,7 +137,7 @@ class ConnectionTable:
         return True
 
     def count(self, reason: str) -> None:
-        """Count a connection that was dropped or refused, and log that now and then."""
+        """Count a connection that was dropped or rejected, and log it at intervals."""
         self.dropped[reason] += 1
         now = self._clock()
         logged_at, logged = self._logged.get(reason, (now - LOG_SECONDS, 0))
@@ -147,13 +153,13 @@ class ConnectionTable:
                 limit=self.limits.total,
             )
 
-    def _forget_address(self, connection: Tracked) -> None:
+    def _remove_unauthenticated(self, connection: Tracked) -> None:
         if connection not in self._unauthenticated:
             return
         del self._unauthenticated[connection]
-        same = self._by_address[connection.address]
-        del same[connection]
-        if not same:
+        from_address = self._by_address[connection.address]
+        del from_address[connection]
+        if not from_address:
             del self._by_address[connection.address]
 
 
@@ -175,82 +181,82 @@ class _Client(Protocol):
 
 
 class Transfer:
-    """One body under way."""
+    """One body in transit."""
 
     __slots__ = ("body", "client", "moved", "moved_at", "size", "started")
 
     def __init__(self, client: _Client, body: bytes, *, started: float) -> None:
         self.client = client
-        # Empty for a request, whose bytes the connection keeps.
+        # Empty for a request, whose bytes the parser holds.
         self.body = body
         self.started = self.moved_at = started
         self.moved = 0
         self.size = 0
 
     def is_slow(self, now: float) -> bool:
-        """Return whether the client has had its time and moved too little in it."""
+        """Return whether the client has moved too few bytes after its grace period."""
         elapsed = now - self.started
         too_little = self.moved < SLOW_BYTES_PER_SECOND * elapsed
         return too_little and elapsed >= TRANSFER_GRACE_SECONDS
 
-    def rests(self, now: float) -> bool:
-        """Return whether nothing moves at present."""
+    def is_idle(self, now: float) -> bool:
+        """Return whether no byte has moved recently."""
         return now - self.moved_at >= REST_SECONDS
 
 
 class Transfers:
-    """All bodies under way of one server."""
+    """All bodies in transit of one server, and the bytes that they hold."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Count from nothing."""
+        """Begin without transfers."""
         self._clock = clock
-        # In the order of their beginning.
+        # In the order of their start.
         self._transfers: dict[Transfer, None] = {}
-        # NB: a body is its own key, so that an equal one finds the one that is held.
+        # NB: a body is its own key, so that equal bodies share the one that is held.
         self._bodies: dict[bytes, bytes] = {}
         self._holders: dict[bytes, int] = {}
         self.held = 0
         self._scanned_at = -SCAN_SECONDS
 
     def hold(self, client: _Client, body: bytes) -> Transfer:
-        """Return a transfer of an answer; its body may be one that is held already."""
+        """Return a transfer of a response; its body may be an equal one that is held already."""
         transfer = Transfer(client, self._bodies.setdefault(body, body), started=self._clock())
         holders = self._holders.get(body, 0)
         self._holders[body] = holders + 1
         self._transfers[transfer] = None
         if not holders:
             self.held += len(body)
-            self._relieve(keep=transfer)
+            self._drop_slow(keep=transfer)
         return transfer
 
     def stall(self, client: _Client) -> Transfer:
-        """Return a transfer that stands for the buffers of a client that does not read."""
+        """Return a transfer for the buffers of a client that does not read."""
         transfer = self.receive(client)
         transfer.size = STALLED_BYTES
         self.held += STALLED_BYTES
-        self._relieve(keep=transfer)
+        self._drop_slow(keep=transfer)
         return transfer
 
     def receive(self, client: _Client) -> Transfer:
-        """Return a transfer of a request that is not complete."""
+        """Return a transfer of an incomplete request."""
         transfer = Transfer(client, b"", started=self._clock())
         self._transfers[transfer] = None
         return transfer
 
     def move(self, transfer: Transfer, size: int) -> None:
-        """Take note that so much more of an answer was sent."""
+        """Record that more bytes of a response were sent."""
         transfer.moved += size
         transfer.moved_at = self._clock()
 
     def grow(self, transfer: Transfer, size: int) -> None:
-        """Take note that so much more of a request is there."""
+        """Record that more bytes of a request were received."""
         self.move(transfer, size)
         transfer.size += size
         self.held += size
-        self._relieve(keep=transfer)
+        self._drop_slow(keep=transfer)
 
     def release(self, transfer: Transfer) -> None:
-        """Forget a transfer; a second time does nothing."""
+        """End a transfer and release its bytes. Idempotent."""
         if transfer not in self._transfers:
             return
         del self._transfers[transfer]
@@ -262,8 +268,8 @@ class Transfers:
                 del self._holders[body], self._bodies[body]
                 self.held -= len(body)
 
-    def _relieve(self, *, keep: Transfer) -> None:
-        """Drop clients that are slow, while too much is held."""
+    def _drop_slow(self, *, keep: Transfer) -> None:
+        """Drop slow clients as long as too many bytes are held."""
         if self.held <= MAX_HELD_BYTES:
             return
         now = self._clock()
@@ -273,7 +279,9 @@ class Transfers:
         for transfer in tuple(self._transfers):
             if self.held <= MAX_HELD_BYTES:
                 return
-            is_due = transfer.is_slow(now) or (self.held > MOST_HELD_BYTES and transfer.rests(now))
+            is_due = transfer.is_slow(now) or (
+                self.held > MOST_HELD_BYTES and transfer.is_idle(now)
+            )
             if is_due and transfer is not keep:
                 self.release(transfer)
                 transfer.client.drop("slow")

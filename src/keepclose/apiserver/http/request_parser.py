@@ -1,8 +1,12 @@
-"""From the bytes of a client to its requests, each within limits of its own.
+"""Parses the bytes of a client into requests, and enforces the limits of heads and bodies.
 
-httptools calls back for every part of a request. It keeps a header that has not ended, however long
-it gets, so bytes are counted as they come and not only where the parser tells of them. What comes
-behind a chunked body, the trailer, is counted and ignored: a request is what its head says.
+httptools calls back for every part of a request. It buffers an unfinished header of any length, so
+bytes are counted as they arrive and not only when the parser reports them. The trailer of a chunked
+body is counted and ignored: only the head describes a request.
+
+Version, host, target and framing are checked before the body is read. The errors are those of
+kube-apiserver. Where its HTTP server accepts what RFC 9112 forbids, such as folded header lines,
+httptools has rejected the request before.
 """
 
 from __future__ import annotations
@@ -21,44 +25,46 @@ from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
 from keepclose.apiserver.serving.subresources import refusal_of
 from keepclose.apiserver.status_errors import StatusError, too_large
 
-# Go's table of bytes that a Host header may have.
+MAX_BODY_BYTES: Final = 3 * 1024 * 1024
+# The limit for request line and headers. kube-apiserver accepts 1 MiB, but httptools concatenates a
+# header in many parts again with each part, and the client is not authenticated yet.
+MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_HEADER_LINES: Final = 1000
+# The limits for the framing of a chunked body, per chunk and in all, as in Go.
+CHUNK_OVERHEAD_BYTES: Final = 18
+MAX_EXCESS_BYTES: Final = 16 * 1024
+# The bytes that Go allows in a Host header.
 _HOST: Final = re.compile(rb"[A-Za-z0-9!$%&'()*+,\-.:;=\[\]_~]*")
 _BAD_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _SCHEMES: Final = ("http://", "https://")
 _CONTINUE: Final = b"100-continue"
 _CHUNKED: Final = b"chunked"
-MAX_BODY_BYTES: Final = 3 * 1024 * 1024
-# Request line and headers together. kube-apiserver takes 1 MiB, but the parser joins a header that
-# comes in many parts again with each part, and a client has not said who it is yet.
-MAX_HEAD_BYTES: Final = 64 * 1024
-MAX_HEADER_LINES: Final = 1000
-# What a chunked body may have beside its data: so much for each chunk and so much in all, as in Go.
-CHUNK_OVERHEAD_BYTES: Final = 18
-MAX_EXCESS_BYTES: Final = 16 * 1024
 
 
-class _Refusal(NamedTuple):
-    """The status and the text of an answer to a request that is not read any further."""
+class _Rejection(NamedTuple):
+    """The status and the text of the response to a request that is not read any further."""
 
     status: int
     text: bytes
 
 
 class BadTargetError(ValueError):
-    """The target of a request is none."""
+    """The target of a request is invalid."""
 
 
-_MISSING_HOST: Final = _Refusal(400, b"400 Bad Request: missing required Host header")
-_BAD_HOST: Final = _Refusal(400, b"400 Bad Request: malformed Host header")
-_BAD_ENCODING: Final = _Refusal(501, b"Unsupported transfer encoding")
-_OLD_ENCODING: Final = _Refusal(400, b"400 Bad Request: HTTP/1.0 has no transfer encoding")
-_BAD_EXPECTATION: Final = _Refusal(417, b"417 Expectation Failed")
-_NO_VERSION: Final = _Refusal(400, b"400 Bad Request")
-_BAD_VERSION: Final = _Refusal(505, b"505 HTTP Version Not Supported: unsupported protocol version")
+_MISSING_HOST: Final = _Rejection(400, b"400 Bad Request: missing required Host header")
+_BAD_HOST: Final = _Rejection(400, b"400 Bad Request: malformed Host header")
+_BAD_ENCODING: Final = _Rejection(501, b"Unsupported transfer encoding")
+_OLD_ENCODING: Final = _Rejection(400, b"400 Bad Request: HTTP/1.0 has no transfer encoding")
+_BAD_EXPECTATION: Final = _Rejection(417, b"417 Expectation Failed")
+_NO_VERSION: Final = _Rejection(400, b"400 Bad Request")
+_BAD_VERSION: Final = _Rejection(
+    505, b"505 HTTP Version Not Supported: unsupported protocol version"
+)
 
 
-def check_head(version: str, headers: Mapping[bytes, bytes]) -> _Refusal | None:
-    """Return why a request cannot be served, or None; header names are lower case."""
+def check_head(version: str, headers: Mapping[bytes, bytes]) -> _Rejection | None:
+    """Return why a request is rejected, or None; header names are lower case."""
     host = headers.get(b"host")
     if version != "1.1":
         if version == "0.9":
@@ -71,7 +77,7 @@ def check_head(version: str, headers: Mapping[bytes, bytes]) -> _Refusal | None:
         return _BAD_HOST
     encoding = headers.get(b"transfer-encoding")
     if encoding is not None:
-        # NB: who disagrees with a proxy about where a body ends reads another client's request.
+        # NB: request smuggling: a server must agree with a proxy in front about where a body ends.
         if encoding.lower() != _CHUNKED:
             return _BAD_ENCODING
         if version == "1.0":
@@ -82,7 +88,7 @@ def check_head(version: str, headers: Mapping[bytes, bytes]) -> _Refusal | None:
     return None
 
 
-def announces_body(headers: Mapping[bytes, bytes]) -> bool:
+def has_body(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a body follows the head."""
     if b"transfer-encoding" in headers:
         return True
@@ -90,9 +96,9 @@ def announces_body(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def read_target(url: bytes) -> tuple[str, str]:
-    """Return path and query of a target, also of one that begins with a scheme and a host.
+    """Return path and query of a target, which may begin with a scheme and a host.
 
-    Raises BadTargetError for escapes that are none.
+    Raises BadTargetError for invalid escapes.
     """
     path, _, query = url.decode("ascii").partition("?")
     if not path.startswith("/"):
@@ -112,34 +118,34 @@ def _without_authority(path: str) -> str:
     return path
 
 
-class _RefusedError(Exception):
-    """Ends the parsing of a request that has been refused."""
+class _RejectedError(Exception):
+    """Ends the parsing of a rejected request."""
 
 
-class Receiver(Protocol):
-    """The connection that requests come in by."""
+class _Receiver(Protocol):
+    """The connection to which the requests belong."""
 
-    def take(self, request: HttpRequest, *, keep: bool) -> None:
-        """Answer a complete request; `keep` leaves the connection open behind it."""
+    def on_request(self, request: HttpRequest, *, keep: bool) -> None:
+        """Answer a complete request; `keep` leaves the connection open after it."""
         ...
 
-    def refuse(self, answer: HttpAnswer) -> None:
+    def reject(self, answer: HttpAnswer) -> None:
         """Answer a request that is not read any further, and close."""
         ...
 
-    def refuse_stranger(self, request: HttpRequest) -> bool:
-        """Refuse a request before its body is read, if it has no valid credentials."""
+    def reject_unauthenticated(self, request: HttpRequest) -> bool:
+        """Reject a request before its body is read, if it has no valid credentials."""
         ...
 
-    def invite(self) -> None:
-        """Ask for the body of a request that waits for that."""
+    def send_continue(self) -> None:
+        """Answer 100 Continue to a client that waits for it before it sends the body."""
         ...
 
 
-class Incoming:
-    """The requests of one connection."""
+class RequestReader:
+    """Parses the requests of one connection."""
 
-    def __init__(self, receiver: Receiver, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, receiver: _Receiver, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for the first request."""
         self._receiver = receiver
         self._loop = loop
@@ -148,7 +154,7 @@ class Incoming:
         self._checked_host: bytes | None = None
         self._requests = 0
         self.peer: dict[str, Any] | None = None
-        # When the request that is coming in began; None between requests.
+        # When the current request began; None between requests.
         self.started: float | None = None
         self.in_head = False
         self._head_bytes = 0
@@ -162,30 +168,30 @@ class Incoming:
 
     @property
     def body_bytes(self) -> int:
-        """How much of a body is there that is not complete."""
+        """How many bytes of an incomplete body are buffered."""
         return len(self._body) if self.started is not None else 0
 
     def feed(self, data: bytes) -> None:
-        """Take in what the client sent, and give the receiver what is complete."""
+        """Parse what the client has sent; complete requests go to the receiver."""
         requests = self._requests
         try:
             if self.started is not None:
-                self._feed_on(data)
+                self._feed_more(data)
             else:
                 self._parser.feed_data(data)
-                # NB: empty lines before a request begin none, so that the connection stays idle.
+                # NB: empty lines before a request do not begin one; the connection stays idle.
                 if self.started is not None and self.in_head and requests + 1 == self._requests:
-                    # NB: a head that began behind another request counts from the next bytes on.
+                    # NB: a head that begins after another request counts from the next bytes on.
                     self._count_head(len(data))
-        except _RefusedError:
+        except _RejectedError:
             self.started = None
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.started = None
-            if not isinstance(error.__context__, _RefusedError):
-                self._receiver.refuse(plain_answer(400, b"400 Bad Request"))
+            if not isinstance(error.__context__, _RejectedError):
+                self._receiver.reject(plain_answer(400, b"400 Bad Request"))
 
-    def _feed_on(self, data: bytes) -> None:
-        """Take in more of a request that has begun, and count what is no data."""
+    def _feed_more(self, data: bytes) -> None:
+        """Parse more of a request that has begun, and count the bytes beside its data."""
         requests, in_head = self._requests, self.in_head
         before, chunks = len(self._body), self._chunks
         self._parser.feed_data(data)
@@ -197,14 +203,14 @@ class Incoming:
             self._count_excess(len(data) - (len(self._body) - before), self._chunks - chunks)
 
     def abandon(self) -> None:
-        """Free what is there of a request; nothing is fed any more."""
-        # NB: reader, parser and connection refer to each other, so that only a collection of
-        # garbage would free it.
+        """Free the buffers of the current request; no more bytes are fed."""
+        # NB: reader, parser and connection refer to each other, so that only the garbage collector
+        # would free them.
         self.started = None
         self._body = self._url = b""
         self._headers = {}
 
-    # What the parser calls.
+    # Called by httptools.
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -218,19 +224,19 @@ class Incoming:
         self._body = b""
 
     def on_url(self, url: bytes) -> None:
-        """Gather the target."""
+        """Add to the target."""
         self._url += url
         if len(self._url) > MAX_HEAD_BYTES:
-            self._refuse_head()
+            self._reject_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note a header; of repeated ones the first, as in Go, but all groups to impersonate."""
+        """Add a header; of repeated ones the first counts, as in Go, but all Impersonate-Group."""
         self._header_lines += 1
         self._field_bytes += len(name) + len(value)
         if self._header_lines > MAX_HEADER_LINES or self._field_bytes > MAX_HEAD_BYTES:
-            self._refuse_head()
+            self._reject_head()
         if not self.in_head:
-            # NB: a trailer comes when the head has been acted on: it must not change it.
+            # NB: a trailer arrives after the head was checked and must not change it.
             return
         name = name.lower()
         headers = self._headers
@@ -239,14 +245,14 @@ class Incoming:
         elif name == GROUP_HEADER:
             headers[name] += GROUP_SEPARATOR + value
         elif name == b"host":
-            self._refuse(400, b"400 Bad Request: too many Host headers")
+            self._reject(400, b"400 Bad Request: too many Host headers")
 
     def on_headers_complete(self) -> None:
-        """Look at what is announced before reading it."""
+        """Check the head before the body is read."""
         headers = self._headers
         self.in_head = False
         self._version = self._parser.get_http_version()
-        # NB: a client names the same host in each request.
+        # NB: a client sends the same host in each request, so it is checked once.
         host = headers.get(b"host")
         if (
             host is None
@@ -255,20 +261,18 @@ class Incoming:
             or b"transfer-encoding" in headers
             or b"expect" in headers
         ):
-            refusal = check_head(self._version, headers)
-            if refusal is not None:
-                self._refuse(*refusal)
+            rejection = check_head(self._version, headers)
+            if rejection is not None:
+                self._reject(*rejection)
             self._checked_host = host
         if self._parser.should_upgrade():
             path = self._url.partition(b"?")[0].decode(errors="replace")
-            self._refuse(400, (refusal_of(path) or "upgrades are not served").encode())
-        if (b"content-length" in headers or b"transfer-encoding" in headers) and announces_body(
-            headers
-        ):
+            self._reject(400, (refusal_of(path) or "upgrades are not served").encode())
+        if (b"content-length" in headers or b"transfer-encoding" in headers) and has_body(headers):
             self._expect_body()
 
     def on_body(self, body: bytes) -> None:
-        """Gather the body."""
+        """Add to the body."""
         self._chunks += 1
         if not self._body:
             self._body = body
@@ -277,20 +281,20 @@ class Incoming:
                 self._body = bytearray(self._body)
             self._body += body
         if len(self._body) > MAX_BODY_BYTES:
-            self._refuse_large()
+            self._reject_large()
 
     def on_message_complete(self) -> None:
-        """Hand over the request."""
+        """Give the complete request to the receiver."""
         self.started = None
         body, self._body = self._body, b""
-        request = self._request(body if isinstance(body, bytes) else bytes(body))
-        self._receiver.take(request, keep=self._parser.should_keep_alive())
+        request = self._build_request(body if isinstance(body, bytes) else bytes(body))
+        self._receiver.on_request(request, keep=self._parser.should_keep_alive())
 
-    def _request(self, body: bytes) -> HttpRequest:
+    def _build_request(self, body: bytes) -> HttpRequest:
         try:
             path, query = read_target(self._url)
         except (BadTargetError, UnicodeDecodeError):
-            self._refuse(400, b"400 Bad Request")
+            self._reject(400, b"400 Bad Request")
         return HttpRequest(
             method=self._parser.get_method().decode("ascii"),
             path=path,
@@ -302,45 +306,43 @@ class Incoming:
         )
 
     def _expect_body(self) -> None:
-        if self._receiver.refuse_stranger(self._request(b"")):
-            raise _RefusedError
+        if self._receiver.reject_unauthenticated(self._build_request(b"")):
+            raise _RejectedError
         length = self._headers.get(b"content-length", b"")
         if length.isdigit() and (len(length) > 18 or int(length) > MAX_BODY_BYTES):
-            self._refuse_large()
+            self._reject_large()
         if b"expect" in self._headers:
-            self._receiver.invite()
-
-    # Limits.
+            self._receiver.send_continue()
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse_head()
+            self._reject_head()
 
     def _count_excess(self, size: int, chunks: int) -> None:
-        """Count what is no data: sizes and extensions of chunks, and the trailer."""
+        """Count the bytes beside the data: sizes and extensions of chunks, and the trailer."""
         excess = self._excess_bytes + size - chunks * CHUNK_OVERHEAD_BYTES
         self._excess_bytes = max(excess, 0)
         if self._excess_bytes > MAX_EXCESS_BYTES:
             message = "chunked encoding contains too much non-data"
-            self._refuse_with(StatusError(500, "", message))
+            self._reject_with(StatusError(500, "", message))
 
-    def _refuse_head(self) -> NoReturn:
-        self._refuse(431, b"431 Request Header Fields Too Large")
+    def _reject_head(self) -> NoReturn:
+        self._reject(431, b"431 Request Header Fields Too Large")
 
-    def _refuse_large(self) -> NoReturn:
-        self._refuse_with(too_large(MAX_BODY_BYTES))
+    def _reject_large(self) -> NoReturn:
+        self._reject_with(too_large(MAX_BODY_BYTES))
 
-    def _refuse_with(self, failure: StatusError) -> NoReturn:
+    def _reject_with(self, failure: StatusError) -> NoReturn:
         self._body = b""
-        self._receiver.refuse(HttpAnswer(failure.code, msgspec.json.encode(failure.status())))
-        raise _RefusedError
+        self._receiver.reject(HttpAnswer(failure.code, msgspec.json.encode(failure.status())))
+        raise _RejectedError
 
-    def _refuse(self, status: int, text: bytes) -> NoReturn:
-        self._receiver.refuse(plain_answer(status, text))
-        raise _RefusedError
+    def _reject(self, status: int, text: bytes) -> NoReturn:
+        self._receiver.reject(plain_answer(status, text))
+        raise _RejectedError
 
 
 def plain_answer(status: int, text: bytes) -> HttpAnswer:
-    """Return an answer to a request that is not even HTTP, or never became complete."""
+    """Return the plain response to a request that is not valid HTTP or never became complete."""
     return HttpAnswer(status, text + b"\n", b"text/plain; charset=utf-8")

@@ -1,7 +1,7 @@
-"""The HTTPS server: listens, hands requests to the application, and ends without losing any.
+"""The HTTPS server: it listens, gives requests to the application, and stops gracefully.
 
-All of this runs on the event loop. Connections are bounded in number and each in what it may
-hold; those whose client takes too long are closed by one sweep over all connections.
+It runs on the event loop. The number of connections and the bytes of each are bounded. One periodic
+sweep over all connections closes those whose clients have exceeded a timeout.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from keepclose.apiserver.http.connection_table import (
     ConnectionTable,
     Transfers,
 )
-from keepclose.apiserver.serving.messages import ConnectionLimits, Knows, RequestHandler
+from keepclose.apiserver.serving.messages import ConnectionLimits, HasCredentials, RequestHandler
 from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_listening_sockets
 
 _log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS: Final = 5.0
 SERVER_STOP_SECONDS: Final = 5.0
-# Taking leave by TLS needs an answer, which idle clients do not give.
-LEAVE_SECONDS: Final = 0.1
-# A handshake takes two messages of the client, however slow its network is.
+# Idle clients do not answer TLS's close_notify, so the server waits for it only this long.
+TLS_CLOSE_SECONDS: Final = 0.1
+# A handshake takes only two messages of the client, also on a slow network.
 HANDSHAKE_SECONDS: Final = 10.0
 
 
 class HttpsServer:
-    """A listening socket and the connections that came of it."""
+    """A listening socket and its connections."""
 
     def __init__(
         self,
         handler: RequestHandler,
         *,
         context: ssl.SSLContext | None,
-        knows: Knows | None = None,
+        has_credentials: HasCredentials | None = None,
         limits: ConnectionLimits | None = None,
     ) -> None:
-        """Prepare to serve; without a context over plain HTTP.
+        """Prepare to serve over TLS, or without a context over plain HTTP.
 
-        Where `knows` is given, clients whom it does not know cannot send bodies.
+        With `has_credentials`, only clients with valid credentials can send bodies.
         """
         self.handler = handler
-        self.knows = knows
+        self.has_credentials = has_credentials
         self.table = ConnectionTable(limits or ConnectionLimits(), time.monotonic)
         self.transfers = Transfers(time.monotonic)
         self._context = context
@@ -59,7 +59,7 @@ class HttpsServer:
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port."""
         sockets = await open_listening_sockets(host, port)
-        self._listener = Listener(sockets, self._accept, self._make_room)
+        self._listener = Listener(sockets, self._accept, self._free_descriptors)
         self._listener.start()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         return self._listener.port
@@ -71,34 +71,37 @@ class HttpsServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._connections:
-            ending = [asyncio.ensure_future(one.finish()) for one in self._connections]
+            ending = [
+                asyncio.ensure_future(connection.close_gracefully())
+                for connection in self._connections
+            ]
             await asyncio.wait(ending, timeout=SERVER_STOP_SECONDS)
-        await self._cut_the_rest()
+        await self._abort_remaining()
 
     @property
     def _connections(self) -> list[Connection]:
         return [cast("Connection", connection) for connection in self.table]
 
-    async def _cut_the_rest(self) -> None:
-        """Return when all connections are closed; clients that take no leave get none."""
+    async def _abort_remaining(self) -> None:
+        """Close the remaining connections, whose clients have not answered close_notify."""
         if self._connections:
-            await asyncio.sleep(LEAVE_SECONDS)
+            await asyncio.sleep(TLS_CLOSE_SECONDS)
         for connection in self._connections:
-            connection.cut()
-        # NB: sockets are closed at the next turn of the loop.
+            connection.abort()
+        # NB: asyncio closes sockets in the next turn of the event loop.
         await asyncio.sleep(0)
 
     def sweep(self) -> int:
-        """Give up connections whose client takes too long, and return how many."""
+        """Close connections whose clients have exceeded a timeout, and return how many."""
         now = asyncio.get_running_loop().time()
-        return sum(connection.check(now) for connection in self._connections)
+        return sum(connection.check_timeouts(now) for connection in self._connections)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.sweep()
 
-    # What the listener calls.
+    # Called by the listener.
 
     def _accept(self, accepted: socket.socket, address: str) -> None:
         if not self.table.make_room(address):
@@ -108,7 +111,7 @@ class HttpsServer:
         self.table.add(connection)
         has_begun = False
 
-        async def shake_hands() -> bool:
+        async def do_handshake() -> bool:
             nonlocal has_begun
             has_begun = True
             return await begin(
@@ -122,12 +125,12 @@ class HttpsServer:
             if task.cancelled() or task.exception() is not None or not task.result():
                 self.table.remove(connection)
             if not task.cancelled() and task.exception() is not None:
-                _log.error("a connection could not begin", error=str(task.exception()))
+                _log.error("connection failed to start", error=str(task.exception()))
 
-        connection.handshake = asyncio.get_running_loop().create_task(shake_hands())
+        connection.handshake = asyncio.get_running_loop().create_task(do_handshake())
         connection.handshake.add_done_callback(finish)
 
-    def _make_room(self, error: OSError) -> None:
+    def _free_descriptors(self, error: OSError) -> None:
         del error
         self.table.count(NO_DESCRIPTORS)
         for _ in range(ACCEPTS_EACH_TURN):

@@ -1,9 +1,9 @@
-"""From a complete request to its answer: who asks, may they, and which part answers.
+"""Answers complete requests: authenticates and authorizes them, and routes them to operations.
 
-Knows the paths of the API and nothing of sockets. Every refusal below comes up as a Failure and
-becomes a Status here; a fault of our own is logged with its trace and answered with 500, and the
-server goes on. Small requests are answered at once; what is large is answered later, beside the
-loop, and what comes too often waits for its turn.
+The application knows the paths of the API and no sockets. Every rejection below is raised as a
+StatusError and becomes a Status here; a fault of the server is logged with its traceback and
+answered with 500, and the server continues. Small requests are answered at once; large ones run in
+a thread, and those of a user that has used its share of the event loop wait for their turn.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from keepclose.apiserver.serving.request_bodies import PROTOBUF_TYPE, YAML_TYPES
 from keepclose.apiserver.serving.responses import (
     answer_failure,
     answer_with,
-    noting,
     warning_headers,
+    warnings_on_error,
 )
 from keepclose.apiserver.serving.subresources import refuse_container_request
 from keepclose.apiserver.serving.watching import Watch
@@ -60,52 +60,54 @@ from keepclose.apiserver.status_errors import (
 from keepclose.apiserver.storage.errors import Exists, Missing, Stale, StorageError
 from keepclose.apiserver.storage.store import Store
 
-_log = structlog.get_logger(__name__)
-_Query = dict[str, str]
-
 LARGE_BYTES: Final = 32 * 1024
-"""A request that has to do with more than so much JSON runs beside the loop."""
+"""A request with more bytes of JSON runs in a thread."""
 YAML_FACTOR: Final = 8
-"""YAML takes so much longer to read and write than JSON, and more."""
+"""YAML takes at least this many times as long to read and write as JSON."""
 PROTOBUF_FACTOR: Final = 8
 """An empty object takes two bytes of protobuf."""
 MANY_VALUES: Final = 3000
-"""JSON of more values runs beside the loop too; 32 KiB of an ordinary object have half as many."""
+"""JSON with more values runs in a thread too; 32 KiB of an ordinary object have half as many."""
 SMALL_LIST: Final = 64
-"""A list of more objects runs beside the loop, unless they are sent as they are stored."""
+"""A list of more objects runs in a thread, unless they are sent as they are stored."""
 MOST_WATCHES: Final = 1000
-"""Watches that one identity may hold; administrators are exempt."""
+"""The open watches that one user may have; administrators are exempt."""
+_PLAIN: Final = ResponseForm()
+# As in kube-apiserver, probes are answered under any load.
+_NEVER_QUEUED: Final = frozenset(("/healthz", "/livez", "/readyz"))
 
+_log = structlog.get_logger(__name__)
 
-class _Guard(Protocol):
-    """Says who calls and what they may do; raises Failure where they may not."""
-
-    def admit(self, request: HttpRequest, verb: str, target: RequestTarget | None) -> RequestUser:
-        """Return whose request may go on."""
-        ...
-
-    def user_of(self, request: HttpRequest) -> RequestUser:
-        """Return who calls."""
-        ...
-
-
-class Gauges(Protocol):
-    """Counts requests."""
-
-    def count(self, verb: str, target: RequestTarget | None, code: int, seconds: float) -> None:
-        """Take note of an answered request."""
-        ...
-
-    def watch_started(self, target: RequestTarget) -> Callable[[], None]:
-        """Take note of a watch; call what is returned when it ends."""
-        ...
-
-
+_Query = dict[str, str]
 _Page = Callable[[HttpRequest, _Query], HttpAnswer]
 
 
+class _Guard(Protocol):
+    """Authenticates and authorizes requests."""
+
+    def admit(self, request: HttpRequest, verb: str, target: RequestTarget | None) -> RequestUser:
+        """Return the user of an authorized request. Raises StatusError for another."""
+        ...
+
+    def user_of(self, request: HttpRequest) -> RequestUser:
+        """Return the user of the request."""
+        ...
+
+
+class _RequestMetrics(Protocol):
+    """Counts requests."""
+
+    def count(self, verb: str, target: RequestTarget | None, code: int, seconds: float) -> None:
+        """Record an answered request."""
+        ...
+
+    def watch_started(self, target: RequestTarget) -> Callable[[], None]:
+        """Record the start of a watch; the caller calls the returned function at its end."""
+        ...
+
+
 class Call(NamedTuple):
-    """An admitted request for a resource."""
+    """An authorized request for a resource."""
 
     request: HttpRequest
     target: RequestTarget
@@ -116,41 +118,41 @@ class Call(NamedTuple):
 
     @property
     def exempt(self) -> bool:
-        """Whether the caller goes before all others."""
+        """Whether the user never waits, as administrators."""
         return MASTERS in self.user.groups
 
 
 class Application:
-    """The API behind one server."""
+    """The handler of all requests of one server."""
 
     def __init__(
         self,
         store: Store,
         operations: Operations,
         guard: _Guard,
-        gauges: Gauges,
+        metrics: _RequestMetrics,
         pages: dict[str, _Page],
         *,
         bookmark_seconds: float = 60.0,
     ) -> None:
-        """Put the parts together; `pages` are the paths that are no resources."""
+        """Assemble the parts; `pages` answer the paths without a resource."""
         self.store = store
         self.writer = operations.writer
         self._operations = operations
         self._guard = guard
-        self._gauges = gauges
+        self._metrics = metrics
         self._pages = pages
         self._bookmark_seconds = bookmark_seconds
         self.workers = RequestThreads()
         self._turns: Turns[HttpAnswer | Stream | Pending] = Turns()
-        # Pieces of lists that are sent as they are stored.
-        self._pieces: Turns[bytes] = Turns()
+        # The portions of lists that are sent as they are stored.
+        self._list_turns: Turns[bytes] = Turns()
         self._watches: dict[str, int] = {}
-        # Called when a request comes in.
+        # Called for each request.
         self.on_request: Callable[[], None] = _nothing
 
     def handle(self, request: HttpRequest) -> HttpAnswer | Stream | Pending:
-        """Return the answer to a request, or what will give it; never raises."""
+        """Return the response to a request, a stream or a pending response; never raises."""
         started = time.perf_counter()
         self.on_request()
         target: RequestTarget | None = None
@@ -159,34 +161,34 @@ class Application:
             query = parse_query(request.query)
             target = parse_path(request.path)
             if target is None:
-                # NB: the documents of OpenAPI are made when they are first asked for.
+                # NB: the OpenAPI documents are built at their first request.
                 if _is_large_body(request) or request.path.startswith("/openapi/"):
-                    return self._page_later(request, query, started)
+                    return self._page_in_thread(request, query, started)
                 if request.path in _NEVER_QUEUED:
                     answer: HttpAnswer | Stream = self._page(request, query)
                 else:
                     return self._page_in_turn(request, query, started)
             else:
-                found = verb_of(request.method, target, watch=wants_watch(query))
-                # NB: who may not use the resource must not learn which verbs it has.
-                verb = found or verb
+                served_verb = verb_of(request.method, target, watch=wants_watch(query))
+                # NB: a user without rights to the resource must not learn which verbs it supports.
+                verb = served_verb or verb
                 user = self._guard.admit(request, verb, target)
-                if found is None:
-                    raise method_not_allowed()  # noqa: TRY301 - answered as all refusals are
+                if served_verb is None:
+                    raise method_not_allowed()  # noqa: TRY301 - answered as all rejections are
                 form = read_accept(request.header(b"accept"))
-                call = Call(request, target, query, found, form, user)
+                call = Call(request, target, query, served_verb, form, user)
                 if self._is_large(call):
-                    return Pending(partial(self._answer_later, call, started))
+                    return Pending(partial(self._answer_in_thread, call, started))
                 if MASTERS not in user.groups:
                     serve = partial(self._answer_now, call, started)
-                    # NB: a watch costs little by itself, and one that is dropped in a queue would
-                    # never end.
+                    # NB: starting a watch costs little, and a watch that is cancelled in a queue
+                    # would never be closed.
                     if verb == "watch":
                         return serve()
                     return self._take_turn(user, serve, (verb, target), started, call)
                 answer = self._serve(call, self._operations)
         except Exception as error:  # noqa: BLE001 - every failure is answered
-            answer = _failed(error, request)
+            answer = _error_answer(error, request)
         self._count(verb, target, answer, started)
         return answer
 
@@ -198,14 +200,14 @@ class Application:
         started: float,
         call: Call | None = None,
     ) -> HttpAnswer | Stream | Pending:
-        """Answer now, or later where the caller has had its share."""
+        """Answer now, or later when the user has used its share of the event loop."""
         if MASTERS in user.groups or not self._turns.must_wait(user.name, started):
             return serve()
 
         def begin() -> HttpAnswer | Stream | Pending:
-            # What it is about may have grown while the request waited.
+            # The stored objects may have grown while the request waited.
             if call is not None and self._is_large(call):
-                return Pending(partial(self._answer_later, call, started))
+                return Pending(partial(self._answer_in_thread, call, started))
             return serve()
 
         async def wait() -> HttpAnswer | Stream:
@@ -230,7 +232,7 @@ class Application:
             try:
                 answer = self._page(request, query)
             except Exception as error:  # noqa: BLE001 - every failure is answered
-                answer = _failed(error, request)
+                answer = _error_answer(error, request)
             self._turns.spend(user.name, begun, time.perf_counter() - begun)
             self._count(verb, None, answer, started)
             return answer
@@ -242,24 +244,24 @@ class Application:
         try:
             answer: HttpAnswer | Stream = self._serve(call, self._operations)
         except Exception as error:  # noqa: BLE001 - every failure is answered
-            answer = _failed(error, call.request)
+            answer = _error_answer(error, call.request)
         self._turns.spend(call.user.name, begun, time.perf_counter() - begun)
         self._count(call.verb, call.target, answer, started)
         return answer
 
-    async def _answer_later(self, call: Call, started: float) -> HttpAnswer | Stream:
-        """Answer beside the loop."""
+    async def _answer_in_thread(self, call: Call, started: float) -> HttpAnswer | Stream:
+        """Answer in a thread."""
         try:
             if call.verb == "list":
-                answer: HttpAnswer | Stream = await self._list_later(call)
+                answer: HttpAnswer | Stream = await self._list_in_thread(call)
             else:
-                answer = await self._run(call, partial(self._attempt, call))
+                answer = await self._run_in_thread(call, partial(self._attempt, call))
         except Exception as error:  # noqa: BLE001 - every failure is answered
-            answer = _failed(error, call.request)
+            answer = _error_answer(error, call.request)
         self._count(call.verb, call.target, answer, started)
         return answer
 
-    def _page_later(self, request: HttpRequest, query: _Query, started: float) -> Pending:
+    def _page_in_thread(self, request: HttpRequest, query: _Query, started: float) -> Pending:
         user = self._guard.user_of(request)
 
         async def begin() -> HttpAnswer:
@@ -268,7 +270,7 @@ class Application:
                     user.name, partial(self._page, request, query), exempt=MASTERS in user.groups
                 )
             except Exception as error:  # noqa: BLE001 - every failure is answered
-                answer = _failed(error, request)
+                answer = _error_answer(error, request)
             self._count(request.method.lower(), None, answer, started)
             return answer
 
@@ -278,13 +280,13 @@ class Application:
         self, verb: str, target: RequestTarget | None, answer: HttpAnswer | Stream, started: float
     ) -> None:
         code = answer.status if isinstance(answer, HttpAnswer) else 200
-        self._gauges.count(verb, target, code, time.perf_counter() - started)
+        self._metrics.count(verb, target, code, time.perf_counter() - started)
 
-    async def _run(self, call: Call, work: Callable[[], HttpAnswer]) -> HttpAnswer:
+    async def _run_in_thread(self, call: Call, work: Callable[[], HttpAnswer]) -> HttpAnswer:
         return await self.workers.run(call.user.name, work, exempt=call.exempt)
 
     def _attempt(self, call: Call) -> HttpAnswer:
-        """Do in a thread what the call asks for, again where another write came before."""
+        """Execute the call in a thread, and repeat it after a conflict with another write."""
         for _ in range(MOST_ATTEMPTS):
             attempt = Attempt(self.store, self.workers)
             writer = self.writer.with_store(attempt)
@@ -299,7 +301,7 @@ class Application:
         raise stale(resource.plural, resource.group, call.target.name)
 
     def _is_large(self, call: Call) -> bool:
-        """Return whether the request is to run beside the loop."""
+        """Return whether the request must run in a thread."""
         verb, target = call.verb, call.target
         if verb == "watch":
             return False
@@ -328,12 +330,12 @@ class Application:
 
     def _serve(self, call: Call, operations: Operations) -> HttpAnswer | Stream:
         request, target, query, verb, form, _ = call
-        # The warning names the release from which on it is given.
+        # kube-apiserver sends the warning from the release that it names.
         warned = target.resource.qualified == "endpoints" and self.writer.gates.knows_since(33)
         deprecated = [DEPRECATED] if warned else []
-        with noting(deprecated):
+        with warnings_on_error(deprecated):
             if verb != "update":
-                # An update is compared with its body first.
+                # An update checks the name of its body first.
                 check_path_name(target)
             if verb == "list":
                 answer: HttpAnswer | Stream = self._list(call)
@@ -374,14 +376,14 @@ class Application:
         )
         return answer_with(200, data, call.form)
 
-    async def _list_later(self, call: Call) -> HttpAnswer | Stream:
-        """Return a long list as a stream, or what is left of it if that is little."""
+    async def _list_in_thread(self, call: Call) -> HttpAnswer | Stream:
+        """Return a long list as a stream, or at once when few bytes are selected."""
         target, form = call.target, call.form
         check_path_name(target)
         options = read_list_options(call.query)
         candidates = read_candidates(self.store, target, options)
         run = partial(self.workers.run, call.user.name, exempt=call.exempt)
-        if candidates.selection.takes_all or len(candidates.entries) <= SMALL_LIST:
+        if candidates.selection.matches_all or len(candidates.entries) <= SMALL_LIST:
             listed = choose(candidates, options)
         else:
             listed = await run(partial(choose, candidates, options))
@@ -390,15 +392,15 @@ class Application:
         entries = listed.entries
         if rendering.is_plain and sum(len(entry.data) for entry in entries) <= PLAIN_BYTES:
             return answer_with(200, rendering.whole(entries), form)
-        # NB: what has begun must not be refused half-way.
-        take_turn = partial(self._pieces.run, call.user.name, begun=True)
-        later = take_turn if rendering.is_plain else partial(run, begun=True)
-        return ListStream(rendering, entries, later)
+        # NB: a list must not be rejected after its first portion.
+        take_turn = partial(self._list_turns.run, call.user.name, begun=True)
+        run_portion = take_turn if rendering.is_plain else partial(run, begun=True)
+        return ListStream(rendering, entries, run_portion)
 
     def _watch(self, call: Call) -> Stream:
         name = call.user.name
-        held = self._watches.get(name, 0)
-        if held >= MOST_WATCHES and not call.exempt:
+        open_watches = self._watches.get(name, 0)
+        if open_watches >= MOST_WATCHES and not call.exempt:
             raise too_many_requests()
         watch = Watch(
             self.store,
@@ -407,11 +409,11 @@ class Application:
             call.form,
             include=call.query.get("includeObject", ""),
             bookmark_seconds=self._bookmark_seconds,
-            take_turn=partial(self._pieces.run, name, begun=True),
+            take_turn=partial(self._list_turns.run, name, begun=True),
             run=partial(self.workers.run, name, exempt=call.exempt, begun=True),
         )
-        self._watches[name] = held + 1
-        ended = self._gauges.watch_started(call.target)
+        self._watches[name] = open_watches + 1
+        ended = self._metrics.watch_started(call.target)
 
         def close() -> None:
             ended()
@@ -425,13 +427,8 @@ class Application:
         return watch
 
 
-_PLAIN: Final = ResponseForm()
-# As in kube-apiserver, probes are answered however much else is asked.
-_NEVER_QUEUED: Final = frozenset(("/healthz", "/livez", "/readyz"))
-
-
 def _is_large_body(request: HttpRequest) -> bool:
-    """Return whether to read the body takes so long that it is done beside the loop."""
+    """Return whether decoding the body takes so long that it must run in a thread."""
     size = len(request.body)
     if not size:
         return False
@@ -443,12 +440,12 @@ def _is_large_body(request: HttpRequest) -> bool:
     return size > LARGE_BYTES or request.body.count(b",") > MANY_VALUES
 
 
-def _failed(error: Exception, request: HttpRequest) -> HttpAnswer:
-    """Return the answer to what went wrong; a fault of our own is logged."""
+def _error_answer(error: Exception, request: HttpRequest) -> HttpAnswer:
+    """Return the response to an error; a fault of the server is logged."""
     if isinstance(error, StatusError):
         return answer_failure(error)
     if isinstance(error, StorageError):
-        _log.error("storage", path=request.path, error=str(error))
+        _log.error("storage failed", path=request.path, error=str(error))
         return answer_failure(StatusError(500, "InternalError", f"Internal error: {error}"))
     _log.error("request failed", method=request.method, path=request.path, exc_info=error)
     message = "Internal error occurred: see the server's log"

@@ -1,7 +1,7 @@
-"""A write computed beside the event loop: what it has read must still hold when it is stored.
+"""Optimistic concurrency for writes that are computed in a thread.
 
-The objects that an attempt has seen are noted. Its write happens on the loop, and only if every one
-of them is as it was; else the attempt is given up and made again from what is stored now. So a
+An attempt records the objects that it has read. Its write runs on the event loop, and only if none
+of them has changed; otherwise the attempt is dropped and repeated with the current state. So a
 write that takes a second is as safe as one that takes no time, and no lock is held meanwhile.
 """
 
@@ -16,13 +16,14 @@ from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject
 
-_T = TypeVar("_T")
 MOST_ATTEMPTS: Final = 5
-"""A write is tried so often before the client is asked to try again, as kube-apiserver does."""
+"""The attempts at a write before the client gets a conflict, as in kube-apiserver."""
+
+_T = TypeVar("_T")
 
 
 class OvertakenError(Exception):
-    """Another write changed what the attempt had read."""
+    """Another write has changed an object that the attempt had read."""
 
 
 class Attempt:
@@ -41,10 +42,10 @@ class Attempt:
         return self._store.version
 
     def get(self, store: str, namespace: str, name: str) -> Entry | None:
-        """Return the object, or None; what an attempt has read once stays as it is."""
+        """Return the object, or None; a repeated read returns the same object."""
         key = (store, namespace, name)
         if key not in self._read:
-            # NB: two lookups in dicts, which the loop may change at any time but never half.
+            # NB: safe in a thread: two lookups in dicts, which the event loop changes atomically.
             self._read[key] = self._store.get(store, namespace, name)
         return self._read[key]
 
@@ -68,7 +69,7 @@ class Attempt:
         expected: int | None = None,
         max_bytes: int | None = None,
     ) -> Entry:
-        """Put an object in the place of its former version."""
+        """Replace the former version of an object."""
         return self._commit(
             lambda: self._store.update(store, obj, expected=expected, max_bytes=max_bytes)
         )
@@ -89,7 +90,7 @@ class Attempt:
 
     @contextmanager
     def using_reserve(self) -> Iterator[None]:
-        """Let the writes of the block, which free room, use what is kept back for a full disk."""
+        """Let the writes of the block, which free space, use the reserve for a full disk."""
         self._uses_reserve = True
         try:
             yield
@@ -107,5 +108,5 @@ class Attempt:
         try:
             return self._workers.on_loop(step)
         finally:
-            # What follows, such as the next object of a collection, is looked at as it is then.
+            # Later writes, such as that of the next object of a collection, read again.
             self._read.clear()

@@ -1,4 +1,10 @@
-"""Delete one object or a collection: at once, after a grace period, or when finalizers are gone."""
+"""Deletes one object or a collection: at once, after a grace period, or without finalizers.
+
+The registry decides how an object is deleted: it is removed, or it gets a deletionTimestamp and
+stays until its finalizers are removed and its grace period is over. Requests, the garbage collector
+and the pod reaper delete by this path alone, so that preconditions, finalizers and grace periods
+always hold. Errors are those of kube-apiserver.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +40,7 @@ from keepclose.model.json_values import JsonObject
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """How a client wants something deleted."""
+    """The options of a delete, and whether it is a dry run."""
 
     options: DeleteOptions = DeleteOptions()
     dry_run: bool = False
@@ -44,12 +50,12 @@ class Deleter:
     """Deletes objects of every kind."""
 
     def __init__(self, store: ObjectStore, strategies: Mapping[str, KindStrategy]) -> None:
-        """Hold what every deletion needs."""
+        """Hold the store and the strategies of the kinds by store."""
         self.store = store
         self.strategies = strategies
 
     def delete(self, target: RequestTarget, asked: Asked) -> tuple[int, JsonObject]:
-        """Delete the named object; return the code and body of the answer."""
+        """Delete the named object; return the code and the body of the response."""
         resource = target.resource
         refuse_immortal(resource, target.name)
         entry = self.store.get(resource.store, target.namespace, target.name)
@@ -59,16 +65,16 @@ class Deleter:
         strategy = self.strategies[resource.store]
         if deletion.step is DeletionStep.REMOVE and not strategy.returns_deleted:
             return 200, _success(resource, entry)
-        shown = self.store.get(resource.store, target.namespace, target.name)
-        if shown is None or asked.dry_run:
+        remaining = self.store.get(resource.store, target.namespace, target.name)
+        if remaining is None or asked.dry_run:
             return 200, deletion.object
-        data: JsonObject = msgspec.json.decode(render_entry(resource, shown, ResponseForm()))
+        data: JsonObject = msgspec.json.decode(render_entry(resource, remaining, ResponseForm()))
         return 200, data
 
     def delete_collection(
         self, target: RequestTarget, options: ListOptions, asked: Asked
     ) -> Listed:
-        """Delete what is selected; return what it was."""
+        """Delete the selected objects; return them."""
         check_options(asked.options)
         listed = read_list(self.store, target, options)
         for entry in listed.entries:
@@ -76,7 +82,7 @@ class Deleter:
         return listed
 
     def _delete_listed(self, resource: Resource, entry: Entry, asked: Asked) -> None:
-        """Delete an object of a list, if it is still that one, as it is by now."""
+        """Delete the current version of a listed object, if it still has the uid."""
         for _ in range(MOST_ATTEMPTS):
             current = self.store.get(resource.store, entry.namespace, entry.name)
             if current is None or current.uid != entry.uid:
@@ -91,7 +97,7 @@ class Deleter:
     def delete_dependent(
         self, store: str, namespace: str, name: str, *, uid: str, propagation: Propagation
     ) -> None:
-        """Delete an object on behalf of the garbage collector; one that is gone already is fine."""
+        """Delete an object on behalf of a controller; do nothing if the uid is gone."""
         entry = self.store.get(store, namespace, name)
         if entry is None or entry.uid != uid:
             return
@@ -101,7 +107,7 @@ class Deleter:
         self._delete_entry(BY_STORE[store], entry, Asked(options))
 
     def end_grace(self, store: str, namespace: str, name: str, *, uid: str) -> None:
-        """Delete an object whose grace period is over; one that is gone already is fine."""
+        """Delete an object whose grace period is over; do nothing if the uid is gone."""
         entry = self.store.get(store, namespace, name)
         if entry is None or entry.uid != uid:
             return
@@ -145,9 +151,11 @@ def read_delete_options(request: HttpRequest, query: Query) -> Asked:
     except msgspec.ValidationError as error:
         raise bad_request(f"invalid DeleteOptions: {error}") from None
     dry_run = body.get("dryRun") or ([query["dryRun"]] if query.get("dryRun") else [])
-    if not isinstance(dry_run, list) or not all(isinstance(one, str) for one in dry_run):
+    if not isinstance(dry_run, list) or not all(
+        isinstance(directive, str) for directive in dry_run
+    ):
         raise bad_request("invalid DeleteOptions: dryRun is a list of strings")
-    if any(one != "All" for one in dry_run):
+    if any(directive != "All" for directive in dry_run):
         cause = not_supported("dryRun", dry_run, ["All"])
         raise invalid_object("DeleteOptions", "meta.k8s.io", "", [cause])
     check_options(options)

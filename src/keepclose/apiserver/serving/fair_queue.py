@@ -1,13 +1,17 @@
-"""Work off the event loop: large requests run in threads, shared fairly among identities.
+"""Shares threads and the event loop fairly among users, as API priority and fairness does.
 
-A thread computes while the loop serves other clients; the interpreter switches between them, so no
-work may sit in one long call of C code. The store belongs to the loop: work that has something to
-store asks for it by `on_loop`, which runs a short step there and returns its result.
+`RequestThreads` runs large requests in threads. A thread computes while the event loop serves other
+clients; the interpreter switches between them, so no work may hold one long call of C code. The
+store belongs to the event loop: work in a thread writes through `on_loop`, which runs a short step
+there and returns its result. Each user has its own queue and one running job. The waiting user with
+the least CPU time goes first; a user that returns from a pause starts level with the others, so
+that time cannot be saved up. Administrators are exempt and go first. A full queue answers 429.
 
-Each identity has a queue of its own and runs one piece of work at a time. Of those that wait, the
-identity that has used the least CPU time goes first; one that comes back from a pause starts level
-with the others, so that time cannot be saved up. Administrators are exempt and go before all. A
-full queue answers 429, as kube-apiserver's priority and fairness does.
+`Turns` shares the event loop among small requests. A small request is answered as soon as it is
+complete, unless its user has used more than its share of the current window: then it is queued.
+Queued requests are answered a few milliseconds at a time, one of each user in turn, and connections
+are served in between. So a client with a hundred connections slows down only itself. The queue of a
+user is not delayed while no other user has work, and administrators never wait.
 """
 
 from __future__ import annotations
@@ -26,32 +30,31 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from keepclose.apiserver.status_errors import StatusError, too_many_requests
 
-_T = TypeVar("_T")
+__all__ = ["MOST_QUEUED", "Abandoned", "RequestThreads", "collect_cycles"]
 
-_THREADS: Final = 3
-"""So much work runs at once; more threads would make the loop wait longer for its turn."""
 MOST_QUEUED: Final = 16
-"""Requests of one identity that may wait; each may hold a body of 3 MiB."""
+"""The large requests of one user that may wait; each may hold a body of 3 MiB."""
 SWITCH_SECONDS: Final = 0.0005
-"""After this time a thread lets the loop go on; Python's own 5 ms add up to a slow answer."""
-# How often unreachable cycles are looked for among all objects, unless work is under way; after the
-# longer time they are in any case.
+"""The switch interval of the interpreter; its default of 5 ms adds up to a slow response."""
+WINDOW_SECONDS: Final = 0.05
+SHARE_SECONDS: Final = 0.02
+"""How long a user may hold the event loop in each window before its requests are queued."""
+TURN_SECONDS: Final = 0.005
+"""How long queued requests are answered before the event loop serves connections again."""
+_THREADS: Final = 3
+"""The number of threads; more of them would delay the event loop."""
+_MOST_WAITING: Final = 512
+"""The small requests of one user that may wait; a connection has one at a time."""
+# The interval of full garbage collections of Python while no work runs, and the longest interval.
 _COLLECT_SECONDS: Final = 10.0
 _COLLECT_AT_LAST_SECONDS: Final = 60.0
 _MOST_REMEMBERED: Final = 1024
 
-__all__ = ["MOST_QUEUED", "Abandoned", "RequestThreads", "collect_cycles"]
-WINDOW_SECONDS: Final = 0.05
-SHARE_SECONDS: Final = 0.02
-"""An identity may hold the loop for so long in each window before its requests queue."""
-TURN_SECONDS: Final = 0.005
-"""Queued requests are answered for so long before the loop looks after connections again."""
-_MOST_WAITING: Final = 512
-"""Small requests of one identity that may queue; a connection has one at a time."""
+_T = TypeVar("_T")
 
 
 class _Job:
-    """A piece of work, its identity and the future that its caller awaits."""
+    """The work of one request, its user and the future that its caller awaits."""
 
     __slots__ = ("error", "exempt", "future", "identity", "result", "used", "work")
 
@@ -72,7 +75,7 @@ class _Job:
         self.used = 0.0
 
     def run(self) -> None:
-        """Do the work, in a thread."""
+        """Run the work, in a thread."""
         started = time.thread_time()
         try:
             self.result = self.work()
@@ -82,10 +85,10 @@ class _Job:
 
 
 class RequestThreads:
-    """Threads that work off the queues of all identities."""
+    """Threads that run the queued work of all users."""
 
     def __init__(self, *, threads: int = _THREADS, most_queued: int = MOST_QUEUED) -> None:
-        """Begin without a thread; the first large request starts them."""
+        """Begin without threads; the first large request starts them."""
         self._threads = threads
         self._most_queued = most_queued
         self._started = False
@@ -93,7 +96,7 @@ class RequestThreads:
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._queues: dict[str, collections.deque[_Job]] = {}
         self._running: set[str] = set()
-        # CPU time by identity; the level is that of the identity served last.
+        # CPU time by user; the level is that of the user served last.
         self._used: dict[str, float] = {}
         self._level = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,16 +104,16 @@ class RequestThreads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work is under way."""
+        """Whether work is running."""
         return bool(self._running)
 
     async def run(
         self, identity: str, work: Callable[[], _T], *, exempt: bool = False, begun: bool = False
     ) -> _T:
-        """Return what the work returns in a thread; raises Failure 429 when too much waits.
+        """Run the work in a thread and return its result. Raises StatusError 429 when many wait.
 
-        `begun` work, such as the next piece of a list, is never refused. Work whose caller is
-        cancelled is not begun; if it runs already, its result is dropped.
+        `begun` work, such as the next portion of a list, is never rejected. Work whose caller is
+        cancelled is not started; the result of running work is dropped.
         """
         waiting = self._queues.get(identity)
         is_full = waiting is not None and len(waiting) >= self._most_queued
@@ -124,20 +127,20 @@ class RequestThreads:
             waiting = self._queues[identity] = collections.deque()
             self._used[identity] = max(self._used.get(identity, 0.0), self._level)
         waiting.append(job)
-        self._begin()
+        self._start_jobs()
         result: _T = await job.future
         return result
 
     def on_loop(self, step: Callable[[], _T]) -> _T:
-        """Return what the step returns on the loop; called by work, in its thread."""
+        """Run the step on the event loop and return its result; called by work, in its thread."""
         outcome: Future[_T] = Future()
         loop = self._loop
-        # NB: before the look at `_closed`: a step that `close` did not find here must not be taken.
+        # NB: before the check of `_closed`: a step that `close` has not seen must not run.
         self._steps.add(outcome)
         try:
             if self._closed or loop is None:
                 raise Abandoned
-            loop.call_soon_threadsafe(_take_step, step, outcome)
+            loop.call_soon_threadsafe(_run_step, step, outcome)
             return outcome.result()
         except RuntimeError:
             if loop is not None and loop.is_closed():
@@ -147,10 +150,10 @@ class RequestThreads:
             self._steps.discard(outcome)
 
     def close(self) -> None:
-        """Drop what waits and have work end at its next step; threads do not outlive the process.
+        """Drop waiting work and end running work at its next step; threads end with the process.
 
-        NB: a thread in the midst of its work is left to itself, because it must not hold up the end
-        of the server; nothing that it computes is stored any more.
+        NB: running work is not awaited, because it must not delay the end of the server; its
+        results are never stored.
         """
         self._closed = True
         for waiting in self._queues.values():
@@ -163,8 +166,8 @@ class RequestThreads:
             for _ in range(self._threads):
                 self._inbox.put(None)
 
-    def _begin(self) -> None:
-        """Hand work to free threads, at most one piece of each identity."""
+    def _start_jobs(self) -> None:
+        """Give jobs to free threads, at most one of each user."""
         while len(self._running) < self._threads:
             ready = [name for name in self._queues if name not in self._running]
             if not ready:
@@ -200,15 +203,15 @@ class RequestThreads:
             try:
                 loop.call_soon_threadsafe(self._finish, job)
             except RuntimeError:
-                # The loop is closed: the server has ended.
+                # The event loop is closed: the server has stopped.
                 return
 
     def _finish(self, job: _Job) -> None:
         self._running.discard(job.identity)
         self._used[job.identity] = self._used.get(job.identity, 0.0) + job.used
         if len(self._used) > _MOST_REMEMBERED:
-            known = self._queues.keys() | self._running
-            self._used = {name: used for name, used in self._used.items() if name in known}
+            active = self._queues.keys() | self._running
+            self._used = {name: used for name, used in self._used.items() if name in active}
         if not job.future.done():
             if job.error is None:
                 job.future.set_result(job.result)
@@ -217,10 +220,10 @@ class RequestThreads:
             else:
                 job.future.set_exception(job.error)
         if not self._closed:
-            self._begin()
+            self._start_jobs()
 
 
-def _take_step(step: Callable[[], Any], outcome: Future[Any]) -> None:
+def _run_step(step: Callable[[], Any], outcome: Future[Any]) -> None:
     if not outcome.set_running_or_notify_cancel():
         return
     try:
@@ -235,10 +238,10 @@ async def collect_cycles(
     every: float = _COLLECT_SECONDS,
     at_last: float = _COLLECT_AT_LAST_SECONDS,
 ) -> NoReturn:
-    """Look for unreachable cycles among all objects now and then, until cancelled.
+    """Run full garbage collections of Python at intervals, until cancelled.
 
-    That stops all threads for as long as there are objects to look at, of which work that is under
-    way may have a million.
+    A collection stops all threads while it visits all objects, of which running work may have a
+    million. So it waits for idle threads, but not for ever.
     """
     loop = asyncio.get_running_loop()
     collected = loop.time()
@@ -250,17 +253,17 @@ async def collect_cycles(
 
 
 class Turns(Generic[_T]):
-    """Who has used the loop lately, and whose requests wait for their turn."""
+    """The recent use of the event loop by user, and the queues of waiting requests."""
 
     def __init__(self, *, most_queued: int = _MOST_WAITING) -> None:
-        """Begin with nothing spent."""
+        """Begin without use and without queues."""
         self._most_queued = most_queued
-        # By identity: when its window began, and what was spent since.
+        # By user: the start of its window, and the seconds spent since.
         self._spent: dict[str, tuple[float, float]] = {}
         self._queues: dict[str, collections.deque[tuple[Callable[[], _T], asyncio.Future[_T]]]] = {}
 
     def spend(self, identity: str, now: float, seconds: float) -> None:
-        """Take note of time for which a request of the identity held the loop."""
+        """Record how long a request of the user held the event loop."""
         start, spent = self._spent.get(identity, (now, 0.0))
         if now - start > WINDOW_SECONDS:
             start, spent = now, 0.0
@@ -269,16 +272,16 @@ class Turns(Generic[_T]):
         self._spent[identity] = (start, spent + seconds)
 
     def must_wait(self, identity: str, now: float) -> bool:
-        """Return whether a request of the identity must queue now."""
+        """Return whether a request of the user must be queued now."""
         if identity in self._queues:
             return True
         start, spent = self._spent.get(identity, (now, 0.0))
         return spent > SHARE_SECONDS and now - start < WINDOW_SECONDS
 
     async def run(self, identity: str, work: Callable[[], _T], *, begun: bool = False) -> _T:
-        """Return what the work returns when its turn has come; raises Failure 429 if many wait.
+        """Run the work in its turn and return its result. Raises StatusError 429 when many wait.
 
-        `begun` work, such as the next piece of a list, is never refused.
+        `begun` work, such as the next portion of a list, is never rejected.
         """
         waiting = self._queues.get(identity)
         loop = asyncio.get_running_loop()
@@ -299,7 +302,7 @@ class Turns(Generic[_T]):
             waiting = self._queues.pop(identity)
             work, outcome = waiting.popleft()
             if waiting:
-                # Behind all others.
+                # The user goes behind all others.
                 self._queues[identity] = waiting
             if not outcome.done():
                 try:

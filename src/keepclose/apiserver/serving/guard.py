@@ -1,4 +1,9 @@
-"""The door: finds out who calls and refuses what they may not do."""
+"""Authenticates and authorizes requests, and answers the reviews of the caller's own rights.
+
+A review is posted by `kubectl auth can-i`, its `--list`, or `kubectl auth whoami`. It is answered
+and never stored. The same rules decide reviews and requests, so a review holds for the request that
+follows it.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +37,21 @@ from keepclose.model.json_values import JsonObject
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _ACCESS_REVIEW: Final = "SelfSubjectAccessReview"
 _RULES_REVIEW: Final = "SelfSubjectRulesReview"
-_RESOURCE_TEXTS: Final = ("verb", "group", "resource", "subresource", "namespace", "name")
+_RESOURCE_ATTRIBUTES: Final = ("verb", "group", "resource", "subresource", "namespace", "name")
 
 
 class Guard:
-    """Admits requests by token or client certificate."""
+    """Authenticates requests by token or client certificate, and authorizes them."""
 
     def __init__(self, tokens: TokenSource) -> None:
-        """Hold the tokens that count."""
+        """Hold the valid tokens."""
         self._tokens = tokens
 
     def admit(self, request: HttpRequest, verb: str, target: RequestTarget | None) -> RequestUser:
-        """Return whose request may go on; raise Failure where it may not.
+        """Return the user of an authorized request. Raises StatusError for another.
 
-        The request is given the rights that its write is checked against: which object a create
-        is about, and whether an update or an apply creates one, is not known before its body is
-        read.
+        The request gets the rights against which its write is checked later: the body must be
+        decoded to know which object a create names, and whether an update or an apply creates one.
         """
         user = self.user_of(request)
         if MASTERS in user.groups:
@@ -59,12 +63,12 @@ class Guard:
         return user
 
     def user_of(self, request: HttpRequest) -> RequestUser:
-        """Return whose rights the request has: who calls, or whom it is allowed to impersonate."""
+        """Return the user whose rights the request has: the caller, or the impersonated user."""
         caller = self._caller_of(request)
-        wanted = read_impersonation(request.headers)
-        return caller if wanted is None else impersonate(caller, wanted)
+        impersonation = read_impersonation(request.headers)
+        return caller if impersonation is None else impersonate(caller, impersonation)
 
-    def knows(self, request: HttpRequest) -> bool:
+    def has_credentials(self, request: HttpRequest) -> bool:
         """Return whether the request has valid credentials."""
         try:
             return self._caller_of(request) is not ANONYMOUS
@@ -102,17 +106,17 @@ def _action(request: HttpRequest, verb: str, target: RequestTarget | None) -> Re
 
 
 def review_access(user: RequestUser, review: JsonObject) -> JsonObject:
-    """Return whether the user may do what a SelfSubjectAccessReview asks about, and by which rule.
+    """Answer a SelfSubjectAccessReview: whether the user may do the action, and by which rule.
 
-    A create that a rule allows for one name only is refused where the review names none.
+    A create that a rule allows for one name only is denied when the review has no name.
     """
-    place = f"{_ACCESS_REVIEW}Spec"
-    spec = _read_part(review, _ACCESS_REVIEW, ("spec",), place)
-    wanted = _read_part(spec, place, ("spec", "resourceAttributes"), "ResourceAttributes")
-    path = _read_part(spec, place, ("spec", "nonResourceAttributes"), "NonResourceAttributes")
-    _check_texts(wanted, "resourceAttributes", _RESOURCE_TEXTS)
-    _check_texts(path, "nonResourceAttributes", ("verb", "path"))
-    if bool(wanted) is bool(path):
+    spec_type = f"{_ACCESS_REVIEW}Spec"
+    spec = _read_part(review, _ACCESS_REVIEW, ("spec",), spec_type)
+    attributes = _read_part(spec, spec_type, ("spec", "resourceAttributes"), "ResourceAttributes")
+    path = _read_part(spec, spec_type, ("spec", "nonResourceAttributes"), "NonResourceAttributes")
+    _check_strings(attributes, "resourceAttributes", _RESOURCE_ATTRIBUTES)
+    _check_strings(path, "nonResourceAttributes", ("verb", "path"))
+    if bool(attributes) is bool(path):
         raise bad_request(
             "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         )
@@ -120,12 +124,12 @@ def review_access(user: RequestUser, review: JsonObject) -> JsonObject:
         action = RequestAction(path.get("verb") or "", path=path.get("path") or "")
     else:
         action = RequestAction(
-            wanted.get("verb") or "",
-            group=wanted.get("group") or "",
-            resource=wanted.get("resource") or "",
-            subresource=wanted.get("subresource") or "",
-            namespace=wanted.get("namespace") or "",
-            name=wanted.get("name") or "",
+            attributes.get("verb") or "",
+            group=attributes.get("group") or "",
+            resource=attributes.get("resource") or "",
+            subresource=attributes.get("subresource") or "",
+            namespace=attributes.get("namespace") or "",
+            name=attributes.get("name") or "",
         )
     decision = allowed(user, action, {"metadata": {"name": action.name}})
     status: JsonObject = {"allowed": decision.allowed}
@@ -135,7 +139,7 @@ def review_access(user: RequestUser, review: JsonObject) -> JsonObject:
 
 
 def review_rules(user: RequestUser, review: JsonObject) -> JsonObject:
-    """Return what the user may do in the namespace that a SelfSubjectRulesReview names."""
+    """Answer a SelfSubjectRulesReview: what the user may do in the namespace."""
     spec = _read_part(review, _RULES_REVIEW, ("spec",), f"{_RULES_REVIEW}Spec")
     namespace = spec.get("namespace") or ""
     if not isinstance(namespace, str):
@@ -159,30 +163,30 @@ def review_rules(user: RequestUser, review: JsonObject) -> JsonObject:
 
 
 def _read_part(value: JsonObject, struct: str, path: tuple[str, ...], kind: str) -> JsonObject:
-    """Return the object at the last name of a path; {} where there is none."""
-    found = value.get(path[-1])
-    if not isinstance(found, dict | None):
-        raise _wrong_type(found, struct, path, f"v1.{kind}")
-    return found or {}
+    """Return the object at the last name of a path, {} when absent."""
+    part = value.get(path[-1])
+    if not isinstance(part, dict | None):
+        raise _wrong_type(part, struct, path, f"v1.{kind}")
+    return part or {}
 
 
-def _check_texts(attributes: JsonObject, field: str, names: Iterable[str]) -> None:
+def _check_strings(attributes: JsonObject, field: str, names: Iterable[str]) -> None:
     for name in names:
         if not isinstance(attributes.get(name), str | None):
             struct = field[0].upper() + field[1:]
             raise _wrong_type(attributes[name], struct, ("spec", field, name), "string")
 
 
-def _wrong_type(value: object, struct: str, path: tuple[str, ...], wanted: str) -> StatusError:
+def _wrong_type(value: object, struct: str, path: tuple[str, ...], expected: str) -> StatusError:
     kind = _RULES_REVIEW if struct.startswith(_RULES_REVIEW) else _ACCESS_REVIEW
     return bad_request(
         f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal '
-        f"{word_of(value)} into Go struct field {struct}.{'.'.join(path)} of type {wanted}"
+        f"{word_of(value)} into Go struct field {struct}.{'.'.join(path)} of type {expected}"
     )
 
 
 def review_user(user: RequestUser, review: JsonObject) -> JsonObject:
-    """Return what the server knows of the user."""
+    """Answer a SelfSubjectReview: the name and the groups of the user."""
     del review
     return {"status": {"userInfo": {"username": user.name, "groups": sorted(user.groups)}}}
 
@@ -208,14 +212,14 @@ _REVIEWS: Final[dict[str, tuple[str, str, _Reviewer]]] = {
 
 
 def answers_review(path: str) -> bool:
-    """Return whether reviews are posted to the path."""
+    """Return whether the path is that of a review."""
     return path in _REVIEWS
 
 
 def answer_review(request: HttpRequest, user: RequestUser) -> HttpAnswer:
-    """Return the answer to a review that the user posted; raises a Failure for an unread one."""
-    api_version, kind, answer = _REVIEWS[request.path]
+    """Return the response to a review of the user. Raises StatusError for a malformed one."""
+    api_version, kind, review_for = _REVIEWS[request.path]
     review = read_values(request.body, media_type_of(request.header(b"content-type")), kind)
-    answered = answer(user, review)
+    reviewed = review_for(user, review)
     head = {"kind": kind, "apiVersion": api_version, "metadata": {}}
-    return HttpAnswer(201, msgspec.json.encode(head | answered), b"application/json")
+    return HttpAnswer(201, msgspec.json.encode(head | reviewed), b"application/json")

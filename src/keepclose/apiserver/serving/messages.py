@@ -1,6 +1,11 @@
-"""Requests as they are read and answers as they are sent, without the connection between.
+"""HTTP requests, responses and streams without the connection, and the limits of connections.
 
-An answer is sent at once; a stream bit by bit, for as long as somebody listens.
+A response is sent at once; a stream frame by frame, as long as its client reads.
+
+Of all connections, those without valid credentials get half, one address without credentials a
+quarter, and one user half: neither an unauthenticated client nor one node can lock out the others.
+kube-apiserver has no such limit; here descriptors and memory are those of one process on the
+machine of a user.
 """
 
 from __future__ import annotations
@@ -13,21 +18,21 @@ import msgspec
 
 from keepclose.apiserver.auth.authorization import WriteRights
 
-# The sum of all request bodies that come in slowly and answers that are read slowly; above it,
-# transfers slower than SLOW_BYTES_PER_SECOND are dropped.
+# The limit for incomplete request bodies and unread responses together; above it, transfers slower
+# than SLOW_BYTES_PER_SECOND are dropped.
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
-# Above this sum, transfers in which nothing moves for REST_SECONDS are dropped as well.
+# Above this limit, transfers without progress for REST_SECONDS are dropped as well.
 MOST_HELD_BYTES: Final = 128 * 1024 * 1024
 REST_SECONDS: Final = 0.25
-# What the buffers of TLS and of the event loop hold for a client that does not read.
+# The bytes in the buffers of TLS and of the event loop for a client that does not read.
 STALLED_BYTES: Final = 256 * 1024
-# How often slow transfers are looked for at most.
+# The shortest interval between two scans for slow transfers.
 SCAN_SECONDS: Final = 0.05
 SLOW_BYTES_PER_SECOND: Final = 1024 * 1024
-# What a transfer is given before it is called slow.
+# How long a transfer may be slow.
 TRANSFER_GRACE_SECONDS: Final = 1.0
 MAX_CONNECTIONS: Final = 4096
-# Descriptors that connections leave to the store, to certificates, tokens and logs.
+# Descriptors that are reserved for the store, certificates, tokens and logs.
 RESERVED_DESCRIPTORS: Final = 100
 MIN_CONNECTIONS: Final = 16
 _REASONS: Final = {
@@ -59,22 +64,22 @@ _REASONS: Final = {
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True):
-    """How many connections may be open."""
+    """The limits of open connections."""
 
     total: int = MAX_CONNECTIONS
-    # Of clients that have not sent a request with valid credentials yet.
+    # Connections without a request with valid credentials so far.
     unauthenticated: int = MAX_CONNECTIONS // 2
     unauthenticated_per_address: int = MAX_CONNECTIONS // 4
     per_user: int = MAX_CONNECTIONS // 2
 
     @classmethod
     def for_total(cls, total: int) -> ConnectionLimits:
-        """Return limits that share this many connections."""
+        """Return the limits that share this many connections."""
         return cls(total, total // 2, total // 4, total // 2)
 
     @classmethod
     def for_process(cls, most: int = MAX_CONNECTIONS) -> ConnectionLimits:
-        """Return limits that leave this process descriptors for its files."""
+        """Return the limits that leave this process descriptors for its files."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY:
             most = min(most, soft - RESERVED_DESCRIPTORS)
@@ -82,7 +87,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files and sockets as it is allowed to."""
+    """Raise the soft limit of open files and sockets to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -97,12 +102,12 @@ class HttpRequest(msgspec.Struct):
     # By lower-case name.
     headers: dict[bytes, bytes]
     body: bytes = b""
-    # What TLS knows of the client, as `ssl.SSLSocket.getpeercert` gives it.
+    # The client certificate, as `ssl.SSLSocket.getpeercert` returns it.
     peer: dict[str, Any] | None = None
-    # Set when the request is admitted; None for administrators, whose writes are not checked.
+    # Set when the request is authorized; None for administrators, whose writes are not checked.
     rights: WriteRights | None = None
     version: str = "1.1"
-    # The name of the user whose credentials the request has, once they are found valid.
+    # The name of the authenticated user; "" before authentication.
     caller: str = ""
 
     def header(self, name: bytes) -> str:
@@ -111,7 +116,7 @@ class HttpRequest(msgspec.Struct):
 
 
 class HttpAnswer(msgspec.Struct):
-    """What is sent back at once."""
+    """A response that is sent at once."""
 
     status: int
     body: bytes
@@ -120,32 +125,32 @@ class HttpAnswer(msgspec.Struct):
 
 
 class Stream(Protocol):
-    """What is sent back bit by bit."""
+    """A response that is sent frame by frame."""
 
     content_type: bytes
 
     def frames(self) -> AsyncIterator[bytes]:
-        """Yield what to send."""
+        """Yield the frames."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release the resources of the stream."""
         ...
 
 
 class Pending(msgspec.Struct):
-    """What is sent back later: `begin` starts the work and returns its outcome."""
+    """A response that is computed later: `begin` starts the work and returns the response."""
 
     begin: Callable[[], Awaitable[HttpAnswer | Stream]]
 
 
 RequestHandler = Callable[[HttpRequest], HttpAnswer | Stream | Pending]
 # Whether a request has valid credentials.
-Knows = Callable[[HttpRequest], bool]
+HasCredentials = Callable[[HttpRequest], bool]
 
 
 def encode_head(answer: HttpAnswer, *, keep: bool) -> bytes:
-    """Return everything that is sent before the body; `keep` leaves the connection open."""
+    """Return the status line and the headers; `keep` leaves the connection open."""
     head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (
         answer.status,
         _REASONS.get(answer.status, b"-"),
@@ -158,7 +163,7 @@ def encode_head(answer: HttpAnswer, *, keep: bool) -> bytes:
 
 
 def encode_stream_head(stream: Stream, *, chunked: bool) -> bytes:
-    """Return everything that is sent before the first frame of a stream."""
+    """Return the status line and the headers of a stream."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nCache-Control: no-cache, private\r\n" % (
         stream.content_type
     )

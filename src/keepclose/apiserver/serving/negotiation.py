@@ -1,7 +1,7 @@
-"""The form in which a client wants its answer: whole objects, a table, or metadata alone.
+"""Negotiates the form of a response and renders it: whole objects, a Table, or metadata alone.
 
-Read from the Accept header, of which the first acceptable part counts. JSON is always what is
-sent, or YAML where that is asked for; a client that takes only protobuf is refused.
+The first acceptable part of the Accept header counts, as in kube-apiserver. The server sends JSON,
+or YAML on request; a client that accepts only protobuf gets 406.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ JSON_FORM: Final = "application/json"
 YAML_FORM: Final = "application/yaml"
 _SERVED: Final = (JSON_FORM, YAML_FORM)
 _META: Final = "meta.k8s.io"
-# About five times as quick where libyaml is there.
+# NB: libyaml is about five times as fast.
 _SafeDumper: Final[Any] = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 
 
 class _Dumper(_SafeDumper):  # type: ignore[misc] # it is one of two classes
-    """Quotes every string that a reader of YAML would take for something else, such as y or 1e3."""
+    """Quotes every string that a YAML parser would take for another type, such as y or 1e3."""
 
 
 def _represent_text(dumper: Any, text: str) -> Any:
-    # NB: the dumper's own rules are those of YAML 1.1, to which these words are strings.
+    # NB: by the rules of the dumper, those of YAML 1.1, these words are strings.
     style = None if plain_tag(text) == STR else '"'
     return dumper.represent_scalar(STR, text, style=style)
 
@@ -44,7 +44,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 class ResponseShape(StrEnum):
-    """What is sent in place of the objects."""
+    """The kind that is sent in place of the objects."""
 
     OBJECTS = ""
     TABLE = "Table"
@@ -53,46 +53,49 @@ class ResponseShape(StrEnum):
 
 
 class ResponseForm(NamedTuple):
-    """How to send an answer."""
+    """The shape, its API version and the media type of a response."""
 
     shape: ResponseShape = ResponseShape.OBJECTS
     version: str = "v1"
     media_type: str = JSON_FORM
 
 
+_PLAIN: Final = ResponseForm()
+
+
 @lru_cache(maxsize=256)
 def read_accept(header: str) -> ResponseForm:
-    """Return the form that the Accept header asks for."""
+    """Return the form that the Accept header requests. Raises StatusError 406."""
     if not header:
         return ResponseForm()
     for part in header.split(","):
-        # NB: a header has room for 60,000 parts, of which most cannot be served.
+        # NB: a header may have 60,000 parts, so parts of other media types are skipped early.
         media_type, _, rest = part.partition(";")
         media_type = media_type.strip()
         if media_type in ("*/*", "application/*"):
             media_type = JSON_FORM
         if media_type not in _SERVED:
             continue
-        parameters = (piece.strip() for piece in rest.split(";"))
-        named = dict(piece.split("=", 1) for piece in parameters if "=" in piece)
-        asked = named.get("as", "")
-        if not asked:
+        parameters = (parameter.strip() for parameter in rest.split(";"))
+        values = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+        shape = values.get("as", "")
+        if not shape:
             return ResponseForm(media_type=media_type)
-        if named.get("g") != _META or named.get("v") not in ("v1", "v1beta1"):
+        if values.get("g") != _META or values.get("v") not in ("v1", "v1beta1"):
             continue
-        if asked in set(ResponseShape):
-            return ResponseForm(ResponseShape(asked), named["v"], media_type)
+        if shape in set(ResponseShape):
+            return ResponseForm(ResponseShape(shape), values["v"], media_type)
     raise not_acceptable(_SERVED)
 
 
 def check_include(include: str) -> None:
-    """Refuse an includeObject that says nothing of how much of an object its row has."""
+    """Reject an unknown value of includeObject."""
     if include not in ("", "Metadata", "Object", "None"):
         raise bad_request(f'unrecognized includeObject value: "{include}"')
 
 
 def encode(value: Any, media_type: str = JSON_FORM) -> bytes:
-    """Return a JSON value as the bytes to send."""
+    """Return a JSON value encoded in the media type."""
     if media_type == YAML_FORM:
         text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True)
         return text.encode()
@@ -100,25 +103,25 @@ def encode(value: Any, media_type: str = JSON_FORM) -> bytes:
 
 
 def render_entry(resource: Resource, entry: Entry, form: ResponseForm, include: str = "") -> bytes:
-    """Return one object in the form asked for."""
+    """Return one object in the requested form."""
     if form == _PLAIN and not resource.stored_as:
         return entry.data
-    found = from_stored(resource, msgspec.json.decode(entry.data))
-    return encode(shape_object(resource, found, form, include), form.media_type)
+    obj = from_stored(resource, msgspec.json.decode(entry.data))
+    return encode(shape_object(resource, obj, form, include), form.media_type)
 
 
 def shape_object(
-    resource: Resource, found: dict[str, Any], form: ResponseForm, include: str = ""
+    resource: Resource, obj: dict[str, Any], form: ResponseForm, include: str = ""
 ) -> dict[str, Any]:
-    """Return an object, or what stands for it, in the shape asked for."""
+    """Return an object in the requested shape."""
     match form.shape:
         case ResponseShape.OBJECTS:
-            return found
+            return obj
         case ResponseShape.TABLE:
-            metadata = {"resourceVersion": found["metadata"].get("resourceVersion", "")}
-            return _table(resource, [found], form, include, metadata)
+            metadata = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+            return _table(resource, [obj], form, include, metadata)
         case _:
-            return _metadata_of(found, form.version)
+            return _metadata_of(obj, form.version)
 
 
 def render_list(
@@ -128,56 +131,58 @@ def render_list(
     metadata: dict[str, Any],
     include: str = "",
 ) -> bytes:
-    """Return a list of objects in the form asked for."""
+    """Return a list of objects in the requested form."""
     return ListRendering(resource, form, metadata, include).whole(entries)
 
 
 class ListRendering:
-    """How a list is rendered piece by piece: the beginning, some items at a time, the end."""
+    """Renders a list in portions: its beginning, some items at a time, its end."""
 
     def __init__(
         self, resource: Resource, form: ResponseForm, metadata: dict[str, Any], include: str = ""
     ) -> None:
-        """Check what is asked for."""
+        """Check the requested form."""
         self.form = form
-        # NB: the objects are sent as they are stored; nothing is decoded.
+        # NB: plain objects are sent as they are stored, without decoding.
         self.is_plain = form == _PLAIN and not resource.stored_as
         self._resource = resource
         self._include = include
         if form.shape is ResponseShape.TABLE:
-            self._list = _table(resource, [], form, include, metadata)
-            self._name = "rows"
+            self._head = _table(resource, [], form, include, metadata)
+            self._items_key = "rows"
         elif form.shape is ResponseShape.OBJECTS:
-            self._list = {
+            self._head = {
                 "kind": resource.list_kind,
                 "apiVersion": resource.api_version,
                 "metadata": metadata,
             }
-            self._name = "items"
+            self._items_key = "items"
         else:
-            self._list = {
+            self._head = {
                 "kind": ResponseShape.METADATA_LIST.value,
                 "apiVersion": f"{_META}/{form.version}",
                 "metadata": metadata,
             }
-            self._name = "items"
-        self._list.pop(self._name, None)
+            self._items_key = "items"
+        self._head.pop(self._items_key, None)
 
     def whole(self, entries: Sequence[Entry]) -> bytes:
-        """Return the list in one piece."""
+        """Return the whole list."""
         items = self.items(entries, first=True) if entries else b""
         return b"".join((self.begin(empty=not entries), items, self.end()))
 
     def begin(self, *, empty: bool) -> bytes:
-        """Return all that comes before the items."""
+        """Return the bytes before the items."""
         if self.form.media_type == YAML_FORM:
-            # Keys are sorted.
-            before = {key: value for key, value in self._list.items() if key < self._name}
-            return encode(before, YAML_FORM) + f"{self._name}:{' []' if empty else ''}\n".encode()
-        return encode(self._list)[:-1] + f',"{self._name}":['.encode()
+            # NB: keys are sorted, so some follow the items.
+            before = {key: value for key, value in self._head.items() if key < self._items_key}
+            return (
+                encode(before, YAML_FORM) + f"{self._items_key}:{' []' if empty else ''}\n".encode()
+            )
+        return encode(self._head)[:-1] + f',"{self._items_key}":['.encode()
 
     def items(self, entries: Sequence[Entry], *, first: bool) -> bytes:
-        """Return some items; the first ones of the list have nothing before them."""
+        """Return some items; those after the first ones begin with a separator."""
         comma = b"" if first else b","
         if self.is_plain:
             return comma + b",".join([entry.data for entry in entries])
@@ -188,20 +193,17 @@ class ListRendering:
         elif self.form.shape is ResponseShape.OBJECTS:
             items = objects
         else:
-            items = [_metadata_of(one, self.form.version) for one in objects]
+            items = [_metadata_of(obj, self.form.version) for obj in objects]
         if self.form.media_type == YAML_FORM:
             return encode(items, YAML_FORM)
         return comma + encode(items)[1:-1]
 
     def end(self) -> bytes:
-        """Return all that comes after the items."""
+        """Return the bytes after the items."""
         if self.form.media_type != YAML_FORM:
             return b"]}"
-        after = {key: value for key, value in self._list.items() if key > self._name}
+        after = {key: value for key, value in self._head.items() if key > self._items_key}
         return encode(after, YAML_FORM) if after else b""
-
-
-_PLAIN: Final = ResponseForm()
 
 
 def _table(
@@ -223,9 +225,9 @@ def _table(
     return table
 
 
-def _metadata_of(found: dict[str, Any], version: str) -> dict[str, Any]:
+def _metadata_of(obj: dict[str, Any], version: str) -> dict[str, Any]:
     return {
         "kind": ResponseShape.METADATA.value,
         "apiVersion": f"{_META}/{version}",
-        "metadata": found["metadata"],
+        "metadata": obj["metadata"],
     }

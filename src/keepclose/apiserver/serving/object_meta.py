@@ -1,7 +1,7 @@
-"""Names, namespaces and versions of what is written: made, checked, and refused.
+"""The metadata of written objects: names, namespaces, owner references and versions.
 
-The answers are those of a real kube-apiserver, which checks what a client says about an object
-against the path it sends it to, and against what is stored.
+As in kube-apiserver, the metadata of a body is checked against the path of the request and against
+the stored object. The errors and warnings are those of kube-apiserver, word by word.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import path_segment
 
-# Without vowels and look-alikes, as Kubernetes draws them: no words come out by accident.
+# The alphabet of Kubernetes: no vowels and look-alikes, so that no words arise by accident.
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
 _BASE_MAX: Final = 63 - _SUFFIX_LENGTH
@@ -42,7 +42,7 @@ _DUPLICATE_OWNERS: Final = (
 
 
 def settle_namespace(store: ObjectStore, target: RequestTarget, metadata: JsonObject) -> None:
-    """Set the namespace of a new object, which must exist and not be on its way out."""
+    """Set the namespace of a new object, which must exist and not be terminating."""
     resource = target.resource
     if not resource.namespaced:
         metadata.pop("namespace", None)
@@ -61,7 +61,7 @@ def settle_namespace(store: ObjectStore, target: RequestTarget, metadata: JsonOb
 
 
 def generate_name(store: ObjectStore, target: RequestTarget, base: str) -> str:
-    """Return a free name that begins with the base."""
+    """Return an unused name that begins with the base."""
     for _ in range(_ATTEMPTS):
         suffix = "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(_SUFFIX_LENGTH))
         name = base[:_BASE_MAX] + suffix
@@ -71,7 +71,7 @@ def generate_name(store: ObjectStore, target: RequestTarget, base: str) -> str:
 
 
 def check_name(target: RequestTarget, metadata: JsonObject) -> None:
-    """Refuse an object whose name or namespace is not that of the path."""
+    """Reject an object whose name or namespace is not that of the path."""
     name = metadata.get("name")
     if not name:
         raise bad_request(
@@ -91,7 +91,7 @@ def check_name(target: RequestTarget, metadata: JsonObject) -> None:
 
 
 def check_path_name(target: RequestTarget) -> None:
-    """Refuse a path whose name could not be stored; raises a Failure."""
+    """Reject a path whose name cannot be that of an object."""
     problems = path_segment(target.name)
     if problems:
         quoted = json.dumps(target.name, ensure_ascii=False)
@@ -99,11 +99,11 @@ def check_path_name(target: RequestTarget) -> None:
 
 
 def drop_duplicate_owners(metadata: JsonObject) -> list[str]:
-    """Drop owner references that stand twice; return what to tell the client."""
+    """Drop duplicate owner references; return the warnings for the client."""
     kept: dict[frozenset[tuple[str, Any]], JsonObject] = {}
     duplicates: list[str] = []
     for reference in metadata.get("ownerReferences") or ():
-        # All members are scalars once the type was checked.
+        # NB: the type is checked before, so all members are scalars.
         members = frozenset(reference.items())
         if members in kept:
             duplicates.append(str(reference.get("uid", "")))
@@ -118,7 +118,7 @@ def drop_duplicate_owners(metadata: JsonObject) -> list[str]:
 def check_versions(
     resource: Resource, metadata: JsonObject, before: JsonObject, strategy: KindStrategy
 ) -> None:
-    """Refuse an update that was made from another version, or for another object.
+    """Reject an update based on another version or on another object of the name.
 
     `before` is the metadata of the stored object.
     """

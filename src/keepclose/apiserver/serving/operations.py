@@ -1,7 +1,7 @@
-"""What each verb does with one request, wherever it runs.
+"""The operations behind the verbs: each answers one request and never awaits.
 
-Everything here happens without waiting. It runs on the event loop for small requests, with the
-store itself, and in a thread for large ones, with an `Attempt` in its place.
+Small requests run on the event loop, against the store itself; large ones run in a thread, against
+an `Attempt`, which repeats them after a conflict.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keepclose.apiserver.serving.responses import (
     answer_status,
     answer_with,
     answer_written,
-    noting,
+    warnings_on_error,
 )
 from keepclose.apiserver.serving.subresources import SUCCESS, bind_pod, scale_of, write_scale
 from keepclose.apiserver.serving.writing import ObjectWriter, manager_name
@@ -41,10 +41,10 @@ _Operation = Callable[[HttpRequest, RequestTarget, _Query, ResponseForm], HttpAn
 
 
 class Operations:
-    """The verbs that answer at once, by way of one writer and one deleter."""
+    """The verbs other than list and watch, with one writer and one deleter."""
 
     def __init__(self, writer: ObjectWriter, deleter: Deleter) -> None:
-        """Hold both, which share a store."""
+        """Hold the writer and the deleter of one store."""
         self.writer = writer
         self._deleter = deleter
         self.verbs: dict[str, _Operation] = {
@@ -82,7 +82,7 @@ class Operations:
             self.writer.type_of(resource),
             validation=options.field_validation,
         )
-        with noting(warnings):
+        with warnings_on_error(warnings):
             if binds:
                 bind_pod(self.writer.store, target, new, dry_run=options.dry_run)
                 return answer_status(201, SUCCESS, warnings, form)
@@ -95,7 +95,7 @@ class Operations:
     def update(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
     ) -> HttpAnswer:
-        """Put an object in place of the stored one."""
+        """Replace the stored object."""
         resource = target.resource
         options = read_write_options(query)
         media_type = request_bodies.media_type_of(request.header(b"content-type"))
@@ -103,7 +103,7 @@ class Operations:
         if target.subresource == "scale":
             scale = request_bodies.read_values(request.body, media_type, request_bodies.SCALE.kind)
             request_bodies.check_scale(scale, self.writer.type_of(request_bodies.SCALE))
-            return self._scaled(target, scale, options, manager, form)
+            return self._update_scale(target, scale, options, manager, form)
         new, warnings = request_bodies.read_body_object(
             request.body,
             media_type,
@@ -111,7 +111,7 @@ class Operations:
             self.writer.type_of(resource, target),
             validation=options.field_validation,
         )
-        with noting(warnings):
+        with warnings_on_error(warnings):
             warnings += drop_duplicate_owners(new["metadata"])
             written = self.writer.update(
                 target, new, options, manager=manager, rights=request.rights
@@ -127,8 +127,8 @@ class Operations:
         if media_type not in request_bodies.ACCEPTED_PATCH_TYPES:
             raise unsupported_patch_type()
         options = read_write_options(query, patch=media_type)
-        scaled = target.subresource == "scale"
-        shape = self.writer.type_of(request_bodies.SCALE if scaled else resource, target)
+        is_scale = target.subresource == "scale"
+        shape = self.writer.type_of(request_bodies.SCALE if is_scale else resource, target)
         if media_type == request_bodies.APPLY_YAML:
             manager = request_bodies.required_manager(options.field_manager)
             applied = request_bodies.read_applied(request.body, resource)
@@ -138,7 +138,7 @@ class Operations:
             return answer_written(target, written, [], form)
         manager = _manager(options, request)
         current = self.writer.current(target)
-        document = scale_of(resource, current) if scaled else current
+        document = scale_of(resource, current) if is_scale else current
         if media_type == request_bodies.JSON_PATCH_TYPE:
             patched = apply_json_patch(document, request.body)
         elif media_type == request_bodies.MERGE_PATCH:
@@ -147,20 +147,20 @@ class Operations:
             patched = apply_strategic_patch(
                 document, request_bodies.read_patch(request.body), shape
             )
-        if scaled:
+        if is_scale:
             request_bodies.check_scale(patched, shape, patched=True)
-            return self._scaled(target, patched, options, manager, form)
+            return self._update_scale(target, patched, options, manager, form)
         request_bodies.check_kind(patched, resource)
         warnings = request_bodies.check_patched(
             patched, resource, shape, validation=options.field_validation
         )
-        with noting(warnings):
+        with warnings_on_error(warnings):
             written = self.writer.update(
                 target, patched, options, manager=manager, rights=request.rights
             )
         return answer_written(target, written, warnings, form)
 
-    def _scaled(
+    def _update_scale(
         self,
         target: RequestTarget,
         scale: dict[str, Any],
@@ -171,8 +171,8 @@ class Operations:
         current = self.writer.current(target)
         changed = write_scale(target.resource, current, scale)
         written = self.writer.update(target, changed, options, manager=manager)
-        shown = scale_of(target.resource, written.object)
-        return answer_with(200, encode(shown, form.media_type), form)
+        new_scale = scale_of(target.resource, written.object)
+        return answer_with(200, encode(new_scale, form.media_type), form)
 
     def delete(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
@@ -185,7 +185,7 @@ class Operations:
     def delete_collection(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
     ) -> HttpAnswer:
-        """Delete what is selected, and return what it was."""
+        """Delete the selected objects, and return them."""
         options = read_delete_options(request, query)
         listed = self._deleter.delete_collection(target, read_list_options(query), options)
         data = render_list(target.resource, listed.entries, form, listed.metadata)

@@ -1,6 +1,9 @@
-"""The options that ride in a query string, read strictly where a wrong one would mislead.
+"""Parses paths, verbs and query options of requests.
 
-Unknown options are passed over, as a real server passes over them.
+Paths are those of the Kubernetes API: `/api/v1/...` for the core group, `/apis/<group>/<version>`
+for the others, with the namespace before the resource. Options are checked strictly where a wrong
+one would mislead, with the errors of kube-apiserver; unknown options are ignored, as it ignores
+them.
 """
 
 from __future__ import annotations
@@ -31,19 +34,20 @@ from keepclose.model.selectors import (
 )
 
 READING: Final = frozenset({"get", "list", "watch"})
-_COLLECTION_VERBS: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
-_OBJECT_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-Query = Mapping[str, str]
 EXACT: Final = "Exact"
 NOT_OLDER_THAN: Final = "NotOlderThan"
-_EVERYTHING: Final = LabelSelector()
-_EVERY_FIELD: Final = FieldSelector()
+MOST_SELECTOR_VALUES: Final = 2000
+"""The limit of conditions and values of a selector; parsing them takes milliseconds of the loop."""
+_COLLECTION_VERBS: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_OBJECT_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_ALL_LABELS: Final = LabelSelector()
+_ALL_FIELDS: Final = FieldSelector()
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True", ""})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 _MOST_OPTIONS: Final = 200
-MOST_SELECTOR_VALUES: Final = 2000
-"""Conditions and values of a selector; reading so many takes some milliseconds of the loop."""
 _MAX_VERSION: Final = 2**64 - 1
+
+Query = Mapping[str, str]
 
 
 class RequestTarget(NamedTuple):
@@ -56,12 +60,12 @@ class RequestTarget(NamedTuple):
 
     @property
     def is_collection(self) -> bool:
-        """Whether no single object is named."""
+        """Whether the path names a collection rather than one object."""
         return not self.name
 
 
 def parse_path(path: str) -> RequestTarget | None:
-    """Return what the path names, or None where no resource is behind it."""
+    """Return the target of a path, or None for a path without a resource."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
         group, version, rest = "", parts[1], parts[2:]
@@ -83,23 +87,23 @@ def parse_path(path: str) -> RequestTarget | None:
         return None
     if name and resource.namespaced and not namespace:
         return None
-    # There is nothing to read of these, so no object has a path, nor have those of all namespaces.
+    # A Binding cannot be read, so neither one object nor all namespaces have a path.
     if resource is BINDINGS and (name or not namespace):
         return None
     return RequestTarget(resource, namespace, name, subresource)
 
 
 def verb_of(method: str, target: RequestTarget, *, watch: bool) -> str | None:
-    """Return the Kubernetes verb of a request, or None where the resource has no such verb."""
+    """Return the Kubernetes verb of a request, or None if the resource does not support it."""
     if target.is_collection:
         verb = "watch" if watch and method == "GET" else _COLLECTION_VERBS.get(method)
-        # Over all namespaces there is only reading.
+        # All namespaces together can only be read.
         if target.resource.namespaced and not target.namespace and verb not in READING:
             return None
     else:
         verb = _OBJECT_VERBS.get(method)
     if target.subresource:
-        # What is posted below an object is created there.
+        # A POST to a subresource is a create.
         verb = "create" if method == "POST" else verb
         allowed = SUBRESOURCE_VERBS.get(target.subresource, USUAL_SUBRESOURCE_VERBS)
         return verb if verb in allowed else None
@@ -107,10 +111,10 @@ def verb_of(method: str, target: RequestTarget, *, watch: bool) -> str | None:
 
 
 class ListOptions(msgspec.Struct, frozen=True):
-    """What to list or watch, and from when."""
+    """The options of a list or a watch."""
 
-    labels: LabelSelector = _EVERYTHING
-    fields: FieldSelector = _EVERY_FIELD
+    labels: LabelSelector = _ALL_LABELS
+    fields: FieldSelector = _ALL_FIELDS
     limit: int = 0
     continue_token: str = ""
     resource_version: str = ""
@@ -121,12 +125,12 @@ class ListOptions(msgspec.Struct, frozen=True):
 
     @property
     def selects_all(self) -> bool:
-        """Whether no selector leaves anything out."""
+        """Whether the selectors match all objects."""
         return not self.labels.requirements and not self.fields.requirements
 
 
 class WriteOptions(msgspec.Struct, frozen=True):
-    """How to write."""
+    """The options of a create, an update or a patch."""
 
     dry_run: bool = False
     field_manager: str = ""
@@ -134,22 +138,26 @@ class WriteOptions(msgspec.Struct, frozen=True):
     force: bool = False
 
 
+_NO_OPTIONS: Final = ListOptions()
+_PLAIN_WRITE: Final = WriteOptions()
+
+
 def parse_query(text: str) -> dict[str, str]:
-    """Return the options of a query string; of repeated ones the first, as the API takes it."""
+    """Return the options of a query string; of repeated ones the first, as in kube-apiserver."""
     if not text:
         return {}
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_OPTIONS)
     except ValueError:
         raise bad_request(f"a query may have {_MOST_OPTIONS} options at most") from None
     for name, value in pairs:
-        found.setdefault(name, value)
-    return found
+        options.setdefault(name, value)
+    return options
 
 
 def wants_watch(query: Query) -> bool:
-    """Return whether a list request asks to watch."""
+    """Return whether a list request is a watch."""
     return "watch" in query and query["watch"] in _TRUE
 
 
@@ -210,12 +218,8 @@ def read_write_options(query: Query, *, patch: str = "") -> WriteOptions:
     )
 
 
-_NO_OPTIONS: Final = ListOptions()
-_PLAIN_WRITE: Final = WriteOptions()
-
-
 def read_integer(text: str) -> int:
-    """Return an integer of 64 bits as Go reads it; raises a Failure in Go's words."""
+    """Return an integer of 64 bits, parsed as in Go. Raises StatusError with the words of Go."""
     number = parse_int64(text)
     if number is None:
         is_number = text.isascii() and text.lstrip("+-").isdecimal()
@@ -271,16 +275,16 @@ def _list_causes(options: ListOptions, query: Query) -> list[FieldError]:
 
 
 def check_version(text: str) -> int:
-    """Return a resourceVersion as the number that it is; raises a Failure for what is none."""
+    """Return a resourceVersion as a number. Raises StatusError for an invalid one."""
     if not text.isascii() or not text.isdecimal():
-        raise _failure_of_version(text, "invalid syntax")
+        raise _version_error(text, "invalid syntax")
     digits = text.lstrip("0") or "0"
     if len(digits) > len(str(_MAX_VERSION)) or int(digits) > _MAX_VERSION:
-        raise _failure_of_version(text, "value out of range")
+        raise _version_error(text, "value out of range")
     return int(digits)
 
 
-def _failure_of_version(text: str, why: str) -> StatusError:
+def _version_error(text: str, why: str) -> StatusError:
     return bad_request(
         f'invalid resource version: resourceVersion: Invalid value: "{text}": '
         f'strconv.ParseUint: parsing "{text}": {why}'

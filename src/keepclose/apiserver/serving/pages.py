@@ -1,4 +1,9 @@
-"""The paths that are no resources: health, version, metrics, discovery and OpenAPI."""
+"""The pages at paths without a resource: health, version, metrics, discovery and OpenAPI.
+
+Discovery is what a client reads before its first request: versions, groups and resources. Old
+clients request the groups one by one, newer ones all at once (aggregated discovery). Both are built
+from the table of resources, in the form and order of kube-apiserver.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +28,11 @@ from keepclose.apiserver.status_errors import no_such_path, not_acceptable
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
-# The release whose behaviour is followed.
+# The release whose behaviour the server follows.
 GIT_VERSION: Final = "v1.36.3+keepclose"
-# How many releases back a real kube-apiserver can emulate.
+# How many releases back kube-apiserver can emulate.
 _EMULATED_RELEASES: Final = 3
-# kube-apiserver lists groups by its own ranking, and clients prefer those that come first.
+# The order of groups in kube-apiserver; clients prefer the first.
 _RANKED: Final = (
     "apps",
     "events.k8s.io",
@@ -35,20 +40,21 @@ _RANKED: Final = (
     "coordination.k8s.io",
     "discovery.k8s.io",
 )
-_Query = dict[str, str]
-_Page = Callable[[HttpRequest, _Query], HttpAnswer]
 _CHECKS: Final = ("ping", "storage")
 _JSON: Final = b"application/json"
 _TEXT: Final = b"text/plain; charset=utf-8"
 _DISCOVERY: Final = "APIGroupDiscoveryList"
 _METRICS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
+_Query = dict[str, str]
+_Page = Callable[[HttpRequest, _Query], HttpAnswer]
+
 
 def version_info(emulated_minor: int | None = None) -> JsonObject:
-    """Return the content of /version; the release 1.NN that is emulated stands beside our own."""
+    """Return the content of /version, with the own release and the emulated release 1.NN."""
     major, minor = GIT_VERSION[1:].split(".")[:2]
     emulated = int(minor) if emulated_minor is None else emulated_minor
-    # A real server is compatible with the release before, but with none older than it can emulate.
+    # kube-apiserver is compatible with the release before, but with none older than it can emulate.
     compatible = max(emulated - 1, min(emulated, int(minor) - _EMULATED_RELEASES))
     return {
         "major": major,
@@ -90,25 +96,25 @@ def group_info(group: str) -> JsonObject | None:
 
 
 def resource_list(group: str, version: str) -> JsonObject | None:
-    """Return the content of /api/v1 or /apis/<group>/<version>, or None where nothing is served."""
+    """Return the content of /api/v1 or /apis/<group>/<version>, or None for an unknown version."""
     served = _resources(group, version)
     if not served:
         return None
     entries = [
         entry for resource in served for entry in (_entry(resource), *_sub_entries(resource))
     ]
-    # NB: the list of the core group names no version, as it was before there were groups.
+    # NB: the list of the core group has no apiVersion, as before there were groups.
     head = {"kind": "APIResourceList"} | ({"apiVersion": "v1"} if group else {})
     return head | {"groupVersion": served[0].api_version, "resources": entries}
 
 
 def aggregated_core(version: str = "v2") -> JsonObject:
-    """Return the content of /api for clients that ask for everything at once."""
+    """Return the content of /api for clients of aggregated discovery."""
     return _aggregated([""], version)
 
 
 def aggregated_groups(version: str = "v2") -> JsonObject:
-    """Return the content of /apis for clients that ask for everything at once."""
+    """Return the content of /apis for clients of aggregated discovery."""
     return _aggregated(_group_names(), version)
 
 
@@ -118,12 +124,16 @@ def _group_names() -> list[str]:
 
 
 def _versions(group: str) -> list[str]:
-    return list(dict.fromkeys(one.version for one in RESOURCES if one.group == group))
+    return list(
+        dict.fromkeys(resource.version for resource in RESOURCES if resource.group == group)
+    )
 
 
 def _resources(group: str, version: str) -> list[Resource]:
-    found = [one for one in SERVED if (one.group, one.version) == (group, version)]
-    return sorted(found, key=lambda one: one.plural)
+    served = [
+        resource for resource in SERVED if (resource.group, resource.version) == (group, version)
+    ]
+    return sorted(served, key=lambda resource: resource.plural)
 
 
 def _group(name: str) -> JsonObject:
@@ -172,7 +182,7 @@ def _sub_entries(resource: Resource) -> list[JsonObject]:
 
 
 def _sub_kind(resource: Resource, name: str) -> JsonObject:
-    """Return the kind of a subresource; group and version are empty where they are the parent's."""
+    """Return the kind of a subresource; group and version are empty if they are the parent's."""
     if name == "scale":
         return {"group": "autoscaling", "version": "v1", "kind": "Scale"}
     kind = "Binding" if name == "binding" else resource.kind
@@ -190,7 +200,9 @@ def _aggregated(groups: list[str], version: str) -> JsonObject:
             "versions": [
                 {
                     "version": served,
-                    "resources": [_aggregated_entry(one) for one in _resources(group, served)],
+                    "resources": [
+                        _aggregated_entry(resource) for resource in _resources(group, served)
+                    ],
                     "freshness": "Current",
                 }
                 for served in _versions(group)
@@ -227,23 +239,23 @@ def _aggregated_entry(resource: Resource) -> JsonObject:
     return entry
 
 
-class Measured(Protocol):
-    """What has figures to show."""
+class _Metrics(Protocol):
+    """The metrics of the server."""
 
     def page(self) -> bytes:
-        """Return the figures as text."""
+        """Return the metrics in the text format of Prometheus."""
         ...
 
 
 def make_pages(
-    gates: FeatureGates, metrics: Measured, find_problem: Callable[[], str] = str
+    gates: FeatureGates, metrics: _Metrics, find_problem: Callable[[], str] = str
 ) -> dict[str, _Page]:
-    """Return every page by its path; `find_problem` says what is wrong with the storage."""
+    """Return all pages by path; `find_problem` returns the fault of the storage, or ""."""
     pages: dict[str, _Page] = {
-        "/version": _json(version_info(gates.emulated_minor)),
+        "/version": _json_page(version_info(gates.emulated_minor)),
         "/metrics": lambda _request, _query: HttpAnswer(200, metrics.page(), _METRICS),
-        "/api": _discovery(core_versions, aggregated_core),
-        "/apis": _discovery(lambda _: group_list(), aggregated_groups),
+        "/api": _discovery_page(core_versions, aggregated_core),
+        "/apis": _discovery_page(lambda _: group_list(), aggregated_groups),
         "/openapi/v3": lambda request, _query: _document(request, openapi3.index_document(gates)),
         "/openapi/v2": lambda request, _query: _openapi2(request, gates),
     }
@@ -251,17 +263,17 @@ def make_pages(
         pages[path] = _health
         for check in _CHECKS:
             pages[f"{path}/{check}"] = _health
-    # NB: only readiness: a server that cannot write still reads and deletes, and a restart of it,
-    # as a failing liveness asks for, would help nothing.
+    # NB: only readiness fails: a server that cannot write still reads and deletes, and a restart,
+    # which a failing liveness would cause, does not help.
     pages["/readyz"] = pages["/readyz/storage"] = _readiness(find_problem)
     for path, resources in group_paths().items():
         group, version = resources[0].group, resources[0].version
         if group:
-            pages[f"/apis/{group}"] = _json(group_info(group))
-        pages[f"/{path}"] = _json(resource_list(group, version))
+            pages[f"/apis/{group}"] = _json_page(group_info(group))
+        pages[f"/{path}"] = _json_page(resource_list(group, version))
         pages[f"/openapi/v3/{path}"] = _group_page(path, gates)
-    listed = _json({"paths": sorted(pages)})
-    pages["/"] = listed
+    index = _json_page({"paths": sorted(pages)})
+    pages["/"] = index
     return pages
 
 
@@ -285,13 +297,15 @@ def _readiness(find_problem: Callable[[], str]) -> _Page:
     return page
 
 
-def _json(value: JsonObject | None) -> _Page:
+def _json_page(value: JsonObject | None) -> _Page:
     body = msgspec.json.encode(value)
     return lambda _request, _query: HttpAnswer(200, body, _JSON)
 
 
-def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonObject]) -> _Page:
-    """Return a page in the form that the client asks for: all kinds at once, or only groups."""
+def _discovery_page(
+    plain: Callable[[str], JsonObject], aggregated: Callable[[str], JsonObject]
+) -> _Page:
+    """Return a page of aggregated discovery for clients that accept it, else of plain discovery."""
 
     def page(request: HttpRequest, query: _Query) -> HttpAnswer:
         del query
@@ -299,13 +313,13 @@ def _discovery(plain: Callable[[str], JsonObject], whole: Callable[[str], JsonOb
             media_type, _, rest = part.partition(";")
             if media_type.strip() != "application/json":
                 continue
-            parameters = (piece.strip() for piece in rest.split(";"))
-            named = dict(one.split("=", 1) for one in parameters if "=" in one)
-            version = named.get("v", "")
-            if named.get("as") != _DISCOVERY or version not in ("v2", "v2beta1"):
+            parameters = (parameter.strip() for parameter in rest.split(";"))
+            values = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+            version = values.get("v", "")
+            if values.get("as") != _DISCOVERY or version not in ("v2", "v2beta1"):
                 continue
-            shown = f"application/json;g=apidiscovery.k8s.io;v={version};as={_DISCOVERY}"
-            return HttpAnswer(200, msgspec.json.encode(whole(version)), shown.encode())
+            content_type = f"application/json;g=apidiscovery.k8s.io;v={version};as={_DISCOVERY}"
+            return HttpAnswer(200, msgspec.json.encode(aggregated(version)), content_type.encode())
         return HttpAnswer(200, msgspec.json.encode(plain(request.header(b"host"))), _JSON)
 
     return page
@@ -326,7 +340,9 @@ def _openapi2(request: HttpRequest, gates: FeatureGates) -> HttpAnswer:
     accept = request.header(b"accept")
     if "protobuf" in accept:
         return _document(request, openapi2.protobuf_document(gates))
-    if accept and not any(one in accept for one in ("application/json", "*/*", "application/*")):
+    if accept and not any(
+        media_type in accept for media_type in ("application/json", "*/*", "application/*")
+    ):
         raise not_acceptable(("application/json", openapi2.OPENAPI2_PROTOBUF))
     return _document(request, openapi2.json_document(gates))
 

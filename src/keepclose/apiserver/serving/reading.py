@@ -1,7 +1,12 @@
-"""Get and list: objects as they are now, or as they were at a version that is still known.
+"""Get and list: objects as they are now, or as they were at a version within the history.
 
-A list that is cut by a limit goes on with a token that holds the version of the first part and the
-last name sent, so that all parts together are the state of one moment.
+A list that is cut by a limit continues with a token that holds the version of the first chunk and
+the last name sent, so that all chunks together are the state of one version.
+
+`ListSelection` applies the selectors of a request. Labels are stored beside each entry, so most
+requests are answered without decoding JSON; fields other than name and namespace are decoded when a
+selector names them. Requests with equal selectors share one matcher, and the fields of an object
+that many watchers select by are decoded once.
 """
 
 from __future__ import annotations
@@ -23,45 +28,50 @@ from keepclose.apiserver.storage.errors import RevisionCompacted
 from keepclose.model.selectors import FieldMatcher, FieldSelector, LabelMatcher, LabelSelector
 
 _METADATA: Final = frozenset({"metadata.name", "metadata.namespace"})
+_EVENT_SOURCES: Final = frozenset({"source", "reportingComponent"})
+_BOOLEANS: Final = frozenset({"spec.unschedulable", "spec.hostNetwork"})
 _NO_LABELS: Final[dict[str, str]] = {}
-# Most watchers look at the same few changes.
-_MOST_READ: Final = 256
+# How many objects keep their decoded fields; most watchers select among the same few changes.
+_MOST_CACHED: Final = 256
+_CONTINUE_API_VERSION: Final = "meta.k8s.io/v1"
+
 _decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _label_matchers: WeakValueDictionary[LabelSelector, LabelMatcher] = WeakValueDictionary()
 _field_matchers: WeakValueDictionary[FieldSelector, FieldMatcher] = WeakValueDictionary()
-_VERSION_OF_TOKENS: Final = "meta.k8s.io/v1"
+# By the id of the entry. The value holds the entry, so that its id is not reused.
+_cached_fields: dict[int, tuple[Entry, Resource, dict[str, str]]] = {}
 
 
 class ListSelection:
     """The namespace and the selectors of one request."""
 
     def __init__(self, resource: Resource, namespace: str, options: ListOptions) -> None:
-        """Check that every field may be selected by."""
+        """Reject field selectors that the resource does not support."""
         self.resource = resource
         self.namespace = namespace
         self.fields = options.fields
-        self.takes_all = options.selects_all
+        self.matches_all = options.selects_all
         self._labels = _label_matcher(options.labels)
         self._fields = _field_matcher(options.fields)
         self._reads_objects = False
-        for one in options.fields.requirements:
-            if one.field in resource.selectable:
+        for requirement in options.fields.requirements:
+            if requirement.field in resource.selectable:
                 self._reads_objects = True
-            elif one.field not in _METADATA:
-                raise _unknown_field(resource, one.field)
+            elif requirement.field not in _METADATA:
+                raise _unknown_field(resource, requirement.field)
 
     def single_name(self) -> str:
-        """Return the one name that the fields allow, or ""."""
-        for one in self.fields.requirements:
-            if one.field == "metadata.name" and not one.negated:
-                return one.value
+        """Return the name that the field selector requires, or ""."""
+        for requirement in self.fields.requirements:
+            if requirement.field == "metadata.name" and not requirement.negated:
+                return requirement.value
         return ""
 
-    def takes(self, entry: Entry | None) -> bool:
-        """Return whether the entry is selected; an absent one is not."""
+    def matches(self, entry: Entry | None) -> bool:
+        """Return whether the entry is selected; None is not."""
         if entry is None or (self.namespace and entry.namespace != self.namespace):
             return False
-        if self.takes_all:
+        if self.matches_all:
             return True
         if self._labels is not None and not self._labels.matches(entry.labels or _NO_LABELS):
             return False
@@ -91,49 +101,41 @@ def _field_matcher(selector: FieldSelector) -> FieldMatcher | None:
     return matcher
 
 
-# By the id of an entry, which is held beside and so keeps its id.
-_read: dict[int, tuple[Entry, Resource, dict[str, str]]] = {}
-
-
 def _read_fields(resource: Resource, entry: Entry) -> dict[str, str]:
-    """Return all fields of the object that may be selected by."""
-    known = _read.get(id(entry))
-    if known is not None and known[0] is entry and known[1] is resource:
-        return known[2]
-    found = _decode_selectable(resource, entry.data)
-    values = {field: _text_at(found, field) for field in resource.selectable}
-    if len(_read) >= _MOST_READ:
-        _read.clear()
-    _read[id(entry)] = (entry, resource, values)
+    """Return all selectable fields of the object."""
+    cached = _cached_fields.get(id(entry))
+    if cached is not None and cached[0] is entry and cached[1] is resource:
+        return cached[2]
+    obj = _decode_selectable(resource, entry.data)
+    values = {field: _text_at(obj, field) for field in resource.selectable}
+    if len(_cached_fields) >= _MOST_CACHED:
+        _cached_fields.clear()
+    _cached_fields[id(entry)] = (entry, resource, values)
     return values
 
 
 def _decode_selectable(resource: Resource, data: bytes) -> dict[str, Any]:
-    """Return an object with those of its members that may be selected by."""
+    """Return an object with only the members that have selectable fields."""
     if resource.stored_as:
         return from_stored(resource, msgspec.json.decode(data))
-    # NB: the loop does this for watchers, and an object may have a mebibyte of other members.
+    # NB: watchers do this on the event loop, and other members may have a mebibyte.
     names = {field.partition(".")[0] for field in resource.selectable} | _EVENT_SOURCES
     parts = _decode_parts(data)
     return {name: msgspec.json.decode(parts[name]) for name in names if name in parts}
 
 
-def _text_at(found: Any, path: str) -> str:
-    """Return the field as text; absent ones as "", booleans as the API writes them."""
+def _text_at(value: Any, path: str) -> str:
+    """Return the field as a string: "" when absent, booleans as in the API."""
     if path == "source":
-        source = found.get("source") or {}
-        return str(source.get("component") or found.get("reportingComponent") or "")
+        source = value.get("source") or {}
+        return str(source.get("component") or value.get("reportingComponent") or "")
     for step in path.split("."):
-        if not isinstance(found, dict):
+        if not isinstance(value, dict):
             return ""
-        found = found.get(step)
-    if isinstance(found, bool) or (found is None and path in _BOOLEANS):
-        return "true" if found else "false"
-    return "" if found is None else str(found)
-
-
-_EVENT_SOURCES: Final = frozenset({"source", "reportingComponent"})
-_BOOLEANS: Final = frozenset({"spec.unschedulable", "spec.hostNetwork"})
+        value = value.get(step)
+    if isinstance(value, bool) or (value is None and path in _BOOLEANS):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
 
 
 def _unknown_field(resource: Resource, field: str) -> StatusError:
@@ -145,14 +147,14 @@ def _unknown_field(resource: Resource, field: str) -> StatusError:
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A list, or a part of one, and the metadata that goes with it."""
+    """A list, or one chunk of it, with its metadata."""
 
     entries: list[Entry]
     metadata: dict[str, Any]
 
 
 class Candidates(NamedTuple):
-    """The objects of one moment, before selectors and limit."""
+    """The objects at one version, before selectors and limit."""
 
     entries: list[Entry]
     version: int
@@ -160,7 +162,7 @@ class Candidates(NamedTuple):
 
 
 def read_one(store: ObjectStore, target: RequestTarget) -> Entry:
-    """Return the named object."""
+    """Return the named object. Raises StatusError 404."""
     resource = target.resource
     entry = store.get(resource.store, target.namespace, target.name)
     if entry is None:
@@ -174,44 +176,44 @@ def read_list(store: ObjectStore, target: RequestTarget, options: ListOptions) -
 
 
 def read_candidates(store: ObjectStore, target: RequestTarget, options: ListOptions) -> Candidates:
-    """Return the objects of the moment that the selectors choose among."""
+    """Return the objects at the requested version, before selectors and limit."""
     resource = target.resource
     selection = ListSelection(resource, target.namespace, options)
     version, after = _starting_point(store, options)
     if version == store.version:
-        found = _now(store, selection, resource.store)
+        entries = _current_entries(store, selection, resource.store)
     else:
         try:
-            found = store.entries_at(resource.store, version, target.namespace)
+            entries = store.entries_at(resource.store, version, target.namespace)
         except RevisionCompacted:
             raise _too_old(after) from None
     if after is not None:
-        found = found[bisect_right(found, after, key=_place) :]
-    return Candidates(found, version, selection)
+        entries = entries[bisect_right(entries, after, key=_key_of) :]
+    return Candidates(entries, version, selection)
 
 
 def choose(candidates: Candidates, options: ListOptions) -> Listed:
-    """Return what is selected, up to the limit; needs no store."""
-    found, selection = candidates.entries, candidates.selection
-    if not selection.takes_all:
-        found = [entry for entry in found if selection.takes(entry)]
+    """Return the selected objects up to the limit; safe in a thread."""
+    selected, selection = candidates.entries, candidates.selection
+    if not selection.matches_all:
+        selected = [entry for entry in selected if selection.matches(entry)]
     metadata: dict[str, Any] = {"resourceVersion": str(candidates.version)}
-    if 0 < options.limit < len(found):
-        last = found[options.limit - 1]
+    if 0 < options.limit < len(selected):
+        last = selected[options.limit - 1]
         metadata["continue"] = _make_token(candidates.version, last.namespace, last.name)
-        if selection.takes_all:
-            # As in Kubernetes the rest is counted only where no selector thins it out.
-            metadata["remainingItemCount"] = len(found) - options.limit
-        found = found[: options.limit]
-    return Listed(found, metadata)
+        if selection.matches_all:
+            # As in Kubernetes, the remaining items are counted only without selectors.
+            metadata["remainingItemCount"] = len(selected) - options.limit
+        selected = selected[: options.limit]
+    return Listed(selected, metadata)
 
 
-def _place(entry: Entry) -> tuple[str, str]:
+def _key_of(entry: Entry) -> tuple[str, str]:
     return (entry.namespace, entry.name)
 
 
 def too_large_version(asked: int, current: int) -> StatusError:
-    """Return the answer to a version that is not there yet."""
+    """Return the error for a version that the store has not reached."""
     return StatusError(
         504,
         "Timeout",
@@ -225,7 +227,7 @@ def too_large_version(asked: int, current: int) -> StatusError:
     )
 
 
-def _now(store: ObjectStore, selection: ListSelection, name: str) -> list[Entry]:
+def _current_entries(store: ObjectStore, selection: ListSelection, name: str) -> list[Entry]:
     single = selection.single_name()
     if single and selection.namespace:
         entry = store.get(name, selection.namespace, single)
@@ -234,7 +236,7 @@ def _now(store: ObjectStore, selection: ListSelection, name: str) -> list[Entry]
 
 
 def _starting_point(store: ObjectStore, options: ListOptions) -> tuple[int, tuple[str, str] | None]:
-    """Return the version to list at, and the object after which to go on."""
+    """Return the version to list at, and the object after which to continue."""
     if options.continue_token:
         if options.resource_version not in ("", "0"):
             message = "specifying resource version is not allowed when using continue"
@@ -254,7 +256,7 @@ def _starting_point(store: ObjectStore, options: ListOptions) -> tuple[int, tupl
 def _too_old(after: tuple[str, str] | None) -> StatusError:
     if after is None:
         return expired("The resourceVersion for the provided list is too old.")
-    # The client may go on with the rest as it is now, if it can live with that.
+    # The client may continue with the current state of the rest, if it accepts inconsistency.
     message = (
         "The provided continue parameter is too old to display a consistent list result. You can "
         "start a new list without the continue parameter, or use the continue token in this "
@@ -268,7 +270,7 @@ def _too_old(after: tuple[str, str] | None) -> StatusError:
 
 
 def _make_token(version: int, namespace: str, name: str) -> str:
-    value = {"v": _VERSION_OF_TOKENS, "rv": version, "start": f"{namespace}/{name}\0"}
+    value = {"v": _CONTINUE_API_VERSION, "rv": version, "start": f"{namespace}/{name}\0"}
     return base64.urlsafe_b64encode(msgspec.json.encode(value)).rstrip(b"=").decode()
 
 
@@ -280,7 +282,7 @@ def _read_token(token: str) -> tuple[int, tuple[str, str]]:
         raise _bad_token("illegal base64 data at input byte 0") from None
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise _bad_token(str(error)) from None
-    if value.v != _VERSION_OF_TOKENS:
+    if value.v != _CONTINUE_API_VERSION:
         raise _bad_token("server does not recognize this encoded version " + f'"{value.v}"')
     namespace, slash, name = value.start.removesuffix("\0").partition("/")
     if not slash or not value.rv:

@@ -1,8 +1,8 @@
-"""The objects that requests carry: bytes of a known type to a checked JSON value.
+"""Decodes the bodies of requests from a media type to a checked JSON value.
 
-A body is bounded in size by the server, in depth and in YAML nodes here. Fields that a kind does
-not have are refused, warned of or silently dropped, as `fieldValidation` says; a value of the wrong
-type is always refused.
+The HTTP server bounds the size of a body; here its depth and its YAML nodes are bounded. Unknown
+fields of a kind are rejected, reported as warnings or silently dropped, as `fieldValidation` says.
+A value of the wrong type is always rejected. Errors are those of kube-apiserver, word by word.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ SCALE: Final = Resource(
     singular="scale",
     definition="io.k8s.api.autoscaling.v1.Scale",
 )
-# A node of YAML takes 3 to 9 microseconds to read, so the costliest body takes a second at most.
+# A YAML node takes 3 to 9 microseconds to parse, so the costliest body takes a second at most.
 # The largest EndpointSlice, of 1,000 endpoints, has 20,000 nodes.
 YAML_NODES_MAX: Final = 100_000
 YAML_LIMITS: Final = YamlLimits(nodes=YAML_NODES_MAX, repeated_nodes=YAML_NODES_MAX)
-# Up to here YAML is read within 10 ms, whatever it holds.
+# YAML up to this size is parsed within 10 ms.
 YAML_AT_ONCE_BYTES: Final = 4096
 YAML_TYPES: Final = frozenset({YAML_FORM, APPLY_YAML, "application/x-yaml"})
 _DEFAULT_VALIDATION: Final = "Warn"
-_SHOWN: Final = 30
+_SUMMARY_BYTES: Final = 30
 _REPEATED_MAX: Final = 100
 _GO_KINDS: Final = {list: "array", dict: "object", str: "string", bool: "bool", type(None): "null"}
 _GO_TYPE: Final = (
@@ -69,21 +69,21 @@ _GO_TYPE: Final = (
 
 
 def media_type_of(header: str) -> str:
-    """Return the type that a Content-Type header names; JSON where there is none."""
+    """Return the media type of a Content-Type header; JSON when it is empty."""
     return header.partition(";")[0].strip().lower() or JSON_FORM
 
 
 class ParsedYaml(bytes):
-    """A body of YAML with what it holds, so that it is parsed elsewhere than it is used."""
+    """A YAML body with its parsed value, so that a thread can parse it for the event loop."""
 
     outcome: tuple[Any, list[str]] | YamlError
 
 
 def parse_body(body: bytes, media_type: str) -> bytes:
-    """Return a body with its costly part done: that of YAML which is no JSON is parsed.
+    """Return the body with the costly part done: YAML that is not JSON is parsed.
 
-    A pure function that never raises, for threads beside the loop; the functions below take what
-    it returns in place of the body.
+    A pure function that never raises, for threads; the functions below accept its result in place
+    of the body.
     """
     if media_type not in YAML_TYPES or isinstance(body, ParsedYaml):
         return body
@@ -100,12 +100,12 @@ def parse_body(body: bytes, media_type: str) -> bytes:
 
 
 def read_values(body: bytes, media_type: str, kind: str = "object") -> JsonObject:
-    """Return the JSON object that a body holds; messages name the kind that it should be."""
+    """Return the JSON object of a body; error messages name the expected kind."""
     return _read_values(body, media_type, kind)[0]
 
 
 def _read_values(body: bytes, media_type: str, kind: str) -> tuple[JsonObject, list[str]]:
-    """Return the object and the keys that its YAML repeats, in the words of strict readers."""
+    """Return the object, and the errors of strict decoding for keys that its YAML repeats."""
     if media_type == PROTOBUF_TYPE:
         return _read_protobuf(body), []
     if media_type != JSON_FORM and media_type not in YAML_TYPES:
@@ -118,8 +118,8 @@ def _read_values(body: bytes, media_type: str, kind: str) -> tuple[JsonObject, l
             raise _unreadable(body, kind, _json_problem(error)) from None
         value, repeated = _read_yaml(body, media_type, kind)
     if not isinstance(value, dict):
-        found = _GO_KINDS.get(type(value), "number")
-        why = f"json: cannot unmarshal {found} into Go value of type {_GO_TYPE}"
+        go_kind = _GO_KINDS.get(type(value), "number")
+        why = f"json: cannot unmarshal {go_kind} into Go value of type {_GO_TYPE}"
         raise _unreadable(body, kind, why)
     return value, repeated
 
@@ -142,7 +142,7 @@ def read_body_object(
 
 
 def read_applied(body: bytes, resource: Resource) -> JsonObject:
-    """Return the configuration that server-side apply is given; apply itself checks its fields."""
+    """Return the configuration of a server-side apply, which checks its fields itself."""
     value = read_values(body, APPLY_YAML, resource.kind)
     for name in ("apiVersion", "kind"):
         if not value.get(name):
@@ -153,20 +153,23 @@ def read_applied(body: bytes, resource: Resource) -> JsonObject:
     return value
 
 
-def required_manager(given: str) -> str:
-    """Return the name under which a configuration is applied, which must be given."""
-    if not given:
+def required_manager(manager: str) -> str:
+    """Return the field manager of an apply. Raises StatusError when it is empty."""
+    if not manager:
         cause = required("fieldManager", "is required for apply patch")
         raise invalid_object("PatchOptions", "meta.k8s.io", "", [cause])
-    return given
+    return manager
 
 
 def check_scale(value: JsonObject, shape: Type, *, patched: bool = False) -> None:
-    """Refuse what is no Scale; what a Scale does not have is dropped."""
-    _check_kind_is_text(value)
-    given = (value.get("apiVersion") or SCALE.api_version, value.get("kind") or SCALE.kind)
-    if given != (SCALE.api_version, SCALE.kind):
-        version, kind = given
+    """Reject an object that is not a Scale; unknown fields are dropped."""
+    _check_kind_is_string(value)
+    version_and_kind = (
+        value.get("apiVersion") or SCALE.api_version,
+        value.get("kind") or SCALE.kind,
+    )
+    if version_and_kind != (SCALE.api_version, SCALE.kind):
+        version, kind = version_and_kind
         short = str(version).rpartition("/")[2]
         why = f"converting ({short}.{kind}) to (autoscaling.Scale): unknown conversion"
         raise bad_request(f'{kind} in version "{short}" cannot be handled as a Scale: {why}')
@@ -177,7 +180,7 @@ def check_scale(value: JsonObject, shape: Type, *, patched: bool = False) -> Non
 
 
 def read_patch(body: bytes) -> JsonObject:
-    """Return the patch that a body holds."""
+    """Return the patch in a body."""
     try:
         value = decode_json(body)
     except JsonValueError as error:
@@ -188,13 +191,16 @@ def read_patch(body: bytes) -> JsonObject:
 
 
 def check_kind(value: JsonObject, resource: Resource) -> None:
-    """Set apiVersion and kind where they are absent; refuse those of another kind."""
-    _check_kind_is_text(value)
+    """Set apiVersion and kind where they are absent; reject those of another kind."""
+    _check_kind_is_string(value)
     version = value.get("apiVersion") or resource.api_version
     kind = value.get("kind") or resource.kind
     value["apiVersion"], value["kind"] = version, kind
-    known = (version, kind) in BY_KIND or (version, kind) == (BINDINGS.api_version, BINDINGS.kind)
-    if not known:
+    is_served = (version, kind) in BY_KIND or (version, kind) == (
+        BINDINGS.api_version,
+        BINDINGS.kind,
+    )
+    if not is_served:
         why = (
             f'no kind "{kind}" is registered for version "{version}" in scheme '
             '"pkg/runtime/scheme.go:111"'
@@ -209,7 +215,7 @@ def check_kind(value: JsonObject, resource: Resource) -> None:
             f"({resource.api_version})"
         )
     else:
-        # NB: one of another type is left as it is, for the check of types to refuse.
+        # NB: metadata of a wrong type is left to the check of types.
         if value.get("metadata") is None:
             value["metadata"] = {}
         return
@@ -220,9 +226,9 @@ def check_kind(value: JsonObject, resource: Resource) -> None:
 def check_patched(
     value: JsonObject, resource: Resource, shape: Type, *, validation: str
 ) -> list[str]:
-    """Do what `check_shape` does for an object that a patch made."""
+    """Check a patched object as `check_shape` does; return the warnings."""
     try:
-        # A patch may nest one value that is allowed in another.
+        # NB: a patch may nest two values that are each within the limit.
         check_depth(value)
     except JsonDepthError as error:
         raise bad_request(f"error decoding patch: {error}") from None
@@ -232,7 +238,7 @@ def check_patched(
             "", "", "", [invalid_value("patch", _encode(value), problems.wrong_type)]
         )
     texts = [f'unknown field "{path}"' for path in problems.unknown]
-    return _settle(texts, resource, validation or _DEFAULT_VALIDATION)
+    return _warn_or_reject(texts, resource, validation or _DEFAULT_VALIDATION)
 
 
 def check_shape(
@@ -244,7 +250,7 @@ def check_shape(
     body: bytes | None = None,
     repeated: list[str] | None = None,
 ) -> list[str]:
-    """Drop what the kind does not have, and return the warnings that are due."""
+    """Drop unknown fields, and return the warnings about them. Raises StatusError."""
     mode = validation or _DEFAULT_VALIDATION
     problems = check_object(shape, value)
     if problems.wrong_type:
@@ -259,21 +265,21 @@ def check_shape(
             *(repeated or [])[:_REPEATED_MAX],
             *(f'unknown field "{path}"' for path in unknown),
         ]
-    return _settle(texts, resource, mode)
+    return _warn_or_reject(texts, resource, mode)
 
 
-def _check_kind_is_text(value: JsonObject) -> None:
+def _check_kind_is_string(value: JsonObject) -> None:
     for name in ("apiVersion", "kind"):
         if not isinstance(value.get(name), str | None):
-            found = _GO_KINDS.get(type(value[name]), "number")
+            go_kind = _GO_KINDS.get(type(value[name]), "number")
             raise bad_request(
-                f"couldn't get version/kind; json parse error: json: cannot unmarshal {found} "
+                f"couldn't get version/kind; json parse error: json: cannot unmarshal {go_kind} "
                 f"into Go struct field .{name} of type string"
             )
 
 
-def _settle(texts: list[str], resource: Resource, mode: str) -> list[str]:
-    """Return what to warn of; raise Failure where that is not enough."""
+def _warn_or_reject(texts: list[str], resource: Resource, mode: str) -> list[str]:
+    """Return the warnings of a mode. Raises StatusError in the mode Strict."""
     if mode == "Strict" and texts:
         detail = f"strict decoding error: {', '.join(texts)}"
         raise bad_request(_cannot_be_handled(resource, detail))
@@ -293,28 +299,28 @@ def _unreadable(body: bytes, kind: str, why: str) -> StatusError:
 
 
 def _json_problem(error: JsonValueError) -> str:
-    """Return what is wrong with a text, in the words of Go's decoder where they are known."""
+    """Return the error of invalid JSON, in the words of Go's decoder where they are known."""
     text = str(error)
     return "unexpected end of JSON input" if "truncated" in text else text
 
 
 def _encode(value: JsonObject) -> str:
-    """Return a value as messages show it."""
+    """Return a value as JSON for error messages."""
     try:
         return msgspec.json.encode(value).decode()
     except OverflowError:
-        # A number of more than 64 bits, which is of the wrong type wherever it stands.
+        # A number of more than 64 bits, which is of the wrong type in any field.
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _summary(body: bytes) -> str:
-    """Return the beginning of a body as messages show it."""
+    """Return the beginning of a body for error messages."""
     if not body:
         return "<empty>"
     if not body.startswith(b"{"):
-        return body[:_SHOWN].hex() + (" ..." if len(body) > _SHOWN else "")
-    shown = body[:_SHOWN].decode(errors="replace")
-    return shown + (" ..." if len(body) > _SHOWN else "")
+        return body[:_SUMMARY_BYTES].hex() + (" ..." if len(body) > _SUMMARY_BYTES else "")
+    beginning = body[:_SUMMARY_BYTES].decode(errors="replace")
+    return beginning + (" ..." if len(body) > _SUMMARY_BYTES else "")
 
 
 def _read_protobuf(body: bytes) -> JsonObject:

@@ -1,4 +1,9 @@
-"""Answers as clients want them: objects that were written, failures, and warnings beside both."""
+"""Builds responses: written objects, Statuses and errors, with their warning headers.
+
+The limits of warnings are those of kube-apiserver: when they have more than 4096 characters
+together, each is cut to 256, and those that do not fit then are dropped. A warning with control
+characters, which would break the header, is dropped too.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +20,23 @@ from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.serving.writing import Written
 from keepclose.apiserver.status_errors import StatusError
 
-Headers = tuple[tuple[bytes, bytes], ...]
-_MOST_CHARACTERS: Final = 4096
 MOST_OF_ONE: Final = 256
+_MOST_CHARACTERS: Final = 4096
 _PLAIN: Final = ResponseForm()
 _UNAUTHORIZED: Final = 401
 
+Headers = tuple[tuple[bytes, bytes], ...]
+
 
 def warning_headers(texts: Iterable[str]) -> Headers:
-    """Return the headers for the warnings, each once; none for none."""
+    """Return the headers of the warnings, without duplicates; () without warnings."""
     fit = [text for text in dict.fromkeys(texts) if text and not _has_controls(text)]
     if sum(map(len, fit)) > _MOST_CHARACTERS:
-        fit = _cut(fit)
-    return tuple((b"Warning", _header(text)) for text in fit)
+        fit = _truncate(fit)
+    return tuple((b"Warning", _warning_value(text)) for text in fit)
 
 
-def _cut(texts: list[str]) -> list[str]:
+def _truncate(texts: list[str]) -> list[str]:
     kept: list[str] = []
     total = 0
     for text in texts:
@@ -42,28 +48,30 @@ def _cut(texts: list[str]) -> list[str]:
 
 
 def _has_controls(text: str) -> bool:
-    return not text.isprintable() and any(unicodedata.category(one) == "Cc" for one in text)
+    return not text.isprintable() and any(
+        unicodedata.category(character) == "Cc" for character in text
+    )
 
 
-def _header(text: str) -> bytes:
+def _warning_value(text: str) -> bytes:
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{quoted}"'.encode(errors="replace")
 
 
 def content_type_of(form: ResponseForm) -> bytes:
-    """Return the Content-Type of an answer."""
+    """Return the Content-Type of a response."""
     return b"application/json" if form.media_type == JSON_FORM else b"application/yaml"
 
 
 def answer_with(code: int, data: bytes, form: ResponseForm) -> HttpAnswer:
-    """Return data that is rendered already."""
+    """Return the response with a rendered body."""
     return HttpAnswer(code, data, content_type_of(form))
 
 
 def answer_written(
     target: RequestTarget, written: Written, warnings: list[str], form: ResponseForm
 ) -> HttpAnswer:
-    """Return what became of a write."""
+    """Return the response to a write: the written object and its warnings."""
     if form == _PLAIN and written.entry is not None and not target.resource.stored_as:
         data = written.entry.data
     else:
@@ -77,14 +85,14 @@ def answer_written(
 def answer_status(
     code: int, status: dict[str, Any], warnings: list[str], form: ResponseForm
 ) -> HttpAnswer:
-    """Return a Status as the outcome of a request."""
+    """Return the response with a Status and its warnings."""
     answer = answer_with(code, encode(status, form.media_type), form)
     answer.headers = warning_headers(warnings)
     return answer
 
 
 def answer_failure(failure: StatusError) -> HttpAnswer:
-    """Return a failure as it is sent."""
+    """Return the response to a failed request."""
     answer = HttpAnswer(failure.code, msgspec.json.encode(failure.status()))
     if failure.retry_after is not None:
         answer.headers = ((b"Retry-After", str(failure.retry_after).encode()),)
@@ -95,8 +103,8 @@ def answer_failure(failure: StatusError) -> HttpAnswer:
 
 
 @contextmanager
-def noting(warnings: list[str]) -> Iterator[None]:
-    """Have a refusal tell the warnings too."""
+def warnings_on_error(warnings: list[str]) -> Iterator[None]:
+    """Add the warnings to a StatusError that the block raises."""
     try:
         yield
     except StatusError as failure:

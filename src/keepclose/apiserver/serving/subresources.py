@@ -1,10 +1,17 @@
-"""A Binding gives a node to a pod that waits for one; it is how schedulers write.
+"""The subresources: Bindings and Scales, and the requests that need running containers.
 
-Nothing of the Binding is stored but what goes to the pod: the node, annotations, labels, and those
-labels of the node that say where it is. The pod gets the node once: a second Binding, one for
-another pod of that name, or one for a pod that is leaving or held back by a gate is a conflict. As
-in kube-apiserver a Binding is no change of the pod's spec: it counts no generation and owns no
-field.
+A scheduler assigns a node to a pending pod by a Binding. The Binding is not stored; the pod gets
+its node, annotations and labels, and the topology labels of the node. A pod is assigned once: a
+second Binding, one for another pod of that name, or one for a pod that is terminating or has a
+scheduling gate is a conflict. As in kube-apiserver, a Binding neither changes the generation nor
+owns fields.
+
+Autoscalers read and write the replicas of a workload as a Scale (autoscaling/v1). A Scale is not
+stored: it is derived from the workload, and writing one changes the workload.
+
+Logs, exec, attach and port-forward need running containers, which this server does not have: a pod
+of a lab is a network namespace with a listener. The errors name the alternative; kubectl shows them
+as they are.
 """
 
 from __future__ import annotations
@@ -44,10 +51,10 @@ _PODS: Final = BY_KIND["v1", "Pod"]
 _NODES: Final = BY_KIND["v1", "Node"]
 _TARGET_KIND: Final = "Node"
 _SCHEDULED: Final = "PodScheduled"
-_PLACES: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
-_SHARED: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+_TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+_SCALE_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _NO_CONTAINERS: Final = "no containers run here, pods of a keepclose lab are network namespaces"
-_find = re.compile(
+_match_container_path = re.compile(
     r"/api/v1/namespaces/([^/]+)/pods/([^/]+)/(log|exec|attach|portforward|proxy)(?:/|$)"
 ).match
 
@@ -55,76 +62,80 @@ _find = re.compile(
 def bind_pod(
     store: ObjectStore, target: RequestTarget, binding: JsonObject, *, dry_run: bool = False
 ) -> None:
-    """Give the pod the node that a checked Binding names; raises a Failure where it cannot.
+    """Assign the pod to the node that a checked Binding names. Raises StatusError.
 
-    The target is the pod's own `binding`, or the bindings of a namespace, where the name of the pod
-    is that of the Binding.
+    The target is the subresource `binding` of the pod, or the bindings of a namespace, where the
+    name of the pod is that of the Binding.
     """
-    metadata, aim = binding["metadata"], binding.get("target") or {}
+    metadata, node_reference = binding["metadata"], binding.get("target") or {}
     settle_namespace(store, target, metadata)
     labels = dict(metadata.get("labels") or {})
     if target.resource is BINDINGS:
-        # NB: here a uid is taken for one that the server is to give, and is not looked at.
+        # NB: here kube-apiserver replaces the uid of the Binding and does not check it.
         metadata.pop("uid", None)
         name = metadata.get("name") or ""
     else:
         name = target.name
-        labels |= _places_of(store, aim)
+        labels |= _topology_labels_of(store, node_reference)
     if name != (metadata.get("name") or ""):
         raise bad_request("name in URL does not match name in Binding object")
-    _check_aim(aim)
+    _check_node_reference(node_reference)
     _check_segment(name)
     entry = store.get(_PODS.store, target.namespace, name)
     if entry is None:
         raise not_found(_PODS.plural, _PODS.group, name)
     pod: JsonObject = msgspec.json.decode(entry.data)
     _check_pod(pod, metadata)
-    _assign(pod, aim["name"], annotations=metadata.get("annotations") or {}, labels=labels)
+    _assign(
+        pod, node_reference["name"], annotations=metadata.get("annotations") or {}, labels=labels
+    )
     if not dry_run:
         store.update(_PODS.store, pod, expected=entry.version)
 
 
-def _places_of(store: ObjectStore, aim: JsonObject) -> dict[str, str]:
-    """Return the labels of the node that say where it is; of a node that is not there none."""
-    if aim.get("kind") != _TARGET_KIND:
+def _topology_labels_of(store: ObjectStore, node_reference: JsonObject) -> dict[str, str]:
+    """Return the topology labels of the node; {} if it does not exist."""
+    if node_reference.get("kind") != _TARGET_KIND:
         return {}
-    entry = store.get(_NODES.store, "", aim.get("name") or "")
+    entry = store.get(_NODES.store, "", node_reference.get("name") or "")
     if entry is None:
         return {}
     labels = msgspec.json.decode(entry.data)["metadata"].get("labels") or {}
-    return {key: labels[key] for key in _PLACES if key in labels}
+    return {key: labels[key] for key in _TOPOLOGY_LABELS if key in labels}
 
 
-def _check_aim(aim: JsonObject) -> None:
+def _check_node_reference(node_reference: JsonObject) -> None:
     causes: list[FieldError] = []
-    if aim.get("kind") not in (None, "", _TARGET_KIND):
-        causes.append(not_supported("target.kind", aim["kind"], (_TARGET_KIND, "<empty>")))
-    if not aim.get("name"):
+    if node_reference.get("kind") not in (None, "", _TARGET_KIND):
+        causes.append(
+            not_supported("target.kind", node_reference["kind"], (_TARGET_KIND, "<empty>"))
+        )
+    if not node_reference.get("name"):
         causes.append(required("target.name"))
     if causes:
         texts = ", ".join(map(str, causes))
-        # NB: kube-apiserver takes what is wrong with a Binding for a fault of its own.
+        # NB: kube-apiserver answers an invalid Binding with 500.
         raise StatusError(500, "", texts if len(causes) == 1 else f"[{texts}]")
 
 
 def _check_segment(name: str) -> None:
-    """Refuse a name that could not stand in a path."""
+    """Reject a name that cannot be a path segment."""
     if not name:
         raise bad_request("Name parameter required.")
-    problems = [f"may not contain '{one}'" for one in ("/", "%") if one in name]
+    problems = [f"may not contain '{character}'" for character in ("/", "%") if character in name]
     if name in (".", ".."):
         problems = [f"may not be '{name}'"]
     if problems:
         raise bad_request(f"Name parameter invalid: {render_value(name)}: {';'.join(problems)}")
 
 
-def _check_pod(pod: JsonObject, wanted: JsonObject) -> None:
+def _check_pod(pod: JsonObject, binding_metadata: JsonObject) -> None:
     stored, spec = pod["metadata"], pod["spec"]
     name = stored["name"]
     for key, title in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        if wanted.get(key) and wanted[key] != stored[key]:
+        if binding_metadata.get(key) and binding_metadata[key] != stored[key]:
             why = (
-                f"Precondition failed: {title} in precondition: {wanted[key]}, "
+                f"Precondition failed: {title} in precondition: {binding_metadata[key]}, "
                 f"{title} in object meta: {stored[key]}"
             )
             raise conflict(_PODS.plural, _PODS.group, name, why)
@@ -143,17 +154,19 @@ def _assign(
     pod: JsonObject, node: str, *, annotations: dict[str, str], labels: dict[str, str]
 ) -> None:
     metadata = pod["metadata"]
-    for key, given in (("annotations", annotations), ("labels", labels)):
-        if given:
-            metadata[key] = (metadata.get(key) or {}) | given
+    for key, added in (("annotations", annotations), ("labels", labels)):
+        if added:
+            metadata[key] = (metadata.get(key) or {}) | added
     pod["spec"]["nodeName"] = node
     status: JsonObject = pod.setdefault("status", {})
-    # The hint has come true, or not; either way it is over.
+    # The nomination ends with the assignment.
     status.pop("nominatedNodeName", None)
     conditions: list[JsonObject] = status.get("conditions") or []
-    places = (place for place, one in enumerate(conditions) if one.get("type") == _SCHEDULED)
-    found = next(places, None)
-    before = {} if found is None else conditions[found]
+    positions = (
+        position for position, current in enumerate(conditions) if current.get("type") == _SCHEDULED
+    )
+    index = next(positions, None)
+    before = {} if index is None else conditions[index]
     since = before.get("lastTransitionTime") if before.get("status") == "True" else None
     condition = {
         "type": _SCHEDULED,
@@ -161,10 +174,10 @@ def _assign(
         "lastProbeTime": None,
         "lastTransitionTime": since or timestamp(),
     }
-    if found is None:
+    if index is None:
         conditions.append(condition)
     else:
-        conditions[found] = condition
+        conditions[index] = condition
     status["conditions"] = conditions
 
 
@@ -179,18 +192,18 @@ def scale_of(resource: Resource, workload: JsonObject) -> JsonObject:
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {key: metadata[key] for key in _SHARED if key in metadata},
-        # NB: no replicas is written as no member at all.
+        "metadata": {key: metadata[key] for key in _SCALE_METADATA if key in metadata},
+        # NB: kube-apiserver omits replicas of 0.
         "spec": {"replicas": replicas} if replicas else {},
         "status": status,
     }
 
 
 def write_scale(resource: Resource, workload: JsonObject, scale: JsonObject) -> JsonObject:
-    """Return the workload as a written Scale wants it; raises a Failure when it cannot.
+    """Return the workload with the replicas of a written Scale. Raises StatusError.
 
-    The resourceVersion and the uid are the Scale's where it has some, so that a write made from an
-    old one is refused like that of the workload itself.
+    The workload takes the resourceVersion and the uid of the Scale, so that a write based on an
+    old version is rejected like that of the workload itself.
     """
     del resource
     metadata, before = scale.get("metadata") or {}, workload["metadata"]
@@ -218,21 +231,23 @@ def write_scale(resource: Resource, workload: JsonObject, scale: JsonObject) -> 
 
 
 def refusal_of(path: str) -> str:
-    """Return why a request for a running container is refused; "" when it is about none."""
-    match = _find(path)
+    """Return why a request for a running container is rejected; "" for other requests."""
+    match = _match_container_path(path)
     if match is None:
         return ""
     namespace, pod, subresource = match.groups()
-    instead = f"use: keepclose lab exec {pod} -- COMMAND"
+    alternative = f"use: keepclose lab exec {pod} -- COMMAND"
     if subresource == "log":
-        instead = f"see what its kubelet did with: kubectl describe pod -n {namespace} {pod}"
+        alternative = f"see what its kubelet did with: kubectl describe pod -n {namespace} {pod}"
     elif subresource in ("portforward", "proxy"):
-        instead = f"reach its address with: keepclose lab exec outside -- COMMAND, or {instead[5:]}"
-    return f"pods/{subresource} is not served: {_NO_CONTAINERS}; {instead}"
+        alternative = (
+            f"reach its address with: keepclose lab exec outside -- COMMAND, or {alternative[5:]}"
+        )
+    return f"pods/{subresource} is not served: {_NO_CONTAINERS}; {alternative}"
 
 
 def refuse_container_request(path: str) -> None:
-    """Raise a Failure when the request needs a running container."""
+    """Raise StatusError when the request needs a running container."""
     why = refusal_of(path)
     if why:
         raise StatusError(501, "NotImplemented", why, details={})

@@ -1,8 +1,8 @@
-"""A watch as a stream of frames: what is there, then every change, with bookmarks in between.
+"""A watch as a stream of frames: initial objects, then every change, with bookmarks in between.
 
-Frames are made once for each change and shared by all watchers who want whole objects. Changes that
-come in quick succession go out together, so that a hundred watchers cost a hundred writes and not
-a hundred times as many. A watcher who falls behind is told 410 and let go.
+The frame of a change is encoded once and shared by all watchers of whole objects. Changes in quick
+succession are sent together, so that a hundred watchers cost a hundred writes and not a hundred
+times as many. A watcher that falls behind gets the error 410 and is dropped.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ from keepclose.apiserver.storage.store import Ahead, RevisionCompacted, Store
 
 BOOKMARK_SECONDS: Final = 60.0
 MIN_TIMEOUT_SECONDS: Final = 1800.0
-# Changes within this time go to a watcher together. It grows with the number of watchers, because
-# what must not grow with it is the work that each change makes.
+# Changes within this time are sent to a watcher together. It grows with the number of watchers, so
+# that the work of a change does not.
 GATHER_SECONDS: Final = 0.03
 GATHER_SECONDS_EACH: Final = 0.0003
-# So many bytes are put together at most, because a slow watcher has all of a frame wait for it.
+# The limit of a frame, because a slow watcher holds a whole frame in memory.
 LARGEST_FRAME: Final = 1 << 20
-# A watcher for whom more changes wait is let go.
-_MOST_WAITING: Final = 10_000
-# Work on more than so much runs beside the loop.
+# Work on more objects, or on more bytes, runs in a thread.
 FEW_OBJECTS: Final = 64
 _FEW_BYTES: Final = 32 * 1024
+# A watcher with more pending changes is dropped.
+_MOST_WAITING: Final = 10_000
 _INITIAL_END: Final = "k8s.io/initial-events-end"
-
 
 _T = TypeVar("_T")
 
@@ -59,23 +58,23 @@ _decode_event: Final = msgspec.json.Decoder(_Event).decode
 
 
 class Turn(Protocol):
-    """Computes a piece in turn with others."""
+    """Runs work on the event loop, in turn with that of other users."""
 
     async def __call__(self, work: Callable[[], bytes]) -> bytes:
-        """Return what the work returns."""
+        """Return the result of the work."""
         ...
 
 
 class _Run(Protocol):
-    """Computes beside the loop."""
+    """Runs work in a thread."""
 
     async def __call__(self, work: Callable[[], _T]) -> _T:
-        """Return what the work returns."""
+        """Return the result of the work."""
         ...
 
 
 class Watch:
-    """One watcher's view of a kind."""
+    """One watch of a kind, as a stream."""
 
     def __init__(
         self,
@@ -90,10 +89,10 @@ class Watch:
         take_turn: Turn | None = None,
         run: _Run | None = None,
     ) -> None:
-        """Subscribe at once, so that nothing is missed between here and the first frame.
+        """Subscribe at once, so that no change is missed before the first frame.
 
-        `take_turn` computes in turn with others and `run` beside the loop; without them everything
-        is done where the frames are.
+        `take_turn` runs work in turn with other users and `run` in a thread; without them the work
+        runs at once.
         """
         if form.shape is ResponseShape.TABLE:
             check_include(include)
@@ -114,7 +113,7 @@ class Watch:
         self.failure: StatusError | None = None
         self._version = store.version
         self._begins_after = 0
-        since = self._start()
+        since = self._find_start()
         self._subscription: Subscription | None = None
         if self.failure is None:
             try:
@@ -127,8 +126,8 @@ class Watch:
             except RevisionCompacted as error:
                 self.failure = too_old(since, error.oldest)
             except Ahead:
-                # NB: as in kube-apiserver a watch may begin at a version that is still to come; it
-                # waits, and what has a lower version is not for it.
+                # NB: as in kube-apiserver, a watch may begin at a future version; changes up to
+                # that version are not sent.
                 self._version = self._begins_after = since
                 self._subscription = store.subscribe(
                     target.resource.store,
@@ -138,27 +137,27 @@ class Watch:
                 )
 
     def close(self) -> None:
-        """Stop listening."""
+        """End the subscription."""
         self.on_close()
         self.on_close = _nothing
         if self._subscription is not None:
             self._subscription.close()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield what to send, until the time is up or the watcher fell behind."""
+        """Yield the frames until the timeout, or until the watcher has fallen behind."""
         if self.failure is not None or self._subscription is None:
             yield self._error(self.failure or expired())
             return
         initial, self._initial = self._initial, []
-        if not self._selection.takes_all:
-            initial = await self._run_if(initial, partial(self._select, initial))
+        if not self._selection.matches_all:
+            initial = await self._run_maybe_in_thread(initial, partial(self._select, initial))
         largest = LARGEST_FRAME if self._plain else RENDERED_BYTES
         for start, stop in portions(initial, largest):
             add = partial(self._added, initial[start:stop])
             if self._plain:
                 yield await self._take_turn(add)
             else:
-                yield await self._run_if(initial[start:stop], add)
+                yield await self._run_maybe_in_thread(initial[start:stop], add)
         if self._options.initial_events:
             yield self._bookmark(initial=True)
         loop = asyncio.get_running_loop()
@@ -189,10 +188,10 @@ class Watch:
                 if self._options.bookmarks and loop.time() < end:
                     yield self._bookmark()
                 continue
-            gathered = min(
+            gather_seconds = min(
                 GATHER_SECONDS, GATHER_SECONDS_EACH * self._store.watchers(self._resource.store)
             )
-            pause = sent + gathered - loop.time()
+            pause = sent + gather_seconds - loop.time()
             if pause > 0:
                 await asyncio.sleep(pause)
                 changes += subscription.take()
@@ -205,59 +204,61 @@ class Watch:
             largest = LARGEST_FRAME if self._plain else RENDERED_BYTES
             entries = [change.entry for change in changes]
             for start, stop in portions(entries, largest):
-                some = changes[start:stop]
+                portion = changes[start:stop]
                 if self._plain:
                     if start:
                         await asyncio.sleep(0)
-                    data = self._frames_of(some)
+                    data = self._frames_of(portion)
                 else:
-                    data = await self._run_if(entries[start:stop], partial(self._frames_of, some))
+                    data = await self._run_maybe_in_thread(
+                        entries[start:stop], partial(self._frames_of, portion)
+                    )
                 if data:
                     yield data
 
-    def _start(self) -> int:
-        """Return the version after which changes are to be sent; note what is sent before."""
+    def _find_start(self) -> int:
+        """Return the version after which changes are sent, and hold the initial objects."""
         asked = self._options.resource_version
         if self._options.initial_events:
             if asked not in ("", "0") and check_version(asked) > self._store.version:
                 self.failure = too_large_version(check_version(asked), self._store.version)
-            self._initial = self._selected_now()
+            self._initial = self._current_entries()
             return self._store.version
         if asked in ("", "0"):
-            self._initial = self._selected_now()
+            self._initial = self._current_entries()
             return self._store.version
         return check_version(asked)
 
-    def _selected_now(self) -> list[Entry]:
-        """Return the objects of this moment; selectors are looked at before they are sent."""
+    def _current_entries(self) -> list[Entry]:
+        """Return the current objects; `frames` applies the selectors."""
         return self._store.entries(self._resource.store, self._selection.namespace)
 
     def _select(self, entries: Sequence[Entry]) -> list[Entry]:
-        return [entry for entry in entries if self._selection.takes(entry)]
+        return [entry for entry in entries if self._selection.matches(entry)]
 
-    async def _run_if(self, entries: Sequence[Entry], work: Callable[[], _T]) -> _T:
-        """Return the outcome of work on the entries, which is done here where they are few."""
+    async def _run_maybe_in_thread(self, entries: Sequence[Entry], work: Callable[[], _T]) -> _T:
+        """Return the result of work on the entries, which runs in a thread if they are many."""
         few = (
             len(entries) <= FEW_OBJECTS and sum(len(entry.data) for entry in entries) <= _FEW_BYTES
         )
         return work() if few else await self._run(work)
 
     def _frames_of(self, changes: Sequence[StoredChange]) -> bytes:
-        if self._plain and self._selection.takes_all:
+        if self._plain and self._selection.matches_all:
             return b"".join([change.frame for change in changes])
         frames: list[bytes] = []
         for change in changes:
-            is_in = change.type != "DELETED" and self._selection.takes(change.entry)
-            was_in = self._selection.takes(change.previous)
-            if is_in:
-                frames.append(self._frame("MODIFIED" if was_in else "ADDED", change))
-            elif was_in:
+            is_selected = change.type != "DELETED" and self._selection.matches(change.entry)
+            was_selected = self._selection.matches(change.previous)
+            if is_selected:
+                frames.append(self._frame("MODIFIED" if was_selected else "ADDED", change))
+            elif was_selected:
                 frames.append(self._frame("DELETED", change))
         return b"".join(frames)
 
     def _frame(self, kind: str, change: StoredChange) -> bytes:
-        """Return a change as it concerns this watcher."""
-        # NB: made once for all who see it so: an object of a mebibyte may concern a thousand.
+        """Return a change with the event type that the selectors give it."""
+        # NB: watchers share the line: a thousand of them may select an object of a mebibyte.
         line = change.selected_frame(kind)
         return line if self._plain else self._encode(kind, _decode_event(line).object)
 
@@ -269,11 +270,11 @@ class Watch:
         )
 
     def _encode(self, kind: str, stored: dict[str, Any]) -> bytes:
-        found = from_stored(self._resource, stored)
-        shaped = shape_object(self._resource, found, self._form, self._include)
+        obj = from_stored(self._resource, stored)
+        shaped = shape_object(self._resource, obj, self._form, self._include)
         if self._form.shape is ResponseShape.TABLE:
             if self._columns_sent:
-                # As in Kubernetes the columns are described once.
+                # As in Kubernetes, only the first Table has the column definitions.
                 shaped["columnDefinitions"] = None
             self._columns_sent = True
         return encode({"type": kind, "object": shaped}) + b"\n"
@@ -283,21 +284,21 @@ class Watch:
         metadata: dict[str, Any] = {"resourceVersion": str(self._version)}
         if initial:
             metadata["annotations"] = {_INITIAL_END: "true"}
-        marked = {
+        bookmark = {
             "kind": self._resource.kind,
             "apiVersion": self._resource.api_version,
             "metadata": metadata,
         }
         if self._form.shape is ResponseShape.TABLE:
-            shaped = shape_object(self._resource, marked, self._form, self._include)
+            shaped = shape_object(self._resource, bookmark, self._form, self._include)
         elif self._form.shape is ResponseShape.OBJECTS:
-            shaped = marked
+            shaped = bookmark
         else:
-            shaped = shape_object(self._resource, marked, self._form)
+            shaped = shape_object(self._resource, bookmark, self._form)
         return encode({"type": "BOOKMARK", "object": shaped}) + b"\n"
 
     def _caught_up(self) -> int:
-        """Return the newest version that this watcher has nothing more to hear about."""
+        """Return the newest version up to which this watcher has received all changes."""
         if self._subscription is not None and self._subscription.pending:
             return 0
         return self._store.version

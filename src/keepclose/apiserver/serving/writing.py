@@ -1,9 +1,8 @@
-"""Create, update and apply: from what a client sent to what is stored.
+"""Create, update and apply: from the object of a client to the stored one.
 
-Everything between reading the stored object and writing the new one happens without waiting, so no
-other request can come between. Owners of fields are recorded after defaults are set and before the
-kind adds what it allocates, as a real server does. A write that changes nothing is answered with
-what is stored and gets no new version.
+A write never awaits between reading the stored object and writing the new one, so no other request
+can intervene. Field managers are recorded after defaulting and before the strategy allocates, as in
+kube-apiserver. A write without a change is answered with the stored object and gets no new version.
 """
 
 from __future__ import annotations
@@ -47,22 +46,20 @@ from keepclose.apiserver.storage.errors import NoSpace, ObjectTooLarge
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 
+# The limit of an object of a client, in bytes of JSON with managedFields: the limit of etcd for a
+# request of kube-apiserver. Setting a deletionTimestamp and the garbage collector are exempt, so
+# that an object at the limit can be deleted.
+MAX_OBJECT_BYTES: Final = 1536 * 1024
 _SERVICE: Final = "io.k8s.api.core.v1.Service"
-# Fields that an emulated release may not know, by the type of the objects that have them.
+# Fields that an emulated release may not have, by the type of their objects.
 _NEWER_FIELDS: Final = {
     _SERVICE: b'"trafficDistribution"',
     "io.k8s.api.discovery.v1.EndpointSlice": b'"forNodes"',
 }
 
 
-# What a client may have stored, in bytes of JSON with managedFields: the limit that etcd puts on
-# a request of a kube-apiserver. Marks of deletion and the garbage collector are not held to it, so
-# that an object at the limit can still be deleted.
-MAX_OBJECT_BYTES: Final = 1536 * 1024
-
-
 class Written(msgspec.Struct, frozen=True):
-    """The outcome of a write."""
+    """The result of a write."""
 
     object: JsonObject
     warnings: list[str]
@@ -81,22 +78,22 @@ class ObjectWriter:
         types: Mapping[str, Type],
         gates: FeatureGates,
     ) -> None:
-        """Hold what every write needs."""
+        """Hold the store, the strategies by store, the types and the gates."""
         self.store = store
         self.strategies = strategies
         self.types = types
         self.gates = gates
 
     def with_store(self, store: ObjectStore) -> ObjectWriter:
-        """Return a writer that differs in its store only."""
+        """Return the same writer with another store."""
         return ObjectWriter(store, self.strategies, self.types, self.gates)
 
     def type_of(self, resource: Resource, target: RequestTarget | None = None) -> Type:
-        """Return the type of the resource's objects, or of those that may stand at the target.
+        """Return the type of the objects of a resource, or of the object at the target.
 
-        A stored Service that has topologyKeys keeps them with their gate off, so that the gate can
-        be switched on again, and so do objects with fields that the emulated release does not know;
-        to every other one such a field is unknown then.
+        A stored Service with topologyKeys keeps them when their gate is off, so that the gate can
+        be enabled again; so do stored objects with fields that the emulated release does not have.
+        For all other objects such a field is unknown.
         """
         name = resource.definition
         if target is None or name not in _NEWER_FIELDS:
@@ -112,11 +109,11 @@ class ObjectWriter:
         return load_types(gates)[name]
 
     def strategy_of(self, resource: Resource) -> KindStrategy:
-        """Return what the kind does with writes."""
+        """Return the strategy of the kind."""
         return self.strategies[resource.store]
 
     def current(self, target: RequestTarget) -> JsonObject:
-        """Return the object as its clients see it now."""
+        """Return the current object in the version of the target."""
         stored: JsonObject = msgspec.json.decode(read_one(self.store, target).data)
         return events.from_stored(target.resource, stored)
 
@@ -131,13 +128,13 @@ class ObjectWriter:
     ) -> Written:
         """Store a new object."""
         metadata: JsonObject = new["metadata"]
-        # A dry run stores nothing, and only the storage of a real server refuses it.
+        # NB: in kube-apiserver only the storage rejects this, which a dry run does not reach.
         if metadata.get("resourceVersion") and not options.dry_run:
             message = "resourceVersion should not be set on objects to be created"
             raise StatusError(500, "", message)
         now = timestamp()
-        self._begin(target, metadata, now)
-        new = self._record(target, None, new, manager=manager, now=now)
+        self._assign_metadata(target, metadata, now)
+        new = self._record_managers(target, None, new, manager=manager, now=now)
         return self._store_new(target.resource, new, options, now=now, rights=rights)
 
     def update(
@@ -149,7 +146,7 @@ class ObjectWriter:
         manager: str,
         rights: WriteRights | None = None,
     ) -> Written:
-        """Store an object in place of the one with its name."""
+        """Replace the stored object of the name."""
         resource = target.resource
         check_name(target, new["metadata"])
         entry = self.store.get(resource.store, target.namespace, target.name)
@@ -161,11 +158,11 @@ class ObjectWriter:
         old = msgspec.json.decode(entry.data)
         check_versions(resource, new["metadata"], old["metadata"], self.strategy_of(resource))
         now = timestamp()
-        new = self._record(target, old, new, manager=manager, now=now)
+        new = self._record_managers(target, old, new, manager=manager, now=now)
         if target.subresource == "scale":
-            # Who scales owns the number of replicas apart; else it is a change like any other.
+            # A scale has its own field manager for the replicas; otherwise it is a usual update.
             target = target._replace(subresource="")
-        return self._store_changed(target, new, entry, old, options, now=now, rights=rights)
+        return self._store_update(target, new, entry, old, options, now=now, rights=rights)
 
     def apply(
         self,
@@ -205,17 +202,17 @@ class ObjectWriter:
         check_object(self.type_of(resource, target), merged)
         strategy = self.strategy_of(resource)
         if entry is None or stored is None:
-            self._begin(target, merged["metadata"], now)
+            self._assign_metadata(target, merged["metadata"], now)
             merged = events.to_stored(resource, merged)
             strategy.set_defaults(merged)
             return self._store_new(resource, merged, options, now=now, rights=rights)
         check_versions(resource, merged["metadata"], stored["metadata"], strategy)
         merged = events.to_stored(resource, merged)
         strategy.set_defaults(merged)
-        return self._store_changed(target, merged, entry, stored, options, now=now, rights=rights)
+        return self._store_update(target, merged, entry, stored, options, now=now, rights=rights)
 
-    def _begin(self, target: RequestTarget, metadata: JsonObject, now: str) -> None:
-        """Give a new object what the server gives it."""
+    def _assign_metadata(self, target: RequestTarget, metadata: JsonObject, now: str) -> None:
+        """Set the metadata of a new object that the server assigns."""
         settle_namespace(self.store, target, metadata)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = generate_name(self.store, target, str(metadata["generateName"]))
@@ -224,7 +221,7 @@ class ObjectWriter:
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = now
 
-    def _record(
+    def _record_managers(
         self,
         target: RequestTarget,
         old: JsonObject | None,
@@ -233,7 +230,7 @@ class ObjectWriter:
         manager: str,
         now: str,
     ) -> JsonObject:
-        """Return the object with defaults and owners, in the form in which it is stored."""
+        """Return the object with defaults and managedFields, in its stored version."""
         resource = target.resource
         if not resource.stored_as:
             self.strategy_of(resource).set_defaults(new)
@@ -243,7 +240,7 @@ class ObjectWriter:
             type=self.type_of(resource, target),
             api_version=resource.api_version,
             manager=manager,
-            # Who scales is noted without a time, as a real server does.
+            # NB: as in kube-apiserver, the manager of a scale has no time.
             now=None if target.subresource == "scale" else now,
             subresource=target.subresource,
         )
@@ -281,15 +278,15 @@ class ObjectWriter:
                 raise failure
             entry = None
             if not options.dry_run:
-                with _refusing_large():
+                with _as_etcd_errors():
                     entry = self.store.create(resource.store, new, max_bytes=MAX_OBJECT_BYTES)
             stored = not options.dry_run
-            shown = events.from_stored(resource, new)
-            return Written(shown, warnings, created=True, entry=entry)
+            returned = events.from_stored(resource, new)
+            return Written(returned, warnings, created=True, entry=entry)
         finally:
             strategy.settle(new, None, stored=stored)
 
-    def _store_changed(
+    def _store_update(
         self,
         target: RequestTarget,
         new: JsonObject,
@@ -336,9 +333,9 @@ class ObjectWriter:
                 strategy.remove(old)
             else:
                 reserve = (
-                    self.store.using_reserve() if _loses_finalizer(old, new) else nullcontext()
+                    self.store.using_reserve() if _removes_finalizer(old, new) else nullcontext()
                 )
-                with reserve, _refusing_large():
+                with reserve, _as_etcd_errors():
                     entry = self.store.update(
                         resource.store, new, expected=entry.version, max_bytes=MAX_OBJECT_BYTES
                     )
@@ -348,8 +345,8 @@ class ObjectWriter:
             strategy.settle(new, old, stored=stored)
 
 
-def _loses_finalizer(old: JsonObject, new: JsonObject) -> bool:
-    """Return whether a write brings the object nearer to its deletion."""
+def _removes_finalizer(old: JsonObject, new: JsonObject) -> bool:
+    """Return whether a write removes a finalizer of a terminating object."""
     before, after = old["metadata"], new["metadata"]
     return "deletionTimestamp" in before and len(after.get("finalizers") or ()) < len(
         before.get("finalizers") or ()
@@ -357,8 +354,8 @@ def _loses_finalizer(old: JsonObject, new: JsonObject) -> bool:
 
 
 @contextmanager
-def _refusing_large() -> Iterator[None]:
-    """Answer to an object over the limit as a kube-apiserver does, in the words of etcd."""
+def _as_etcd_errors() -> Iterator[None]:
+    """Turn the errors about sizes into those of kube-apiserver, in the words of etcd."""
     try:
         yield
     except ObjectTooLarge:
@@ -368,10 +365,10 @@ def _refusing_large() -> Iterator[None]:
 
 
 def timestamp() -> str:
-    """Return the time now as objects carry it."""
+    """Return the current time in the format of objects."""
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def manager_name(given: str, user_agent: str) -> str:
-    """Return under which name the fields of a write are owned."""
-    return given or user_agent.partition("/")[0][:128] or "unknown"
+def manager_name(field_manager: str, user_agent: str) -> str:
+    """Return the field manager of a write: the requested one, or else the client's."""
+    return field_manager or user_agent.partition("/")[0][:128] or "unknown"

@@ -1,9 +1,12 @@
-"""Stored objects and the changes that led to them: JSON bytes with the little that is asked often.
+"""Stored objects and their changes: JSON bytes beside the few fields that the server needs often.
 
-An object is encoded once and its bytes are served as they are. What the store must know of it is
-read back from those bytes, when it is written as when it is found at start: whatever can be
-written can be read again, and nothing of the caller's object is kept. Words that many objects
-share (namespaces, labels, uids of owners) are held once in memory.
+An object is encoded once, and its bytes are served as they are. The fields that the store needs
+are always decoded from those bytes, both at a write and at start: so every object that can be
+written can be read again, and no part of the caller's object is retained. Strings that many
+objects share (namespaces, labels, uids of owners) are interned.
+
+`ObjectStore` is the part of the store that requests use. With it they run on the event loop
+against the store, or in a thread against an attempt.
 """
 
 from __future__ import annotations
@@ -21,13 +24,15 @@ ADDED: Final = "ADDED"
 MODIFIED: Final = "MODIFIED"
 DELETED: Final = "DELETED"
 
-# What an entry and its change take in memory besides the JSON, about, and what each label and each
-# owner add to it, which may be many and short.
+# An estimate of the memory of an entry and its change besides the JSON, and of what each label and
+# each owner adds: an object may have many short ones.
 OVERHEAD: Final = 1024
 LABEL_OVERHEAD: Final = 128
 OWNER_OVERHEAD: Final = 448
 
 _NO_LABELS: Final[dict[str, str]] = {}
+# What encoding and decoding JSON may raise, also for deep nesting and for lone surrogates.
+_JSON_ERRORS: Final = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -43,13 +48,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """How many bytes it takes, with what holds it."""
-        held = LABEL_OVERHEAD * len(self.labels) + OWNER_OVERHEAD * len(self.owners)
-        return len(self.data) + OVERHEAD + held
+        """How many bytes of memory the entry takes, overhead included."""
+        metadata = LABEL_OVERHEAD * len(self.labels) + OWNER_OVERHEAD * len(self.owners)
+        return len(self.data) + OVERHEAD + metadata
 
 
 class StoredChange(msgspec.Struct, gc=False):
-    """One write. Of a deletion, the entry is the last state with the version of the deletion."""
+    """One write. The entry of a deletion is the last state, at the version of the deletion."""
 
     version: int
     type: str
@@ -58,19 +63,19 @@ class StoredChange(msgspec.Struct, gc=False):
     store: str
     # Seconds since 1970.
     time: int
-    # The line for watchers; None until it is first asked for, b"" when it is not kept.
+    # The line for watchers; None until it is first requested, b"" when it is not cached.
     _frame: bytes | None = None
-    # The lines for those of whose selection the object became a part, or is none any more.
-    _other_frames: dict[str, bytes] | None = None
+    # The lines for watchers whose selectors began or ceased to match the object, by event type.
+    _selected_frames: dict[str, bytes] | None = None
 
     @property
     def size(self) -> int:
-        """How many bytes the change has in a history, with what holds them."""
+        """How many bytes of memory the change takes in a history, overhead included."""
         return self.entry.size
 
     @property
     def frame(self) -> bytes:
-        """The change as one line of a watch; of a recent change made once for all watchers."""
+        """The change as one line of a watch; watchers share the line of a recent change."""
         if self._frame:
             return self._frame
         line = b'{"type":"%b","object":%b}\n' % (self.type.encode(), self.entry.data)
@@ -79,27 +84,27 @@ class StoredChange(msgspec.Struct, gc=False):
         return line
 
     def selected_frame(self, type_: str) -> bytes:
-        """Return the line for a watcher to whom the change is of this type, by its selectors.
+        """Return the line for a watcher whose selectors give the change this type.
 
-        To one whose selection the object leaves, its last state is DELETED, with the version of
-        the change.
+        When an object leaves the selection of a watcher, the watcher gets DELETED with the last
+        selected state at the version of the change, as from kube-apiserver.
         """
         if type_ == self.type:
             return self.frame
-        frames = self._other_frames or {}
+        frames = self._selected_frames or {}
         if type_ not in frames:
             data = self.entry.data
             if type_ == DELETED and self.previous is not None:
                 data = _with_version(self.previous.data, self.version)
             frames[type_] = b'{"type":"%b","object":%b}\n' % (type_.encode(), data)
             if self._frame != b"":
-                self._other_frames = frames
+                self._selected_frames = frames
         return frames[type_]
 
     def forget_frame(self) -> None:
-        """Free the memory of the lines; from here on they are made each time that it is asked."""
+        """Free the memory of the lines; from here on each request encodes them again."""
         self._frame = b""
-        self._other_frames = None
+        self._selected_frames = None
 
 
 class _Owner(msgspec.Struct, gc=False):
@@ -123,12 +128,10 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-# What reading and writing JSON may raise; too deep nesting counts, and so do lone surrogates.
-_JSON_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _with_version(data: bytes, version: int) -> bytes:
-    """Return the bytes of an object with another version; nothing else of it is decoded."""
+    """Return the JSON of an object with another version; only its metadata is decoded."""
     parts = _decode_parts(data)
     metadata = _decode_parts(parts["metadata"])
     metadata["resourceVersion"] = msgspec.Raw(_encode(str(version)))
@@ -166,8 +169,8 @@ def read_entry(data: bytes, version: int) -> Entry:
     except _JSON_ERRORS as error:
         raise Malformed(f"the object cannot be read: {error}") from error
     if metadata.resource_version != str(version):
-        found = metadata.resource_version
-        raise Malformed(f"the object says that it is version {found}, not {version}")
+        encoded = metadata.resource_version
+        raise Malformed(f"the object has resourceVersion {encoded}, not {version}")
     labels, owners = metadata.labels, metadata.owner_references
     return Entry(
         version,
@@ -183,13 +186,13 @@ def read_entry(data: bytes, version: int) -> Entry:
 
 
 def decode_entry(entry: Entry) -> JsonObject:
-    """Return the object itself, as a value that belongs to the caller."""
+    """Return the object as a new value, which the caller may change."""
     decoded: JsonObject = _decode(entry.data)
     return decoded
 
 
 class ObjectStore(Protocol):
-    """Reads and writes objects, each write by itself; the methods are those of `Store`."""
+    """Reads and writes single objects; the methods are those of `Store`."""
 
     @property
     def version(self) -> int:
@@ -220,7 +223,7 @@ class ObjectStore(Protocol):
         expected: int | None = None,
         max_bytes: int | None = None,
     ) -> Entry:
-        """Put an object in the place of its former version."""
+        """Replace the former version of an object."""
         ...
 
     def delete(
@@ -236,5 +239,5 @@ class ObjectStore(Protocol):
         ...
 
     def using_reserve(self) -> AbstractContextManager[None]:
-        """Let the writes of the block, which free room, use what is kept back for a full disk."""
+        """Let the writes of the block, which free space, use the reserve for a full disk."""
         ...

@@ -1,9 +1,22 @@
-"""The files of a store: made whole or not at all, and hands off everything that is not ours.
+"""The files of a store: its database, the lock of its directory, and the high-water mark.
 
-A file is judged by reading its header, without SQLite, because SQLite may write into a file merely
-by opening it. Whatever is wrong is said with the name of the file and with what to do; the file
-stays as it is, to the byte. A new file comes into being whole, under its final name, or not at
-all, so that a crash at this moment leaves nothing half made.
+A file is checked by reading its header, without SQLite, because SQLite may write into a file merely
+by opening it. An error names the file and the remedy, and the file stays as it is, to the byte. A
+new file appears whole, under its final name, or not at all, so that a crash leaves no partial file.
+
+The lock gives one server the data directory until its process ends; the kernel releases it. It is
+taken on the data: on the directory, and on the files of the store under any other name that they
+have. The lock file only names the process that holds it. Removing or replacing it, or moving the
+directory, therefore admits no second server.
+
+The mark records up to which version writes were acknowledged. SQLite ends the replay of its
+write-ahead log at the first frame that does not match its checksum, as if the log had ended there,
+and reports nothing. The mark is written after each commit and before the write is answered. So a
+store that ends below it has lost acknowledged writes, while a torn commit beyond it was never
+answered and may be dropped. The chain covers every row up to the version, in order; the identity
+tells the files of this store from those of another data directory. The mark is overwritten in place
+without fsync: it survives the end of the process as the write itself does, and a second fsync would
+double the price of a durable write.
 """
 
 from __future__ import annotations
@@ -22,7 +35,7 @@ from zlib import crc32
 from keepclose.apiserver.storage.errors import DamagedError, StorageError
 
 DATA_FILE: Final = "store.db"
-# "KpCl"; tells our files from those of other programs.
+# "KpCl"; tells files of keepclose from those of other programs.
 APPLICATION_ID: Final = 0x4B70436C
 FORMAT: Final = 2
 # Files of format 1 have no summary; they get one when they are opened.
@@ -58,34 +71,34 @@ INSERT_ROW: Final = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_SUMMARY: Final = "INSERT INTO summary VALUES (?, ?, ?, ?, ?, ?, ?)"
 SELECT_SCHEMA: Final = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
-# Neither by way of a symbolic link nor waiting for the other end of a named pipe.
+# NB: follows no symbolic link and does not wait for the other end of a named pipe.
 PLAIN_FILE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAGIC: Final = b"SQLite format 3\x00"
 _HEADER_SIZE: Final = 100
-# What stands beside the file: of SQLite, and of ours.
-_BESIDE: Final = ("-wal", "-shm", "-mark", "-mark.new", "-reserve")
+# The suffixes of the files beside the database: those of SQLite and those of keepclose.
+_SIDE_FILES: Final = ("-wal", "-shm", "-mark", "-mark.new", "-reserve")
 START_EMPTY: Final = f"move {DATA_FILE}* away to start empty"
-_ELSEWHERE: Final = f"choose another directory, or {START_EMPTY}"
+_USE_OTHER_DIRECTORY: Final = f"choose another directory, or {START_EMPTY}"
 _RESTORE: Final = (
     "put back a copy from before the damage, start keepclose apiserver once with --recover-store "
-    f"to go on with what is intact, or {START_EMPTY}"
+    f"to continue with the intact objects, or {START_EMPTY}"
 )
 LOCK_FILE: Final = "store.lock"
-_BUSY: Final = (errno.EWOULDBLOCK, errno.EACCES)
+_LOCKED_ERRNOS: Final = (errno.EWOULDBLOCK, errno.EACCES)
 MARK_SUFFIX: Final = "-mark"
-_MARKS_MAGIC: Final = b"kcmark1\n"
-_BODY: Final = struct.Struct(">8s16sQI")
-_TOTAL: Final = struct.Struct(">I")
-_SIZE: Final = _BODY.size + _TOTAL.size
+_MARK_MAGIC: Final = b"kcmark1\n"
+_MARK_BODY: Final = struct.Struct(">8s16sQI")
+_MARK_CHECKSUM: Final = struct.Struct(">I")
+_MARK_SIZE: Final = _MARK_BODY.size + _MARK_CHECKSUM.size
 
 
 def damaged(path: Path, what: str) -> DamagedError:
-    """Return the error about a file that was ours and is broken."""
+    """Return the error for a damaged file of a store."""
     return DamagedError(path, f"is damaged: {what}", _RESTORE)
 
 
 def expected_schema(file_format: int) -> list[tuple[str, str, str, str]]:
-    """Return what SELECT_SCHEMA gives for a whole file of the format."""
+    """Return what SELECT_SCHEMA yields for an intact file of the format."""
     names = sorted(_TABLES)
     if file_format == FORMAT_WITHOUT_SUMMARY:
         names.remove("summary")
@@ -93,42 +106,44 @@ def expected_schema(file_format: int) -> list[tuple[str, str, str, str]]:
 
 
 def refuse_odd_files(path: Path) -> None:
-    """Raise a StorageError when a file of the store is none, or belongs to another user.
+    """Raise a StorageError when a file of the store is not regular or belongs to another user.
 
-    NB: SQLite, or any open of a file by its name, would wait for ever for a named pipe.
+    NB: SQLite, or any open of a file by its name, would block on a named pipe.
     """
-    for suffix in ("", *_BESIDE):
+    for suffix in ("", *_SIDE_FILES):
         where = path.with_name(path.name + suffix)
         try:
             status = where.lstat()
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise StorageError(where, f"cannot be read: {error.strerror}", _ELSEWHERE) from error
+            raise StorageError(
+                where, f"cannot be read: {error.strerror}", _USE_OTHER_DIRECTORY
+            ) from error
         if stat.S_ISLNK(status.st_mode):
-            raise StorageError(where, "is a symbolic link", _ELSEWHERE)
+            raise StorageError(where, "is a symbolic link", _USE_OTHER_DIRECTORY)
         if not stat.S_ISREG(status.st_mode):
-            raise StorageError(where, "is no regular file", _ELSEWHERE)
+            raise StorageError(where, "is not a regular file", _USE_OTHER_DIRECTORY)
         if status.st_uid != os.geteuid():
             what = f"belongs to another user ({status.st_uid})"
-            raise StorageError(where, what, _ELSEWHERE)
+            raise StorageError(where, what, _USE_OTHER_DIRECTORY)
 
 
 def refuse_remains(path: Path) -> None:
-    """Raise a StorageError when there is no file, but something that belongs to one."""
-    # NB: SQLite would take the writes of the lost file for those of the new one.
+    """Raise a StorageError when the database is missing while its write-ahead log is there."""
+    # NB: SQLite would replay the writes of the lost file into the new one.
     if has_wal(path):
         what = f"is missing, while {path.name}-wal with its latest writes is there"
         raise StorageError(path, what, f"put the file back, or {START_EMPTY}")
 
 
 def create_file(path: Path, summary: Sequence[object], rows: Sequence[Sequence[object]]) -> None:
-    """Make a store with a summary and rows, in the place of any file that there is."""
+    """Create a store with a summary and rows; a file at the path is replaced."""
     unfinished = path.with_name(path.name + ".new")
     try:
         for leftover in path.parent.glob(f"{unfinished.name}*"):
             leftover.unlink()
-        # For its owner alone, as are the files that SQLite makes beside it: objects hold secrets.
+        # Objects hold secrets. SQLite gives the files beside this one the same mode.
         os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(unfinished, isolation_level=None)
         try:
@@ -147,16 +162,16 @@ def create_file(path: Path, summary: Sequence[object], rows: Sequence[Sequence[o
         sync_directory(path.parent)
     except (OSError, sqlite3.Error) as error:
         advice = "make room, or choose another directory"
-        raise StorageError(path, f"cannot be made: {error}", advice) from error
+        raise StorageError(path, f"cannot be created: {error}", advice) from error
 
 
 def check_file(path: Path) -> int:
-    """Return the format of the file; raise a StorageError when it is not a whole store."""
+    """Return the format of the file; raise a StorageError when it is not an intact store."""
     try:
-        # NB: opened without waiting, for a named pipe would never be opened from the other side.
+        # NB: non-blocking, because a named pipe may have no writer.
         with os.fdopen(os.open(path, os.O_RDONLY | PLAIN_FILE), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise StorageError(path, "is no regular file", _ELSEWHERE)
+                raise StorageError(path, "is not a regular file", _USE_OTHER_DIRECTORY)
             header = file.read(_HEADER_SIZE)
             size = file.seek(0, os.SEEK_END)
     except OSError as error:
@@ -164,11 +179,11 @@ def check_file(path: Path) -> int:
         raise StorageError(path, f"cannot be read: {error.strerror}", advice) from error
     if header[: len(_MAGIC)] != _MAGIC[: len(header)] or not header:
         what = "is not a store of keepclose" if header else "is empty, which a store never is"
-        raise StorageError(path, what, _ELSEWHERE)
+        raise StorageError(path, what, _USE_OTHER_DIRECTORY)
     if len(header) < _HEADER_SIZE:
         raise damaged(path, "it ends within its header")
     if _number(header, 68) != APPLICATION_ID:
-        raise StorageError(path, "is a database of another program", _ELSEWHERE)
+        raise StorageError(path, "is a database of another program", _USE_OTHER_DIRECTORY)
     file_format = _number(header, 60)
     if file_format > FORMAT:
         raise StorageError(
@@ -177,21 +192,21 @@ def check_file(path: Path) -> int:
             "use that version of keepclose, or choose another directory",
         )
     if file_format not in (FORMAT, FORMAT_WITHOUT_SUMMARY):
-        raise damaged(path, f"it has format {file_format}, which there never was")
+        raise damaged(path, f"it has format {file_format}, which does not exist")
     # NB: SQLite would roll such a journal back into the file; the store never has one.
     if path.with_name(path.name + "-journal").exists():
         what = f"has {path.name}-journal beside it, which a store never has"
         raise StorageError(path, what, f"move {path.name}-journal away")
     page_size = int.from_bytes(header[16:18], "big")
     want_size = _number(header, 28) * (65536 if page_size == 1 else page_size)
-    # NB: while there is a write-ahead log, the file may rightly be shorter than its header says.
+    # NB: with a write-ahead log, the file may be shorter than its header says.
     if size < want_size and not has_wal(path):
         raise damaged(path, f"it has {size} of {want_size} bytes")
     return file_format
 
 
 def has_wal(path: Path) -> bool:
-    """Return whether there are writes that have not reached the file itself."""
+    """Return whether the write-ahead log holds writes that are not in the database yet."""
     wal = path.with_name(path.name + "-wal")
     return wal.exists() and wal.stat().st_size > 0
 
@@ -201,7 +216,7 @@ def _number(header: bytes, offset: int) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """Wait until the names in the directory are on the disk."""
+    """Sync the names in the directory to the disk."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -210,10 +225,10 @@ def sync_directory(directory: Path) -> None:
 
 
 class Lock:
-    """Descriptors whose locks keep other servers off."""
+    """The exclusive lock of one server on a data directory and the files of its store."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the directory, making it where it is missing."""
+        """Lock the directory, and create it where it is missing."""
         self._directory = directory
         self._handles: list[int] = []
         try:
@@ -229,7 +244,7 @@ class Lock:
             raise StorageError(path, f"cannot be written: {error.strerror}", advice) from error
 
     def take_file(self, path: Path) -> int:
-        """Lock a file of the store as well; return its descriptor, which stays the lock's."""
+        """Lock a file of the store as well; return its descriptor, which the lock closes."""
         try:
             handle = os.open(path, os.O_RDWR | PLAIN_FILE)
         except OSError as error:
@@ -239,7 +254,7 @@ class Lock:
         return handle
 
     def release(self) -> None:
-        """Give everything free; a second time does nothing."""
+        """Release all locks. Idempotent."""
         while self._handles:
             os.close(self._handles.pop())
 
@@ -250,7 +265,7 @@ class Lock:
             os.close(handle)
             holder = self._holder()
             self.release()
-            if error.errno in _BUSY:
+            if error.errno in _LOCKED_ERRNOS:
                 raise StorageError(
                     self._directory / DATA_FILE,
                     f"is in use by another server, process {holder}",
@@ -264,12 +279,12 @@ class Lock:
         self._handles.append(handle)
 
     def _write_holder(self, handle: int) -> None:
-        # NB: under its other names the file belongs to something else, which must stay as it is.
+        # NB: a hard-linked file also belongs to another program, which would lose its content.
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             self.release()
             regular = stat.S_ISREG(status.st_mode)
-            what = "is a hard link to another file" if regular else "is no regular file"
+            what = "is a hard link to another file" if regular else "is not a regular file"
             raise StorageError(self._directory / LOCK_FILE, what, "remove it")
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
@@ -283,7 +298,7 @@ class Lock:
 
 
 class Mark(NamedTuple):
-    """What was acknowledged of a store."""
+    """Up to which version the writes of a store were acknowledged."""
 
     identity: bytes
     version: int
@@ -291,37 +306,37 @@ class Mark(NamedTuple):
 
 
 def link(chain: int, version: int, checksum: int) -> int:
-    """Return the chain with one more row at its end."""
+    """Return the chain extended by one row."""
     return crc32(b"%d %d" % (version, checksum), chain)
 
 
 def mark_path(path: Path) -> Path:
-    """Return where the mark of the store at the path is."""
+    """Return the path of the mark of a store."""
     return path.with_name(path.name + MARK_SUFFIX)
 
 
 def read_mark(path: Path) -> Mark | None:
-    """Return the mark of the store at the path, None without a file; raises StorageError."""
+    """Return the mark of the store at the path, None without a file. Raises StorageError."""
     where = mark_path(path)
     try:
-        # NB: one byte more, so that a longer file is noticed.
+        # NB: one byte more, to detect a longer file.
         with where.open("rb") as file:
-            content = file.read(_SIZE + 1)
+            content = file.read(_MARK_SIZE + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         advice = "choose another directory, or give this user the right to read the file"
         raise StorageError(where, f"cannot be read: {error.strerror}", advice) from error
     mark = None
-    if len(content) == _SIZE:
-        mark = Mark(*_BODY.unpack(content[: _BODY.size])[1:])
+    if len(content) == _MARK_SIZE:
+        mark = Mark(*_MARK_BODY.unpack(content[: _MARK_BODY.size])[1:])
     if mark is None or content != encode_mark(*mark):
-        raise damaged(where, "it does not fit its checksum")
+        raise damaged(where, "it does not match its checksum")
     return mark
 
 
 def create_mark(path: Path, mark: Mark) -> None:
-    """Put the mark of the store at the path in place, whole and synced."""
+    """Replace the mark of the store at the path atomically, synced to the disk."""
     where = mark_path(path)
     unfinished = where.with_name(where.name + ".new")
     handle = os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
@@ -334,6 +349,6 @@ def create_mark(path: Path, mark: Mark) -> None:
 
 
 def encode_mark(identity: bytes, version: int, chain: int) -> bytes:
-    """Return a mark as it stands in its file."""
-    body = _BODY.pack(_MARKS_MAGIC, identity, version, chain)
-    return body + _TOTAL.pack(crc32(body))
+    """Return the content of the file of a mark."""
+    body = _MARK_BODY.pack(_MARK_MAGIC, identity, version, chain)
+    return body + _MARK_CHECKSUM.pack(crc32(body))

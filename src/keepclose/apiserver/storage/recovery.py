@@ -1,11 +1,15 @@
-"""Objects and history from the rows of a log, with every row held against what must be true.
+"""Rebuilds objects and history from the rows of a log, and verifies every row.
 
-The bytes must be those that were written, by their checksum; every change must replace the very
-version that it says; and after the latest compaction versions must follow one another without a
-gap. What compaction left behind is not contiguous, so each compaction writes a summary: how many
-rows there are up to its version, and their sum. A log that breaks any of this is refused as a
-whole: a server that starts with half of its objects would have the controllers delete the other
-half.
+Each row must match its checksum; every change must replace exactly the version that it names; and
+after the latest compaction the versions must be contiguous. Rows that compaction has kept are not
+contiguous, so each compaction writes a summary: the number of rows up to its version, and their
+sum. A log that breaks any of this is rejected as a whole: if a server started with half of its
+objects, controllers would delete the other half.
+
+`salvage` creates a new store from the intact rows of a damaged one when the operator asks for it.
+The damaged files stay, as FILE.damaged-TIME. Of each object the newest row that matches its
+checksum is used, and no history. Lost writes that were acknowledged lie below the first version of
+the new store, so watches from there get 410 and no version is ever assigned twice.
 """
 
 from __future__ import annotations
@@ -41,10 +45,10 @@ Head = tuple[int, str, str, str, str, int, int]
 # The same with checksum and data.
 LogRow = tuple[int, str, str, str, str, int, int, int, bytes]
 
-# Sums of rows are cut to what an INTEGER of SQLite holds.
+# Sums of rows are limited to what an INTEGER of SQLite holds.
 _SUM_MASK: Final = (1 << 62) - 1
-# The new store begins so far beyond all that is known to have been acknowledged. When the mark is
-# lost too, more may have been: at most what the write-ahead log held, which is far less.
+# How far beyond the acknowledged versions a salvaged store begins. When the mark is lost too, more
+# versions may have been acknowledged: at most those in the write-ahead log, which are far fewer.
 VERSION_GAP: Final = 1 << 20
 _SELECT: Final = "SELECT * FROM log ORDER BY version"
 _COLUMNS: Final = 9
@@ -53,10 +57,10 @@ _logger = structlog.get_logger(__name__)
 
 
 class RecoverySummary(NamedTuple):
-    """What a log holds up to a version, as its latest compaction left it."""
+    """Number, sum and chain of the rows of a log up to the version of its latest compaction."""
 
     identity: bytes
-    # Of no store is anything known up to this version.
+    # No store has history up to this version.
     base: int = FIRST_VERSION
     version: int = FIRST_VERSION
     rows: int = 0
@@ -64,12 +68,12 @@ class RecoverySummary(NamedTuple):
     chain: int = 0
 
     def checksum(self, floors: Mapping[str, int]) -> int:
-        """Return the number by which damage to the summary or to the floors is noticed."""
+        """Return the checksum of the summary and the floors."""
         return crc32(repr((tuple(self), sorted(floors.items()))).encode())
 
 
 class Recovered(msgspec.Struct):
-    """What a log holds."""
+    """The objects and the history of a log."""
 
     version: int
     objects: dict[str, dict[tuple[str, str], Entry]]
@@ -80,25 +84,25 @@ class Recovered(msgspec.Struct):
     rows: int = 0
     total: int = 0
     chain: int = 0
-    # The chain at the version that was asked for, None when that was compacted or not reached.
+    # The chain at the version of the mark, None when that was compacted or not reached.
     chain_at_mark: int | None = None
 
 
 def checksum(head: Head, data: bytes) -> int:
-    """Return the number by which damage to a row is noticed."""
-    # NB: spelled out, because this runs once for every row that is read or written.
+    """Return the checksum of a row."""
+    # NB: written out, because this runs for every row that is read or written.
     version, store, namespace, name, kind, previous, time = head
     text = f"{version} {store} {namespace} {name} {kind} {previous} {time}"
     return crc32(data, crc32(text.encode()))
 
 
 def add_row(total: int, version: int, row_checksum: int) -> int:
-    """Return the sum of rows with one more."""
+    """Return the sum of rows with one row added."""
     return (total + (version << 32 | row_checksum)) & _SUM_MASK
 
 
 def remove_row(total: int, version: int, row_checksum: int) -> int:
-    """Return the sum of rows with one less."""
+    """Return the sum of rows with one row removed."""
     return (total - (version << 32 | row_checksum)) & _SUM_MASK
 
 
@@ -110,68 +114,68 @@ def recover(
     summary: RecoverySummary | None = None,
     marked: int = 0,
 ) -> Recovered:
-    """Return what the rows, in the order of their versions, amount to.
+    """Return the objects and the history of the rows, which come in the order of their versions.
 
-    `marked` is the version at which the chain is wanted. Without a summary, as in files of
-    format 1, rows below the highest floor may be missing unnoticed.
+    `marked` is the version for `chain_at_mark`. Without a summary, as in files of format 1, missing
+    rows below the highest floor go undetected. Raises DamagedError.
     """
-    known: dict[str, int] = {}
+    checked_floors: dict[str, int] = {}
     for store, floor in floors.items():
         if not isinstance(floor, int):
             raise damaged(path, f"{store!r} cannot have been compacted up to {floor!r}")
-        known[store] = floor
-    start = RecoverySummary(b"", version=max(known.values(), default=FIRST_VERSION))
+        checked_floors[store] = floor
+    start = RecoverySummary(b"", version=max(checked_floors.values(), default=FIRST_VERSION))
     start = summary or start
-    found = Recovered(start.version, {}, [], known, start.base, chain=start.chain)
+    recovered = Recovered(start.version, {}, [], checked_floors, start.base, chain=start.chain)
     if marked == start.version:
-        found.chain_at_mark = start.chain
+        recovered.chain_at_mark = start.chain
     checked = summary is None
     for row in rows:
         try:
             if not checked and row[0] > start.version:
-                _check_sum(found, start)
+                _check_sum(recovered, start)
                 checked = True
-            _replay(row, found)
+            _replay(row, recovered)
             if row[0] == marked:
-                found.chain_at_mark = found.chain
+                recovered.chain_at_mark = recovered.chain
         except (Malformed, TypeError, ValueError) as error:
             what = f"row {row[0]!r} of its log cannot be used: {error}"
             raise damaged(path, what) from error
     if not checked:
         try:
-            _check_sum(found, start)
+            _check_sum(recovered, start)
         except Malformed as error:
             raise damaged(path, str(error)) from error
-    return found
+    return recovered
 
 
-def _check_sum(found: Recovered, start: RecoverySummary) -> None:
-    if (found.rows, found.total) != (start.rows, start.total):
+def _check_sum(recovered: Recovered, start: RecoverySummary) -> None:
+    if (recovered.rows, recovered.total) != (start.rows, start.total):
         raise Malformed(
-            f"up to version {start.version} there are {found.rows} rows where {start.rows} "
+            f"up to version {start.version} there are {recovered.rows} rows where {start.rows} "
             "were left, or others than those"
         )
 
 
-def _replay(row: LogRow, found: Recovered) -> None:
-    version, store, namespace, name, kind, replaced, time, total, data = row
-    if total != checksum(row[:7], data):
-        raise Malformed("the checksum does not fit")
+def _replay(row: LogRow, recovered: Recovered) -> None:
+    version, store, namespace, name, kind, replaced, time, row_checksum, data = row
+    if row_checksum != checksum(row[:7], data):
+        raise Malformed("the checksum does not match")
     entry = read_entry(data, version)
     if entry.namespace != namespace or entry.name != name:
-        raise Malformed(f"it is filed as {namespace}/{name}")
-    if version > found.version:
-        if version != found.version + 1:
-            raise Malformed(f"version {found.version + 1} is missing")
-        found.version = version
-        found.chain = link(found.chain, version, total)
-    found.rows += 1
-    found.total = add_row(found.total, version, total)
-    objects = found.objects.setdefault(store, {})
+        raise Malformed(f"its key is {namespace}/{name}")
+    if version > recovered.version:
+        if version != recovered.version + 1:
+            raise Malformed(f"version {recovered.version + 1} is missing")
+        recovered.version = version
+        recovered.chain = link(recovered.chain, version, row_checksum)
+    recovered.rows += 1
+    recovered.total = add_row(recovered.total, version, row_checksum)
+    objects = recovered.objects.setdefault(store, {})
     key = (entry.namespace, name)
     previous = objects.get(key)
-    if version <= found.floors.get(store, found.base):
-        # What is this old is there only because it is still current or was replaced later.
+    if version <= recovered.floors.get(store, recovered.base):
+        # Compaction keeps a row this old only when it is current or was replaced later.
         if previous is not None or kind == DELETED:
             raise Malformed("it should have been removed")
         objects[key] = entry
@@ -184,27 +188,29 @@ def _replay(row: LogRow, found: Recovered) -> None:
         del objects[key]
     else:
         objects[key] = entry
-    found.changes.append(StoredChange(version, intern(kind), entry, previous, intern(store), time))
+    recovered.changes.append(
+        StoredChange(version, intern(kind), entry, previous, intern(store), time)
+    )
 
 
 def salvage(path: Path, damage: DamagedError) -> None:
-    """Put a store with what is intact in the place of a damaged one, which is kept aside."""
+    """Replace a damaged store by one with its intact rows; the damaged files are kept aside."""
     rows, damaged_rows = _read_intact(path)
     if not rows and damaged_rows < 0:
-        raise StorageError(path, damage.what, "nothing of it can be read; " + damage.advice)
+        raise StorageError(path, damage.what, "no row is readable; " + damage.advice)
     mark = None
     with suppress(StorageError):
         mark = read_mark(path)
     newest = max([FIRST_VERSION, *(row[0] for row in rows)])
     acknowledged = max(newest, 0 if mark is None else mark.version)
     base = acknowledged + VERSION_GAP
-    current = _current(rows)
+    current = _current_rows(rows)
     total = 0
     for row in current:
         total = add_row(total, row[0], row[7])
     summary = RecoverySummary(os.urandom(16), base, base, len(current), total)
     kept = _keep_aside(path)
-    # NB: from here on a crash leaves a mark that no file satisfies, never a store that seems whole.
+    # NB: from here on a crash leaves a mark that no file matches, never a store that seems intact.
     create_mark(path, Mark(summary.identity, summary.version, summary.chain))
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -230,7 +236,7 @@ def _describe_lost(newest: int, mark: Mark | None) -> str:
 
 
 def _read_intact(path: Path) -> tuple[list[LogRow], int]:
-    """Return the rows that fit their checksums, and how many do not; -1 when none can be read."""
+    """Return the rows that match their checksums, and how many do not; -1 if none is readable."""
     rows: dict[int, LogRow] = {}
     rejected: set[object] = set()
     shm = path.with_name(path.name + "-shm")
@@ -240,7 +246,7 @@ def _read_intact(path: Path) -> tuple[list[LogRow], int]:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         ) as connection:
-            # NB: a broken page ends a scan; the scan from the other end finds what is beyond it.
+            # NB: a damaged page ends a scan; the scan from the other end reads the rows beyond it.
             for order in ("", " DESC"):
                 with suppress(sqlite3.Error):
                     for row in connection.execute(_SELECT + order):
@@ -268,14 +274,14 @@ def _is_intact(row: Any) -> bool:
     return (entry.namespace, entry.name) == (row[2], row[3])
 
 
-def _current(rows: list[LogRow]) -> list[LogRow]:
+def _current_rows(rows: list[LogRow]) -> list[LogRow]:
     """Return the newest row of each object that is not deleted, in the order of versions."""
     newest = {row[1:4]: row for row in rows}
     return sorted((row for row in newest.values() if row[4] != DELETED), key=lambda row: row[0])
 
 
 def _keep_aside(path: Path) -> list[str]:
-    """Give the files second names, under which they stay; return these."""
+    """Link the files under second names, which keep them; return those names."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept: list[str] = []
     for source in (path, path.with_name(path.name + "-wal"), mark_path(path)):

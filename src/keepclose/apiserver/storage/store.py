@@ -1,9 +1,9 @@
-"""Objects of all kinds under one growing version: the only door to what the server knows.
+"""The store: objects of all kinds under one growing version, and the only access to them.
 
-A write is checked, made durable, and only then seen by readers and watchers, in this order, so
-that no client ever acts on something that a crash could take back. All methods are quick and are
+A write is checked, made durable, and only then visible to readers and watchers, in this order, so
+that no client ever acts on a state that a crash could take back. All methods are quick and are
 called from the thread of the event loop; `get` and `version` may be called from any thread. Names
-of stores are plain strings; what the objects mean is not known here.
+of stores are plain strings; the store never interprets the objects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from keepclose.apiserver.storage.errors import (
     StorageError,
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION, Subscription
-from keepclose.apiserver.storage.log import Dropped, Log, Synchronous
+from keepclose.apiserver.storage.log import DroppedChange, Log, Synchronous
 from keepclose.apiserver.storage.opening import open_log
 from keepclose.apiserver.storage.state import Key, State
 from keepclose.model.json_values import JsonObject
@@ -56,29 +56,29 @@ __all__ = [
     "Store",
 ]
 
-# Objects of clients may have so many bytes together, with what holds them; they are all in memory.
-# The number is that of etcd.
+# The limit for all objects of clients together, overhead included, since all are in memory. It is
+# the default quota of etcd.
 OBJECTS_MAX_BYTES: Final = 2 << 30
-# So many changes of a store stay known, unless they are older than the age in seconds, or have
-# more bytes, by themselves or with those of all other stores: a node may write 1 MB a time.
+# The bounds of a history: changes, age in seconds, bytes of one store and bytes of all stores. The
+# bytes are bounded because a node may write 1 MB at a time.
 _HISTORY: Final = 20_000
 MAX_HISTORY_AGE: Final = 3600.0
 HISTORY_BYTES: Final = 64 << 20
 TOTAL_HISTORY_BYTES: Final = 256 << 20
-# So many changes may wait for a watcher.
+# How many changes may wait for a watcher.
 PENDING_LIMIT: Final = 10_000
-# Changes are removed from the disk so many at a time, which takes about as long as a few writes,
-# or earlier when they have so many bytes.
+# Compaction removes this many changes from the disk at a time, or fewer when they have this many
+# bytes; a step takes about as long as a few writes.
 _COMPACTION_STEP: Final = 64
 _COMPACTION_BYTES: Final = 4 << 20
-# The histories of all stores are summed up whenever so many bytes were written.
+# After this many bytes of writes the total of all histories is checked.
 _SUM_EVERY_BYTES: Final = 1 << 20
 
 _logger = structlog.get_logger()
 
 
 class Store:
-    """The objects, their latest history, and everybody who watches them."""
+    """All objects, their latest history and their watchers."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Store:
         max_history_age: float,
         clock: Callable[[], float],
     ) -> None:
-        """Hold what `open` made."""
+        """Hold what `open` has opened."""
         self._log = log
         self._state = state
         self._history = history
@@ -100,7 +100,7 @@ class Store:
         self._batch: list[StoredChange] | None = None
         self._staged: dict[Key, Entry | None] = {}
         self._uses_reserve = False
-        self._dropped: list[Dropped] = []
+        self._dropped: list[DroppedChange] = []
         self._dropped_bytes = self._unsummed_bytes = 0
         self._compact_at, self._compact_at_bytes = _COMPACTION_STEP, _COMPACTION_BYTES
         self._drop(state.trim(keep=history, size=history_bytes, since=self._horizon()))
@@ -118,11 +118,11 @@ class Store:
         recovers: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> Store:
-        """Return the store of a directory, made where there is none; None keeps it in memory.
+        """Return the store of a directory, created where none is; None keeps it in memory.
 
-        What was written survives the end of the process in any case, and a failure of the power
-        with `synchronous="full"`. Damaged files are refused, or with `recovers` kept aside and
-        what is intact of them is used. Raises StorageError.
+        Writes always survive the end of the process, and with `synchronous="full"` a power failure.
+        Damaged files are rejected; with `recovers` they are kept aside and their intact objects
+        are used. Raises StorageError.
         """
         log, state = None, State()
         if directory is not None:
@@ -139,7 +139,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """The version of the latest write; 1 when there was none."""
+        """The version of the latest write; 1 in an empty store."""
         return self._state.version
 
     @property
@@ -154,7 +154,7 @@ class Store:
         return sum(part.history.size for part in self._state.parts.values())
 
     def find_problem(self) -> str:
-        """Return why writes cannot be made at present, "" when they can."""
+        """Return why the store cannot be written at present, "" when it can."""
         return "" if self._log is None else self._log.find_problem()
 
     def oldest_of(self, store: str) -> int:
@@ -170,7 +170,7 @@ class Store:
         return self._state.part(store).objects.entries(namespace)
 
     def entries_at(self, store: str, version: int, namespace: str = "") -> list[Entry]:
-        """Return the objects as they were at the version. Raises Compacted or Ahead."""
+        """Return the objects as they were at the version. Raises RevisionCompacted or Ahead."""
         self._check_reached(version)
         part = self._state.part(store)
         return part.objects.entries_with(part.history.states_at(version, namespace), namespace)
@@ -184,12 +184,12 @@ class Store:
         return self._state.owned_by(uid)
 
     def create(self, store: str, obj: JsonObject, *, max_bytes: int | None = None) -> Entry:
-        """Store a new object and set its resourceVersion. Raises Exists, TooLarge, NoSpace.
+        """Store a new object and set its resourceVersion. Raises Exists, ObjectTooLarge, NoSpace.
 
-        After any failure the resourceVersion in the object means nothing.
+        After a failure the resourceVersion in the object has no meaning.
         """
         namespace, name = read_key(obj)
-        if self._held(store, namespace, name) is not None:
+        if self._current(store, namespace, name) is not None:
             raise Exists(store, namespace, name)
         return self._write(store, ADDED, obj, None, max_bytes=max_bytes)
 
@@ -203,7 +203,7 @@ class Store:
     ) -> Entry:
         """Store a new state of an object and set its resourceVersion.
 
-        Raises Missing, Stale, TooLarge, NoSpace.
+        Raises Missing, Stale, ObjectTooLarge, NoSpace.
         """
         previous = self._expect((store, *read_key(obj)), expected)
         return self._write(store, MODIFIED, obj, previous, max_bytes=max_bytes)
@@ -217,7 +217,7 @@ class Store:
         expected: int | None = None,
         final: JsonObject | None = None,
     ) -> Entry:
-        """Remove an object; return its last state, or the final one given, as it is announced.
+        """Remove an object; return its last state, or `final`, as watchers receive it.
 
         Raises Missing, Stale.
         """
@@ -229,10 +229,10 @@ class Store:
 
     @contextmanager
     def using_reserve(self) -> Iterator[None]:
-        """Let writes of the block have the room that is kept for a full disk; deletes always do.
+        """Let the writes of the block use the reserve for a full disk; deletes always may.
 
-        For what leads to a delete, such as the mark of a deletion to come. Nothing may be awaited
-        in the block.
+        For writes that lead to a delete, such as setting deletionTimestamp. The block must not
+        await.
         """
         before, self._uses_reserve = self._uses_reserve, True
         try:
@@ -244,8 +244,8 @@ class Store:
     def batch(self) -> Iterator[None]:
         """Make all writes of the block durable and visible at once, or none when it fails.
 
-        Writes within the block build on each other; reads show the state before it. Nothing may
-        be awaited in the block, because writes of others would become part of it.
+        Writes within the block build on each other; reads show the state before it. The block must
+        not await, because writes of other requests would become part of it.
         """
         if self._batch is not None:
             raise RuntimeError("batches cannot be nested")
@@ -261,9 +261,9 @@ class Store:
     def subscribe(
         self, store: str, *, since: int | None, namespace: str = "", limit: int = PENDING_LIMIT
     ) -> Subscription:
-        """Return all changes after the version, those made already first; None is from now on.
+        """Return a subscription to the changes after the version; None is from now on.
 
-        Raises Compacted or Ahead.
+        Changes that the history holds come first. Raises RevisionCompacted or Ahead.
         """
         part = self._state.part(store)
         backlog: list[StoredChange] = []
@@ -277,20 +277,20 @@ class Store:
         return len(self._state.part(store).subscribers)
 
     def compact(self, keep: int = 0) -> None:
-        """Let go of all history but so many changes of each store, in memory and on disk."""
+        """Drop the history of each store but its latest changes, in memory and on disk."""
         self._drop(self._state.trim(keep=keep, size=self._history_bytes, since=self._horizon()))
         while self._dropped:
             self._compact_step()
 
     def close(self) -> None:
-        """End all subscriptions and close the file; a second time does nothing."""
+        """End all subscriptions and close the file. Idempotent."""
         for part in self._state.parts.values():
             part.subscribers.close()
         if self._log is not None:
             self._log.close()
 
-    def _held(self, store: str, namespace: str, name: str) -> Entry | None:
-        """Return the object as a write finds it, with what its batch has done so far."""
+    def _current(self, store: str, namespace: str, name: str) -> Entry | None:
+        """Return the object that a write replaces, with the earlier writes of the batch."""
         if self._staged:
             key = (store, namespace, name)
             if key in self._staged:
@@ -298,12 +298,12 @@ class Store:
         return self._state.get(store, namespace, name)
 
     def _expect(self, key: Key, expected: int | None) -> Entry:
-        held = self._held(*key)
-        if held is None:
+        current = self._current(*key)
+        if current is None:
             raise Missing(*key)
-        if expected is not None and held.version != expected:
-            raise Stale(held, expected)
-        return held
+        if expected is not None and current.version != expected:
+            raise Stale(current, expected)
+        return current
 
     def _check_reached(self, version: int) -> None:
         if version > self._state.version:
@@ -361,10 +361,10 @@ class Store:
             try:
                 self._compact_step()
             except StorageError as error:
-                # The write itself is made. Old rows do no harm but to take room.
+                # The write itself is durable. Old rows only take space.
                 self._compact_at = len(self._dropped) + _COMPACTION_STEP
                 self._compact_at_bytes = self._dropped_bytes + _COMPACTION_BYTES
-                _logger.warning("old versions stay on disk for now", error=str(error))
+                _logger.warning("compaction of the store failed", error=str(error))
 
     def _append(self, log: Log, changes: Sequence[StoredChange]) -> None:
         try:
@@ -374,14 +374,14 @@ class Store:
                 raise
             if not log.release_reserve():
                 raise
-            # History goes first, since its pages serve for the write.
+            # Compaction frees pages that the write can use.
             self.compact()
             log.append(changes)
-            # NB: the write is made by now, whatever becomes of the room.
+            # NB: the write is durable by now, so a failure to shrink must not fail it.
             try:
                 log.shrink()
             except StorageError as error:
-                _logger.warning("the files of the store keep their size", error=str(error))
+                _logger.warning("shrinking the files of the store failed", error=str(error))
             log.refill_reserve()
 
     def _horizon(self) -> float:
@@ -390,11 +390,11 @@ class Store:
     def _drop(self, changes: Iterator[StoredChange]) -> None:
         for change in changes:
             if self._log is not None:
-                self._dropped.append(Dropped.of(change))
+                self._dropped.append(DroppedChange.of(change))
                 self._dropped_bytes += change.size
 
     def _compact_step(self) -> None:
-        step: list[Dropped] = []
+        step: list[DroppedChange] = []
         size = 0
         for dropped in self._dropped[:_COMPACTION_STEP]:
             step.append(dropped)
