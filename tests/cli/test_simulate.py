@@ -207,7 +207,7 @@ def test_bad_rows_are_told_with_line_and_column(tmp_path: Path) -> None:
         'error: row x: zone zone1: expected "<nodes> <endpoints>", got "1"',
         f"       in {source}, line 3, column 3",
         '       write two whole numbers, such as "3 12": 3 nodes and 12 endpoints',
-        "error: row y: the row goes on behind its 2 zones",
+        "error: row y: the row has more cells than its 2 zones",
         f"       in {source}, line 4, column 11",
         "       name a zone for the column in the header, or remove the cell",
         "error: row z: no zone has a node, so there is no traffic",

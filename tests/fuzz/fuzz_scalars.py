@@ -10,7 +10,7 @@ from math import ceil
 from fuzzbounds import require
 
 from keepclose.apiserver.printing.cells import age_of
-from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
+from keepclose.apiserver.schema.scalars import Unparsable, store_bytes, store_quantity, store_time
 from keepclose.model.quantities import millis
 
 _LARGEST = (2**63 - 1) * 1000
@@ -39,16 +39,16 @@ def check(data: bytes) -> None:
     if match is not None:
         require(amount == _reference(*match.groups()), "a quantity differs from its fraction")
     stored = store_quantity(text)
-    if not isinstance(stored, Unread):
+    if not isinstance(stored, Unparsable):
         require(store_quantity(stored) == stored, "a stored quantity is not stable")
     for micro in (False, True):
         moment = store_time(text, micro=micro)
-        if not isinstance(moment, Unread):
+        if not isinstance(moment, Unparsable):
             require(store_time(moment, micro=micro) == moment, "a stored time is not stable")
             age_of(moment, 1.8e9)
     age_of(text, 1.8e9)
     raw = store_bytes(text)
-    if not isinstance(raw, Unread):
+    if not isinstance(raw, Unparsable):
         require(store_bytes(raw) == raw, "stored bytes are not stable")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.schema.scalars import Unread, store_quantity
+from keepclose.apiserver.schema.scalars import Unparsable, store_quantity
 from keepclose.lab.workloads.rolling_update import number_in, resolve_share
 from keepclose.model.json_values import (
     DEPTH_MAX,
@@ -183,7 +183,7 @@ def test_the_longest_quantity_is_read() -> None:
     longest = "1" * QUANTITY_CHARACTERS_MAX
     assert store_quantity(longest) == longest
     assert millis(longest) == INT64_MAX * 1000
-    assert isinstance(store_quantity(longest + "1"), Unread)
+    assert isinstance(store_quantity(longest + "1"), Unparsable)
     assert millis(longest + "1") is None
 
 

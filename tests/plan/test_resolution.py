@@ -153,7 +153,7 @@ def test_a_wish_is_carried_out_without_pods_too() -> None:
 
 
 def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
-    """Among other Pods the missing ones are taken for gone, in so many words."""
+    """Among other Pods the missing ones count as deleted, and the reason says so."""
     inventory = Inventory.of([node("n1"), service(), pod()])
     (before,) = resolve_services(inventory, settings=Settings())
     other = pod("other", namespace="elsewhere")
@@ -163,7 +163,7 @@ def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
     (reason,) = [one for one in after.reasons if one.code is ReasonCode.PODS_MISSING]
     assert reason.message == (
         "the EndpointSlices have 1 endpoint and the input has none of their Pods, "
-        "so they are taken for gone"
+        "so they count as deleted"
     )
 
 

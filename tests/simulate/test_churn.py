@@ -6,7 +6,13 @@ import pytest
 
 from keepclose.routing.heuristics import Refusal, ZoneDemand
 from keepclose.routing.reasons import ReasonCode
-from keepclose.simulate.churn import Churn, StepChurn, compare_churn, judge_traffic, measure_churn
+from keepclose.simulate.churn import (
+    Churn,
+    StepChurn,
+    compare_churn,
+    evaluate_traffic,
+    measure_churn,
+)
 from keepclose.simulate.mechanisms import (
     MECHANISMS,
     SCENARIOS,
@@ -153,7 +159,7 @@ def test_sums_leave_the_start_out() -> None:
 def test_what_proxies_make_of_it(serving: list[str], want: tuple[float, float]) -> None:
     """In-zone traffic and the load of the busiest endpoint, on two zones of equal traffic."""
     pods = {f"p{n}": (one[0], one[1].replace("-", "")) for n, one in enumerate(serving)}
-    assert judge_traffic({"a": 0.5, "b": 0.5}, pods) == pytest.approx(want)
+    assert evaluate_traffic({"a": 0.5, "b": 0.5}, pods) == pytest.approx(want)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keepclose.simulate.csv.files import (
     RESULT_HEADER,
-    SHOWN_FLAWS,
+    SHOWN_ERRORS,
     Labels,
     Rows,
     format_results,
@@ -102,7 +102,7 @@ def test_forms_of_a_row(line: str, want: tuple[str, list[int], list[int]]) -> No
         ),
         pytest.param("x,1 1", 6, "the row ends after 1 of 2 zones", id="a column too few"),
         pytest.param("x", 2, "the row ends after 0 of 2 zones", id="only a label"),
-        pytest.param("x,1 1,2 2,3 3", 11, "the row goes on behind its 2 zones", id="too many"),
+        pytest.param("x,1 1,2 2,3 3", 11, "the row has more cells than its 2 zones", id="too many"),
         pytest.param("x,0 5,0 6", 3, "no zone has a node, so there is no traffic", id="no nodes"),
         pytest.param('x"y,1 1,2 2', 1, "the quotes do not match", id="quote within a field"),
         pytest.param('"x"y,1 1,2 2', 1, "the quotes do not match", id="text behind the quotes"),
@@ -154,8 +154,8 @@ def test_a_quote_left_open_does_not_hold_up_a_large_file() -> None:
 def test_only_the_first_flaws_are_described() -> None:
     """A file that is wrong all over is counted, not recited."""
     rows, flaws, bad = read("name,a\n" + "x,1\n" * 50)
-    assert (rows, len(flaws), bad) == ([], SHOWN_FLAWS, 50)
-    assert [flaw.line for flaw in flaws] == list(range(2, SHOWN_FLAWS + 2))
+    assert (rows, len(flaws), bad) == ([], SHOWN_ERRORS, 50)
+    assert [flaw.line for flaw in flaws] == list(range(2, SHOWN_ERRORS + 2))
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_only_the_first_flaws_are_described() -> None:
         pytest.param(
             "zone1,zone2\n", 1, 'expected the column "name" first, got "zone1"', id="no name"
         ),
-        pytest.param("name,a,b,a\n", 10, 'zone "a" stands in two columns', id="a zone twice"),
-        pytest.param('name,"a",a\n', 10, 'zone "a" stands in two columns', id="quoted, twice"),
+        pytest.param("name,a,b,a\n", 10, 'zone "a" has two columns', id="a zone twice"),
+        pytest.param('name,"a",a\n', 10, 'zone "a" has two columns', id="quoted, twice"),
         pytest.param("name,a,,b\n", 8, "zone 2 has no name", id="a zone without name"),
         pytest.param('name,"a\n', 1, "the header is no CSV in UTF-8", id="quote left open"),
     ],

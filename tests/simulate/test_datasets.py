@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.simulate.datasets import (
+    CHUNK_ROWS,
     DATASET_NAMES,
     KEP2004_LARGE,
     KEP2004_SMALL,
-    PIECE,
     RANDOM_KINDS,
     Block,
     DataSet,
@@ -113,11 +113,16 @@ def test_blocks_are_the_rows_in_order(name: str) -> None:
 @pytest.mark.parametrize("kind", RANDOM_KINDS)
 def test_random_rows_do_not_depend_on_what_was_read_before(kind: str) -> None:
     """A row is the same whether read alone, late, early, or in a larger set."""
-    whole = read_rows(open_dataset(kind, rows=3 * PIECE, seed=9), 0, 3 * PIECE)
-    other = open_dataset(kind, rows=10 * PIECE, seed=9)
+    whole = read_rows(open_dataset(kind, rows=3 * CHUNK_ROWS, seed=9), 0, 3 * CHUNK_ROWS)
+    other = open_dataset(kind, rows=10 * CHUNK_ROWS, seed=9)
 
-    assert read_rows(other, 2 * PIECE + 5, 2 * PIECE + 9) == whole[2 * PIECE + 5 : 2 * PIECE + 9]
-    assert read_rows(other, PIECE - 2, PIECE + 2) == whole[PIECE - 2 : PIECE + 2]
+    assert (
+        read_rows(other, 2 * CHUNK_ROWS + 5, 2 * CHUNK_ROWS + 9)
+        == whole[2 * CHUNK_ROWS + 5 : 2 * CHUNK_ROWS + 9]
+    )
+    assert (
+        read_rows(other, CHUNK_ROWS - 2, CHUNK_ROWS + 2) == whole[CHUNK_ROWS - 2 : CHUNK_ROWS + 2]
+    )
     assert read_rows(open_dataset(kind, rows=5, seed=10), 0, 5) != whole[:5]
 
 

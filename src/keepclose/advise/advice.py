@@ -1,15 +1,15 @@
-"""Which change of a Service, or which feature gate, is worth advising, found by trying it.
+"""Which change of a Service, or which feature gate, is worth advising, found by a trial.
 
 A reason says why traffic is not close. Whether the obvious change helps depends on where the
 endpoints are: PreferSameZone on nine endpoints in one zone and one in another overloads that one.
 So each change is tried on the whole cluster, by the same plan and the same selections as the
-answer itself, and advised only if it keeps more traffic close, no endpoint carries more than the
-busiest does now, and no connection fails that succeeds now. Each ready node is taken to send as
-much as any other.
+resolution itself, and advised only if it keeps more traffic close, no endpoint carries more than
+the busiest does now, and no connection fails that succeeds now. Every ready node is assumed to send
+the same amount.
 
-A change never widens a traffic policy, drops client addresses, or touches what the Service's
-selector does not stand behind: an ExternalName, a headless Service or one without a selector gains
-nothing in the trial.
+A change never widens a traffic policy, never loses client addresses, and never affects endpoints
+that the Service's selector does not choose: an ExternalName, a headless Service or one without a
+selector gains nothing in the trial.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MARGIN = 1e-9
 
 
 class _Change(NamedTuple):
-    """Something to try: the command that makes it, and what Service and settings then are."""
+    """A change to try: its command, and the Service and settings that result."""
 
     command: str
     service: Service
@@ -69,7 +69,7 @@ class RoutedTraffic(NamedTuple):
 
 
 def measure_traffic(selections: Iterable[tuple[NodeView, str, Selection]]) -> RoutedTraffic:
-    """Return where the traffic goes; each item is a node, one of the ports, and what it uses.
+    """Return where the traffic goes; each item is a node, a port, and the node's selection for it.
 
     No nodes or no ports give zeros.
     """
@@ -93,7 +93,7 @@ def measure_traffic(selections: Iterable[tuple[NodeView, str, Selection]]) -> Ro
 def find_changes(
     service: Service, reasons: Iterable[Reason], settings: Settings
 ) -> Mapping[Reason, _Change]:
-    """Return what might help against each reason, untried; most reasons have nothing."""
+    """Return the untried change that may help against each reason; most reasons have none."""
     changes: dict[Reason, _Change] = {}
     for reason in reasons:
         change = _change_for(service, reason, settings)
@@ -111,7 +111,7 @@ def _change_for(service: Service, reason: Reason, settings: Settings) -> _Change
         case ReasonCode.OVERRIDDEN if reason.subject == f"Service {service.key}":
             return _drop_topology_annotation(service, settings)
         case ReasonCode.GATE_OFF:
-            return _switch_on(service, reason, settings)
+            return _enable_gate(service, reason, settings)
         case ReasonCode.NOT_OPTED_IN:
             value = "Enabled" if settings.node_level_mode is NodeLevelMode.MANUAL else "Auto"
             return _annotate(service, NODE_TOPOLOGY_ANNOTATION, value, settings)
@@ -123,13 +123,13 @@ def _prefer_zone(service: Service, settings: Settings) -> _Change | None:
     gates = settings.gates
     if not gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
         return None
-    newer = gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
-    value = PREFER_SAME_ZONE if newer else PREFER_CLOSE
+    has_newer_values = gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
+    value = PREFER_SAME_ZONE if has_newer_values else PREFER_CLOSE
     if TRAFFIC_DISTRIBUTION_ANNOTATION in service.metadata.annotations:
         # The annotation wins over the field, so the field alone would change nothing.
         return _annotate(service, TRAFFIC_DISTRIBUTION_ANNOTATION, value, settings)
     patch = f'{{"spec":{{"trafficDistribution":"{value}"}}}}'
-    command = f"kubectl patch service {_named(service)} -p '{patch}'"
+    command = f"kubectl patch service {_kubectl_target(service)} -p '{patch}'"
     changed = replace(service, spec=replace(service.spec, traffic_distribution=value))
     return _Change(command, changed, settings)
 
@@ -138,13 +138,13 @@ def _drop_topology_annotation(service: Service, settings: Settings) -> _Change |
     key, value = topology_annotation(service)
     if value is None:
         return None
-    command = f"kubectl annotate service {_named(service)} {key}-"
+    command = f"kubectl annotate service {_kubectl_target(service)} {key}-"
     kept = {name: text for name, text in service.metadata.annotations.items() if name != key}
     changed = replace(service, metadata=replace(service.metadata, annotations=kept))
     return _Change(command, changed, settings)
 
 
-def _switch_on(service: Service, reason: Reason, settings: Settings) -> _Change | None:
+def _enable_gate(service: Service, reason: Reason, settings: Settings) -> _Change | None:
     for gate in Gate:
         if reason.subject == f"FeatureGate {gate}":
             gates: FeatureGates = settings.gates.with_gates(gate)
@@ -153,11 +153,11 @@ def _switch_on(service: Service, reason: Reason, settings: Settings) -> _Change 
 
 
 def _annotate(service: Service, key: str, value: str, settings: Settings) -> _Change:
-    command = f"kubectl annotate service {_named(service)} --overwrite {key}={value}"
+    command = f"kubectl annotate service {_kubectl_target(service)} --overwrite {key}={value}"
     annotations = {**service.metadata.annotations, key: value}
     changed = replace(service, metadata=replace(service.metadata, annotations=annotations))
     return _Change(command, changed, settings)
 
 
-def _named(service: Service) -> str:
+def _kubectl_target(service: Service) -> str:
     return f"-n {service.metadata.namespace} {service.metadata.name}"

@@ -1,6 +1,10 @@
-"""The objects of a cluster as read from files or an API, filed so that each Service finds its own.
+"""The objects of a cluster, from files or an API server, indexed by Service.
 
-Nothing here judges; an object that no other one refers to simply stays unused.
+The inventory does not judge: an object that no other one refers to stays unused. Objects from files
+are admitted as an API server would admit them: defaulted, and rejected if invalid. Files hold
+manifests that no server has seen, or objects that a server has stored, and nothing distinguishes
+them. So values that a server would allocate may be missing, and values that need a feature gate are
+accepted whether it is on or not: whether they have an effect is for the routing decision to say.
 """
 
 from __future__ import annotations
@@ -35,15 +39,14 @@ from keepclose.model.workload import (
 )
 
 LONG_AGO = "1970-01-01T00:00:00Z"
-"""When a terminating endpoint's Pod was deleted: slices tell that it was, not when."""
-STAND_INS = {"IPv4": "0.0.0.0", "IPv6": "::"}  # noqa: S104 (an address that nobody has)
-"""What stands for a cluster IP that the API server would have allocated."""
-
-_ANY = FeatureGates(frozenset(Gate) - {Gate.STRICT_IP_CIDR_VALIDATION})
+"""The deletion timestamp of a terminating endpoint's Pod: slices do not hold it."""
+STAND_INS = {"IPv4": "0.0.0.0", "IPv6": "::"}  # noqa: S104 (an address that no Service has)
+"""Placeholders of cluster IPs that an API server would have allocated."""
+_LENIENT_GATES = FeatureGates(frozenset(Gate) - {Gate.STRICT_IP_CIDR_VALIDATION})
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """Everything known of a cluster, each kind in the order in which it was given."""
+    """The objects of a cluster, each kind in the order of the input."""
 
     nodes: tuple[Node, ...] = ()
     services: tuple[Service, ...] = ()
@@ -53,31 +56,31 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, objects: Iterable[object]) -> Inventory:
-        """Return the objects filed by kind, namespace and Service; other kinds are passed over."""
+        """Return the objects indexed by kind, namespace and Service; other kinds are ignored."""
         nodes: list[Node] = []
         services: list[Service] = []
         pods: dict[str, list[Pod]] = {}
         slices: dict[NamespacedName, list[EndpointSlice]] = {}
         endpoints: dict[NamespacedName, Endpoints] = {}
-        for one in objects:
-            match one:
+        for obj in objects:
+            match obj:
                 case Node():
-                    nodes.append(one)
+                    nodes.append(obj)
                 case Service():
-                    services.append(one)
+                    services.append(obj)
                 case Pod():
-                    pods.setdefault(one.metadata.namespace, []).append(one)
+                    pods.setdefault(obj.metadata.namespace, []).append(obj)
                 case EndpointSlice():
-                    slices.setdefault(one.service_key, []).append(one)
+                    slices.setdefault(obj.service_key, []).append(obj)
                 case Endpoints():
-                    endpoints[one.metadata.key] = one
+                    endpoints[obj.metadata.key] = obj
                 case _:
                     pass
         return cls(
             tuple(nodes),
             tuple(services),
-            {namespace: tuple(some) for namespace, some in pods.items()},
-            {key: tuple(some) for key, some in slices.items()},
+            {namespace: tuple(group) for namespace, group in pods.items()},
+            {key: tuple(group) for key, group in slices.items()},
             endpoints,
         )
 
@@ -86,27 +89,28 @@ class Inventory(msgspec.Struct, frozen=True):
         selector = service.spec.selector
         if selector is None:
             return []
-        here = self.pods.get(service.metadata.namespace, ())
-        return [pod for pod in here if matches(selector, pod.metadata.labels)]
+        pods = self.pods.get(service.metadata.namespace, ())
+        return [pod for pod in pods if matches(selector, pod.metadata.labels)]
 
     def families(self) -> tuple[str, ...]:
         """Return the address families that the cluster shows, the primary one first.
 
-        Nobody writes them down, so they are read off what was allocated: cluster IPs, then the
-        addresses of pods and nodes and the slices there are, then what Services demand outright. A
-        cluster that shows nothing is IPv4.
+        No object states them, so they are derived from what was allocated: cluster IPs, then the
+        addresses of pods and nodes and the existing slices, then the families that Services
+        require. A cluster without any of these is IPv4.
         """
         seen: dict[str, None] = {}
         for service in self.services:
             for address in (service.spec.cluster_ip, *service.spec.cluster_ips):
                 seen[family_of(address) or ""] = None
-        for pod in (pod for some in self.pods.values() for pod in some):
+        for pod in (pod for pods in self.pods.values() for pod in pods):
             for pod_ip in pod.status.pod_ips:
                 seen[family_of(pod_ip.ip) or ""] = None
         for node in self.nodes:
             for address in (*node.spec.pod_cidrs, *(a.address for a in node.status.addresses)):
                 seen[family_of(address.partition("/")[0]) or ""] = None
-        seen.update((one.address_type, None) for some in self.slices.values() for one in some)
+        for endpoint_slice in (item for slices in self.slices.values() for item in slices):
+            seen[endpoint_slice.address_type] = None
         for service in self.services:
             seen.update(dict.fromkeys(service.spec.ip_families))
             if service.spec.ip_family_policy == "RequireDualStack":
@@ -114,23 +118,25 @@ class Inventory(msgspec.Struct, frozen=True):
         return tuple(family for family in seen if family in (IPV4, IPV6)) or (IPV4,)
 
 
-def adopt(one: EndpointSlice, service: Service) -> EndpointSlice:
-    """Return a slice that files leave without an owner as one that the Service owns.
+def adopt(endpoint_slice: EndpointSlice, service: Service) -> EndpointSlice:
+    """Return a slice without an owner as one that the Service owns.
 
-    In a cluster the owner's uid tells slices of this Service from those of an older one of the same
-    name. Manifests written by hand have no uids; there the label alone must do.
+    In a cluster the owner's uid distinguishes slices of this Service from those of an older Service
+    of the same name. Manifests written by hand have no uids; there the label alone decides.
     """
-    if one.metadata.owner_references and service.metadata.uid:
-        return one
+    if endpoint_slice.metadata.owner_references and service.metadata.uid:
+        return endpoint_slice
     owner = controller_reference("Service", service.metadata)
-    return replace(one, metadata=replace(one.metadata, owner_references=(owner,)))
+    return replace(
+        endpoint_slice, metadata=replace(endpoint_slice.metadata, owner_references=(owner,))
+    )
 
 
 def pods_in_slices(service: Service, slices: Iterable[EndpointSlice]) -> list[Pod]:
-    """Return the Pods that the endpoints of a Service's slices point to, as far as slices tell.
+    """Return the Pods that the endpoints of a Service's slices refer to, with what slices show.
 
-    They have the address, node, readiness and ports by which their endpoints are planned again. Of
-    owners nothing is known. Endpoints without a Pod give none.
+    They have the addresses, node, readiness and ports from which their endpoints are planned again.
+    They have no owners. Endpoints without a Pod are skipped.
     """
     addresses: dict[NamespacedName, dict[str, None]] = {}
     latest: dict[NamespacedName, tuple[Endpoint, tuple[Container, ...]]] = {}
@@ -149,8 +155,45 @@ def pods_in_slices(service: Service, slices: Iterable[EndpointSlice]) -> list[Po
     ]
 
 
+def admit_service(service: Service, families: tuple[str, ...]) -> Service | list[FieldError]:
+    """Return the Service with its defaults, or every cause why a server would reject it."""
+    defaulted = normalize_cluster_ips(default_service(service))
+    causes = [
+        cause
+        for cause in validate_service(defaulted, gates=_LENIENT_GATES)
+        if not _is_allocated_later(cause)
+    ]
+    if causes:
+        return causes
+    with_families = default_families(defaulted, cluster_families=families)
+    return with_families if isinstance(with_families, list) else _with_cluster_ips(with_families)
+
+
+def admit_slice(endpoint_slice: EndpointSlice) -> EndpointSlice | list[FieldError]:
+    """Return the slice with its defaults, or every cause why a server would reject it."""
+    if not endpoint_slice.metadata.name and endpoint_slice.metadata.generate_name:
+        endpoint_slice = replace(
+            endpoint_slice,
+            metadata=replace(
+                endpoint_slice.metadata, name=endpoint_slice.metadata.generate_name + "0"
+            ),
+        )
+    defaulted = default_endpoint_slice(endpoint_slice)
+    return validate_endpoint_slice(defaulted, gates=_LENIENT_GATES) or defaulted
+
+
+def admit_node(node: Node) -> Node | list[FieldError]:
+    """Return the node, or every cause why a server would reject it."""
+    return validate_node(node) or node
+
+
+def admit_pod(pod: Pod) -> Pod | list[FieldError]:
+    """Return the pod, or every cause why a server would reject it."""
+    return validate_pod(pod) or pod
+
+
 def _container_of(service: Service, endpoint_slice: EndpointSlice) -> Container:
-    """Return a container with the ports that the Service names and the slice has numbers for."""
+    """Return a container with the named ports of the Service that have a number in the slice."""
     numbers = {port.name or "": port.port for port in endpoint_slice.ports}
     return Container(
         ports=tuple(
@@ -196,34 +239,6 @@ def _pod_of(
     )
 
 
-def admit_service(service: Service, families: tuple[str, ...]) -> Service | list[FieldError]:
-    """Return the Service with its defaults, or every cause why a server would refuse it."""
-    defaulted = normalize_cluster_ips(default_service(service))
-    causes = [cause for cause in validate_service(defaulted, gates=_ANY) if not _allocated(cause)]
-    if causes:
-        return causes
-    settled = default_families(defaulted, cluster_families=families)
-    return settled if isinstance(settled, list) else _with_cluster_ips(settled)
-
-
-def admit_slice(one: EndpointSlice) -> EndpointSlice | list[FieldError]:
-    """Return the slice with its defaults, or every cause why a server would refuse it."""
-    if not one.metadata.name and one.metadata.generate_name:
-        one = replace(one, metadata=replace(one.metadata, name=one.metadata.generate_name + "0"))
-    defaulted = default_endpoint_slice(one)
-    return validate_endpoint_slice(defaulted, gates=_ANY) or defaulted
-
-
-def admit_node(node: Node) -> Node | list[FieldError]:
-    """Return the node, or every cause why a server would refuse it."""
-    return validate_node(node) or node
-
-
-def admit_pod(pod: Pod) -> Pod | list[FieldError]:
-    """Return the pod, or every cause why a server would refuse it."""
-    return validate_pod(pod) or pod
-
-
 def _with_cluster_ips(service: Service) -> Service:
     # Without an address the Service would count as headless.
     if service.spec.cluster_ip or service.spec.type == "ExternalName":
@@ -234,6 +249,6 @@ def _with_cluster_ips(service: Service) -> Service:
     )
 
 
-def _allocated(cause: FieldError) -> bool:
-    # A server allocates this port before it validates, so users are never asked for it.
+def _is_allocated_later(cause: FieldError) -> bool:
+    # A server allocates this port before it validates, so a manifest may omit it.
     return cause.type is CauseType.REQUIRED and cause.field == "spec.healthCheckNodePort"

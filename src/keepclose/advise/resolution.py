@@ -1,7 +1,7 @@
 """What would happen to each Service: mechanism, slices, events, and what every node would use.
 
-This only carries: the plan comes from the slices package, the answer for each node from the
-selection, and the reasons from both. What would help is tried here, and judged by `advice`.
+This module only combines: the plan comes from the slices package, the result for each node from the
+selection, and the reasons from both. Changes that may help are tried here, and judged by `advice`.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from keepclose.slices.settings import Cluster, Settings
 from keepclose.slices.slice_metadata import address_types
 
 DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
-"""What dumps all objects that an answer needs."""
+"""The command that dumps all objects that a resolution needs."""
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class ResolvedPort(msgspec.Struct, frozen=True):
-    """What one node uses for one port of a Service, in one address family."""
+    """The endpoints that one node uses for one port of a Service, in one address family."""
 
     port: RoutedPort
     family: str
@@ -48,12 +48,12 @@ class ResolvedPort(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The port as results are filed under it, such as "IPv4 tcp/http"."""
+        """The port as results are keyed by it, such as "IPv4 tcp/http"."""
         return f"{self.family} {self.port.transport}/{self.port.name}"
 
 
 class ResolvedService(msgspec.Struct, frozen=True):
-    """One Service, what its slices would hold, and what each node would make of them."""
+    """One Service, the slices that it would have, and what each node would select from them."""
 
     service: Service
     strategy: Strategy
@@ -72,18 +72,18 @@ def resolve_services(
     service: NamespacedName | None = None,
     node: str | None = None,
 ) -> tuple[ResolvedService, ...]:
-    """Return the answer for every Service, or for one of them, on every node or one of them.
+    """Return the result for every Service, or for one of them, on every node or one of them.
 
-    Services must have been admitted. Nothing asked for that exists gives ().
+    Services must have been admitted. A Service that does not exist gives ().
     """
     cluster = Cluster.of(inventory.nodes)
     nodes, labels = inventory.nodes, labels_by_node(inventory.nodes)
-    views = [NodeView.of(one, labels) for one in nodes if node in (None, one.name)]
-    senders = [NodeView.of(one, labels) for one in nodes if one.is_ready]
+    views = [NodeView.of(each, labels) for each in nodes if node in (None, each.name)]
+    senders = [NodeView.of(each, labels) for each in nodes if each.is_ready]
     return tuple(
-        _resolve_service(one, inventory, cluster, settings=settings, views=views, senders=senders)
-        for one in inventory.services
-        if service in (None, one.key)
+        _resolve_service(each, inventory, cluster, settings=settings, views=views, senders=senders)
+        for each in inventory.services
+        if service in (None, each.key)
     )
 
 
@@ -109,9 +109,9 @@ def _advise(
     settings: Settings,
     senders: list[NodeView],
 ) -> ResolvedService:
-    """Return the answer with the command of every change that helps without harm.
+    """Return the result with the command of every change that helps without harm.
 
-    `senders` are the nodes that clients run on, whichever nodes the answer is about.
+    `senders` are the nodes that clients run on, whichever nodes the result is about.
     """
     reasons = (*planned.strategy.reasons, *planned.reasons)
     changes = find_changes(planned.service, reasons, settings)
@@ -124,8 +124,8 @@ def _advise(
         if _measure(trial, senders, change.settings).is_better_than(now):
             commands[reason] = change.command
 
-    def advised(given: tuple[Reason, ...]) -> tuple[Reason, ...]:
-        return tuple(replace(one, fix=commands.get(one, one.fix)) for one in given)
+    def advised(untried: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        return tuple(replace(reason, fix=commands.get(reason, reason.fix)) for reason in untried)
 
     return replace(
         planned,
@@ -159,19 +159,21 @@ def _plan(
     if service.spec.selector is None:
         return _plan_by_hand(service, inventory, present, strategy)
     ours = [
-        adopt(one, service)
-        for one in present
-        if one.metadata.labels.get(MANAGED_BY_LABEL) == settings.managed_by
+        adopt(endpoint_slice, service)
+        for endpoint_slice in present
+        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == settings.managed_by
     ]
     foreign = [
-        one for one in present if one.metadata.labels.get(MANAGED_BY_LABEL) != settings.managed_by
+        endpoint_slice
+        for endpoint_slice in present
+        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) != settings.managed_by
     ]
     pods: list[Pod] = inventory.pods_of(service)
     missing: tuple[Reason, ...] = ()
-    if not pods and (known := pods_in_slices(service, ours)):
-        missing = (_pods_missing(service, inventory, len(known)),)
+    if not pods and (slice_pods := pods_in_slices(service, ours)):
+        missing = (_pods_missing(service, inventory, len(slice_pods)),)
         if not inventory.pods:
-            pods = known
+            pods = slice_pods
     plan = plan_service(
         service,
         pods=pods,
@@ -183,7 +185,10 @@ def _plan(
         service,
         plan.strategy,
         reasons=(*missing, *plan.reasons),
-        slices=_named(plan.slices, taken=(one.metadata.name for one in present)) + tuple(foreign),
+        slices=_with_names(
+            plan.slices, taken=(endpoint_slice.metadata.name for endpoint_slice in present)
+        )
+        + tuple(foreign),
         events=plan.events,
         conditions=plan.conditions,
         errors=plan.errors,
@@ -191,10 +196,10 @@ def _plan(
 
 
 def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:
-    """Return the reason that tells of endpoints without Pods.
+    """Return the reason that reports endpoints without Pods.
 
-    Without any Pod at all the Pods were not asked for. Among other Pods, those of this Service may
-    just be gone, so the slices are taken for old ones; the reason leaves no doubt about it.
+    An input without any Pod was dumped without Pods. Among other Pods, those of this Service may be
+    deleted, so its slices count as stale; the reason says so.
     """
     counted = f"{count} endpoint" + ("" if count == 1 else "s")
     if not inventory.pods:
@@ -203,7 +208,7 @@ def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:
     else:
         message = (
             f"the EndpointSlices have {counted} and the input has none of their Pods, "
-            "so they are taken for gone"
+            "so they count as deleted"
         )
     return Reason(
         ReasonCode.PODS_MISSING,
@@ -221,20 +226,23 @@ def _plan_by_hand(
 ) -> ResolvedService:
     reason = Reason(
         ReasonCode.NO_SELECTOR,
-        "the Service has no selector, so its endpoints and their hints are made by hand",
+        "the Service has no selector, so its endpoints and their hints are managed by hand",
         subject=f"Service {service.key}",
     )
     mirrored = [
-        one for one in present if one.metadata.labels.get(MANAGED_BY_LABEL) == MIRRORING_CONTROLLER
+        endpoint_slice
+        for endpoint_slice in present
+        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == MIRRORING_CONTROLLER
     ]
-    others = tuple(one for one in present if one not in mirrored)
+    others = tuple(endpoint_slice for endpoint_slice in present if endpoint_slice not in mirrored)
     result = mirror(inventory.endpoints.get(service.key), service, existing=mirrored)
     slices = (*result.plan.update, *result.plan.unchanged, *result.plan.create)
     return ResolvedService(
         service,
         strategy,
         (reason,),
-        _named(slices, taken=(one.metadata.name for one in present)) + others,
+        _with_names(slices, taken=(endpoint_slice.metadata.name for endpoint_slice in present))
+        + others,
         events=tuple(TopologyEvent("Warning", e.reason, e.message) for e in result.events),
     )
 
@@ -243,15 +251,15 @@ def _route(
     service: Service, slices: Iterable[EndpointSlice], views: list[NodeView], settings: Settings
 ) -> dict[str, tuple[ResolvedPort, ...]]:
     if PROXY_NAME_LABEL in service.metadata.labels:
-        # Another proxy was put in charge of the Service; nodes of ours know nothing of it.
+        # Another proxy serves this Service; ours ignores it.
         return {view.name: () for view in views}
     gates = settings.gates
     ports: list[tuple[RoutedPort, str, tuple[PortEndpoint, ...]]] = []
     listed = tuple(slices)
     for family in address_types(service):
-        known = collect_endpoints(listed, family, gates=gates)
+        endpoints_by_port = collect_endpoints(listed, family, gates=gates)
         ports.extend(
-            (port, family, known.get(port.key, ()))
+            (port, family, endpoints_by_port.get(port.key, ()))
             for port in routed_ports(service, family, gates=gates, assume_allocated=True)
         )
     return {
@@ -263,15 +271,17 @@ def _route(
     }
 
 
-def _named(slices: Iterable[EndpointSlice], *, taken: Iterable[str]) -> tuple[EndpointSlice, ...]:
-    """Return the slices with names for those to create, as an API server would make them up.
+def _with_names(
+    slices: Iterable[EndpointSlice], *, taken: Iterable[str]
+) -> tuple[EndpointSlice, ...]:
+    """Return the slices with names for new ones, as an API server would generate them.
 
-    The names follow from the content's place alone, so that the same input gives the same output.
+    The names depend on the position of a slice alone, so that the same input gives the same output.
     """
     used = set(taken)
     named: list[EndpointSlice] = []
-    for one in slices:
-        meta = one.metadata
+    for endpoint_slice in slices:
+        meta = endpoint_slice.metadata
         if not meta.name:
             number = 0
             while True:
@@ -282,11 +292,11 @@ def _named(slices: Iterable[EndpointSlice], *, taken: Iterable[str]) -> tuple[En
             used.add(name)
             meta = replace(meta, name=name)
         if any(not owner.uid for owner in meta.owner_references):
-            # The Service came without a uid, and an owner without one would not be valid.
+            # The Service has no uid, and an owner reference without a uid would be invalid.
             meta = replace(meta, owner_references=())
-        if meta is not one.metadata:
-            one = replace(one, metadata=meta)  # noqa: PLW2901 (the same slice, named)
-        named.append(one)
+        if meta is not endpoint_slice.metadata:
+            endpoint_slice = replace(endpoint_slice, metadata=meta)  # noqa: PLW2901 (the same slice, named)
+        named.append(endpoint_slice)
     return tuple(named)
 
 

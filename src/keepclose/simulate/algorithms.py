@@ -1,9 +1,13 @@
-"""The algorithms that can be simulated, by the names they have in public.
+"""The algorithms that can be simulated, by their public names.
 
 Seven are those of the simulator of KEP-2004, with its parameters. The others are what Kubernetes
-does with a Service that asks for its own zone or for automatic hints, and the balanced allocation,
-once with hints and once for a proxy that honours weights. Here is also which loop runs which
-allocator; the allocators themselves are those of the controller.
+does with a Service that prefers its own zone (KEP-4444) or asks for automatic hints, and the
+balanced allocation, once with hints and once for a proxy that honours weights. This module also
+says which loop runs which allocator; the allocators themselves are those of the controller.
+
+"same-zone" is defined here: every endpoint serves the clients of its own zone only. It weighs
+nothing, so a zone may be overloaded without limit. No endpoint serves a zone without endpoints;
+what its clients do is up to the caller.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ def allocate_same_zone(  # noqa: PLR0917 - the signature all allocators of this 
 
 
 class UnknownAlgorithmError(ValueError):
-    """There is no algorithm of that name."""
+    """The name of an algorithm that does not exist."""
 
 
 class Algorithm(msgspec.Struct, frozen=True):
@@ -65,18 +69,18 @@ class Algorithm(msgspec.Struct, frozen=True):
     loop: Kernel
     bindings: dict[str, Callable[..., Any]] = {}
     threshold: float = 0.5
-    """The overload that is not to be reached; for the balanced one, not to be exceeded."""
+    """The overload that must not be reached; for "balanced", not exceeded."""
     start: float = 0.0
-    """Endpoints per zone from which on there is an allocation."""
+    """The least number of endpoints per zone for an allocation."""
     hints: bool = False
     """Hints on ordinary slices instead of slices for each zone."""
     parameters: tuple[str, ...] = ()
-    """Which of `threshold` and `start` mean something."""
+    """Which of `threshold` and `start` have an effect."""
 
 
 def _groups(name: str, kernel: Kernel, about: str, *parameters: str) -> Algorithm:
     loop = row_loops.run_groups
-    return Algorithm(name, about, loop, {"allocate": kernel}, parameters=parameters)
+    return Algorithm(name, about, loop, {"allocate_row": kernel}, parameters=parameters)
 
 
 def _hints(
@@ -86,31 +90,31 @@ def _hints(
         name,
         about,
         row_loops.run_matrix,
-        {"allocate": kernel},
+        {"allocate_row": kernel},
         threshold=threshold,
         hints=True,
         parameters=parameters,
     )
 
 
-_ALL = (
+_ALGORITHMS = (
     Algorithm("original", "all clients use all endpoints", row_loops.run_random),
     Algorithm(
         "local",
         "each endpoint serves one zone, whole endpoints move until no zone is overloaded",
         row_loops.run_matrix,
-        {"allocate": allocate_local},
+        {"allocate_row": allocate_local},
         start=3.0,
         parameters=("threshold", "start"),
     ),
     _groups(
         "local-shared",
         allocate_local_shared,
-        "like local, but zones in need may share a group",
+        "like local, but overloaded zones may share a group",
         "threshold",
     ),
     _groups("local-weighted", allocate_local_weighted, "fractions of endpoints by weights"),
-    _groups("local-opt", allocate_local_opt, "whole endpoints, the rest serves everyone"),
+    _groups("local-opt", allocate_local_opt, "whole endpoints, the rest serves all zones"),
     _groups(
         "shared-global", allocate_shared_global, "surplus goes to a global group of low weight"
     ),
@@ -134,12 +138,12 @@ _ALL = (
         "balanced-weights",
         "no overload at all, for proxies that honour weights",
         row_loops.run_flows,
-        {"allocate": weighted_matrix},
+        {"allocate_row": weighted_matrix},
         hints=True,
     ),
 )
 
-ALGORITHMS: Final = {algorithm.name: algorithm for algorithm in _ALL}
+ALGORITHMS: Final = {algorithm.name: algorithm for algorithm in _ALGORITHMS}
 PUBLISHED: Final = tuple(ALGORITHMS)[:7]
 """The seven of the simulator of KEP-2004."""
 
@@ -147,15 +151,15 @@ PUBLISHED: Final = tuple(ALGORITHMS)[:7]
 def find_algorithm(
     name: str, *, threshold: float | None = None, start: float | None = None
 ) -> Algorithm:
-    """Return an algorithm by name, with other parameters where given.
+    """Return an algorithm by name, with the parameters that are not None.
 
-    Raise UnknownAlgorithmError where there is none. Parameters it does not have are ignored.
+    Raises UnknownAlgorithmError when there is none. Parameters it does not have are ignored.
     """
     if name not in ALGORITHMS:
         raise UnknownAlgorithmError(f"no algorithm {name!r}; there are {', '.join(ALGORITHMS)}")
-    found = ALGORITHMS[name]
+    algorithm = ALGORITHMS[name]
     return msgspec.structs.replace(
-        found,
-        threshold=found.threshold if threshold is None else threshold,
-        start=found.start if start is None else start,
+        algorithm,
+        threshold=algorithm.threshold if threshold is None else threshold,
+        start=algorithm.start if start is None else start,
     )

@@ -1,9 +1,15 @@
-"""What a mechanism costs over time: endpoints that serve another zone, slices written, Random.
+"""What a mechanism costs over time: re-hinted endpoints, slices written, steps without hints.
 
 Every step of a scenario goes through the planner that the controller runs, with real objects in
-memory, and what it writes is compared with what was written before. A mechanism that forgets gets
-its slices without their hints each time, which shows what the memory is worth. Nothing here keeps
-any state between two comparisons.
+memory, and the slices it writes are compared with those before. `apply_plan` takes the part of the
+API server: it names created slices, counts generations and keeps identities, with numbered names
+and uids, so that a test always sees the same ones. A mechanism that forgets gets its slices without
+their hints each time, which shows what its memory is worth. Nothing here keeps any state between
+two comparisons.
+
+`count_rehints` counts the endpoints that a single change re-hints, on three zones. It compares
+counts alone, so every allocator is assumed to make the fewest changes that its allocations allow.
+Hints that appear or vanish altogether, because an allocator gives up for a while, do not count.
 """
 
 from __future__ import annotations
@@ -31,11 +37,11 @@ from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import Cluster
 
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_SUFFIX_LENGTH = 5
-_LONGEST_BASE = 58
-EVERYBODY = ""
-"""What an endpoint serves that no hint and no label restricts."""
+ANY_ZONE: Final = ""
+"""The served zone of an endpoint that no hint and no label restricts."""
+_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH: Final = 5
+_LONGEST_BASE: Final = 58
 
 Serving = dict[str, tuple[str, str]]
 """By pod: the zone of its endpoint, and the zone that it serves."""
@@ -47,70 +53,47 @@ def apply_plan(existing: Iterable[EndpointSlice], plan: SlicePlan) -> list[Endpo
 
     Raises LookupError for an update or a deletion of a slice that does not exist.
     """
-    stored = {piece.metadata.name: piece for piece in existing}
-    for piece in plan.create:
-        name = piece.metadata.name or _free_name(piece.metadata.generate_name, stored)
-        metadata = replace(
-            piece.metadata, name=name, uid=f"uid-{name}", resource_version="1", generation=1
+    stored = {endpoint_slice.metadata.name: endpoint_slice for endpoint_slice in existing}
+    for endpoint_slice in plan.create:
+        name = endpoint_slice.metadata.name or _free_name(
+            endpoint_slice.metadata.generate_name, stored
         )
-        stored[name] = replace(piece, metadata=metadata)
-    for piece in plan.update:
-        stored[piece.metadata.name] = _updated(stored[piece.metadata.name], piece)
-    for piece in plan.delete:
-        del stored[piece.metadata.name]
+        metadata = replace(
+            endpoint_slice.metadata,
+            name=name,
+            uid=f"uid-{name}",
+            resource_version="1",
+            generation=1,
+        )
+        stored[name] = replace(endpoint_slice, metadata=metadata)
+    for endpoint_slice in plan.update:
+        stored[endpoint_slice.metadata.name] = _updated(
+            stored[endpoint_slice.metadata.name], endpoint_slice
+        )
+    for endpoint_slice in plan.delete:
+        del stored[endpoint_slice.metadata.name]
     return [stored[name] for name in sorted(stored)]
 
 
-def _updated(old: EndpointSlice, new: EndpointSlice) -> EndpointSlice:
-    same_content = (
-        old.endpoints == new.endpoints
-        and old.ports == new.ports
-        and old.metadata.labels == new.metadata.labels
-    )
-    metadata = replace(
-        new.metadata,
-        uid=old.metadata.uid,
-        creation_timestamp=old.metadata.creation_timestamp,
-        resource_version=str(int(old.metadata.resource_version or "0") + 1),
-        generation=old.metadata.generation + (0 if same_content else 1),
-    )
-    return replace(new, metadata=metadata, address_type=old.address_type)
-
-
-def _free_name(prefix: str, taken: Mapping[str, EndpointSlice]) -> str:
-    number = len(taken)
-    while (name := prefix[:_LONGEST_BASE] + _suffix(number)) in taken:
-        number += 1
-    return name
-
-
-def _suffix(number: int) -> str:
-    digits = ""
-    for _ in range(_SUFFIX_LENGTH):
-        number, digit = divmod(number, len(_LETTERS))
-        digits = _LETTERS[digit] + digits
-    return digits
-
-
 class StepChurn(msgspec.Struct, frozen=True):
-    """What one step cost, and what it led to."""
+    """What one step cost, and its result."""
 
     event: EventKind
     endpoints: int
     rehinted: int
-    """Endpoints that were there before and now serve another zone, or everybody."""
+    """Endpoints that existed before and now serve another zone, or any zone."""
     written: int
     """Slices created, updated or deleted."""
     is_random: bool
-    """The mechanism put no hints and no labels on some endpoint, so every client uses them all."""
+    """Whether an endpoint has neither hint nor label, so that every client uses all endpoints."""
     in_zone: float
-    """The part of the traffic that stays in its zone."""
+    """The share of the traffic that stays in its zone."""
     overload: float
-    """What the busiest endpoint gets beyond an even share; 0.25 is a quarter more."""
+    """The load of the busiest endpoint beyond an even share; 0.25 is a quarter more."""
 
 
 class Churn(msgspec.Struct, frozen=True):
-    """How one mechanism went through a scenario; the start is the first step and costs nothing."""
+    """The churn of one mechanism in a scenario; the start is the first step and costs nothing."""
 
     mechanism: str
     scenario: str
@@ -118,12 +101,12 @@ class Churn(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> tuple[StepChurn, ...]:
-        """The steps behind the start."""
+        """The steps after the start."""
         return self.steps[1:]
 
     @property
     def rehinted(self) -> int:
-        """Endpoints that came to serve another zone, in all steps."""
+        """Endpoints that were re-hinted, in all steps."""
         return sum(step.rehinted for step in self.changes)
 
     @property
@@ -133,31 +116,33 @@ class Churn(msgspec.Struct, frozen=True):
 
     @property
     def random_share(self) -> float:
-        """The part of the steps that left the Service without hints and labels."""
+        """The share of the steps that left the Service without hints and labels."""
         return _mean([float(step.is_random) for step in self.changes])
 
     @property
     def in_zone(self) -> float:
-        """The mean part of the traffic that stays in its zone."""
+        """The mean share of the traffic that stays in its zone."""
         return _mean([step.in_zone for step in self.changes])
 
     @property
     def mean_overload(self) -> float:
-        """The mean over the steps of what the busiest endpoint gets beyond an even share."""
+        """The mean over the steps of the busiest endpoint's load beyond an even share."""
         return _mean([step.overload for step in self.changes])
 
     @property
     def worst_overload(self) -> float:
-        """The most that any endpoint got beyond an even share."""
+        """The highest load of any endpoint beyond an even share."""
         return max((step.overload for step in self.changes), default=0.0)
 
 
 def compare_churn(
     mechanisms: Iterable[Mechanism], scenario: Scenario, seed: int
 ) -> tuple[Churn, ...]:
-    """Return how each mechanism goes through the same steps of a scenario."""
+    """Return the churn of each mechanism over the same steps of a scenario."""
     steps = play(scenario, seed)
-    return tuple(measure_churn(one, steps, scenario=scenario.name) for one in mechanisms)
+    return tuple(
+        measure_churn(mechanism, steps, scenario=scenario.name) for mechanism in mechanisms
+    )
 
 
 def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenario: str) -> Churn:
@@ -169,9 +154,9 @@ def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenar
     for step in steps:
         for key in step.removed:
             del pods[key]
-        pods.update((one.key, one) for one in step.added)
+        pods.update((pod.key, pod) for pod in step.added)
         cluster = Cluster.of(step.nodes)
-        seen = slices if mechanism.remembers else [_without_hints(one) for one in slices]
+        seen = slices if mechanism.remembers else list(map(_without_hints, slices))
         plan = plan_service(
             mechanism.service,
             pods=pods.values(),
@@ -183,16 +168,17 @@ def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenar
         for writes in plan.plans.values():
             after = apply_plan(after, writes)
         now = _serving(after)
-        in_zone, overload = judge_traffic(cluster.shares.by_zone, now)
+        in_zone, overload = evaluate_traffic(cluster.shares.by_zone, now)
         measured.append(
             StepChurn(
                 event=step.event,
                 endpoints=len(now),
                 rehinted=sum(
-                    pod in serving and serving[pod][1] != to for pod, (_, to) in now.items()
+                    name in serving and serving[name][1] != served
+                    for name, (_, served) in now.items()
                 ),
                 written=_count_written(slices, after),
-                is_random=any(to == EVERYBODY for _, to in now.values()),
+                is_random=any(served == ANY_ZONE for _, served in now.values()),
                 in_zone=in_zone,
                 overload=overload,
             )
@@ -201,63 +187,34 @@ def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenar
     return Churn(mechanism.name, scenario, tuple(measured))
 
 
-def judge_traffic(shares: Mapping[str, float], serving: Serving) -> tuple[float, float]:
-    """Return the part of the traffic that stays in its zone, and the overload of the busiest.
+def evaluate_traffic(shares: Mapping[str, float], serving: Serving) -> tuple[float, float]:
+    """Return the share of the traffic that stays in its zone, and the highest overload.
 
     A zone that no endpoint serves uses all of them, and so do all zones as soon as one endpoint
-    serves everybody: proxies then ignore the hints. No endpoints give (0, 0).
+    serves any zone: proxies then ignore the hints. No endpoints give (0, 0).
     """
     total = len(serving)
     if total == 0:
         return 0.0, 0.0
     located = Counter(zone for zone, _ in serving.values())
-    groups = Counter(to for _, to in serving.values())
-    at_home = Counter(zone for zone, to in serving.values() if zone == to)
+    groups = Counter(served for _, served in serving.values())
+    in_own_zone = Counter(zone for zone, served in serving.values() if zone == served)
     in_zone = everywhere = 0.0
     load = dict.fromkeys(groups, 0.0)
     for zone, share in shares.items():
-        if EVERYBODY in groups or zone not in groups:
+        if ANY_ZONE in groups or zone not in groups:
             everywhere += share / total
             in_zone += share * located[zone] / total
         else:
             load[zone] += share / groups[zone]
-            in_zone += share * at_home[zone] / groups[zone]
+            in_zone += share * in_own_zone[zone] / groups[zone]
     return in_zone, max(0.0, total * (max(load.values()) + everywhere) - 1.0)
-
-
-def _serving(slices: Iterable[EndpointSlice]) -> Serving:
-    found: Serving = {}
-    for piece in slices:
-        label = piece.metadata.labels.get(FOR_ZONE_LABEL, EVERYBODY)
-        for one in piece.endpoints:
-            hinted = one.hints.for_zones[0].name if one.hints and one.hints.for_zones else label
-            if one.target_ref is not None:
-                found[one.target_ref.name] = (one.zone or "", hinted)
-    return found
-
-
-def _count_written(before: Iterable[EndpointSlice], after: Iterable[EndpointSlice]) -> int:
-    old = {one.metadata.name: _content(one) for one in before}
-    new = {one.metadata.name: _content(one) for one in after}
-    return sum(old.get(name) != new.get(name) for name in old.keys() | new.keys())
-
-
-def _content(piece: EndpointSlice) -> tuple[object, ...]:
-    return piece.endpoints, piece.ports, piece.metadata.labels
-
-
-def _without_hints(piece: EndpointSlice) -> EndpointSlice:
-    return replace(piece, endpoints=tuple(with_hints(one, None) for one in piece.endpoints))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def step_balanced(
     shares: Sequence[float], endpoints: Sequence[int], written: Sequence[int]
 ) -> list[int] | None:
-    """Return what balanced makes of what is written."""
+    """Return what "balanced" allocates, starting from the written hints."""
     matrix, ints, floats = [0] * 9, [0] * 64, [0.0] * 64
     code = allocate_balanced_from(
         3, shares, endpoints, OVERLOAD_BOUND, 0, written, matrix, ints, floats
@@ -293,7 +250,7 @@ REHINT_STEPS: Final[dict[str, AllocationStep]] = {
 def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
     """Return how many existing endpoints are re-hinted per added or removed endpoint.
 
-    Each run of 20 changes starts with other zones and 6 to 60 endpoints in them.
+    Each run of 20 changes starts with new zones and 6 to 60 endpoints in them.
     """
     rng = random.Random(seed)  # noqa: S311 (repeatable, not secret)
     rehints = 0
@@ -321,6 +278,70 @@ def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
                 rehints += count_changes(3, written, after)
             written = after
     return rehints / changes
+
+
+def _updated(old: EndpointSlice, new: EndpointSlice) -> EndpointSlice:
+    same_content = (
+        old.endpoints == new.endpoints
+        and old.ports == new.ports
+        and old.metadata.labels == new.metadata.labels
+    )
+    metadata = replace(
+        new.metadata,
+        uid=old.metadata.uid,
+        creation_timestamp=old.metadata.creation_timestamp,
+        resource_version=str(int(old.metadata.resource_version or "0") + 1),
+        generation=old.metadata.generation + (0 if same_content else 1),
+    )
+    return replace(new, metadata=metadata, address_type=old.address_type)
+
+
+def _free_name(prefix: str, taken: Mapping[str, EndpointSlice]) -> str:
+    number = len(taken)
+    while (name := prefix[:_LONGEST_BASE] + _suffix(number)) in taken:
+        number += 1
+    return name
+
+
+def _suffix(number: int) -> str:
+    digits = ""
+    for _ in range(_SUFFIX_LENGTH):
+        number, digit = divmod(number, len(_LETTERS))
+        digits = _LETTERS[digit] + digits
+    return digits
+
+
+def _serving(slices: Iterable[EndpointSlice]) -> Serving:
+    serving: Serving = {}
+    for endpoint_slice in slices:
+        label = endpoint_slice.metadata.labels.get(FOR_ZONE_LABEL, ANY_ZONE)
+        for endpoint in endpoint_slice.endpoints:
+            hints = endpoint.hints
+            served = hints.for_zones[0].name if hints and hints.for_zones else label
+            if endpoint.target_ref is not None:
+                serving[endpoint.target_ref.name] = (endpoint.zone or "", served)
+    return serving
+
+
+def _count_written(before: Iterable[EndpointSlice], after: Iterable[EndpointSlice]) -> int:
+    old = {endpoint_slice.metadata.name: _content(endpoint_slice) for endpoint_slice in before}
+    new = {endpoint_slice.metadata.name: _content(endpoint_slice) for endpoint_slice in after}
+    return sum(old.get(name) != new.get(name) for name in old.keys() | new.keys())
+
+
+def _content(endpoint_slice: EndpointSlice) -> tuple[object, ...]:
+    return endpoint_slice.endpoints, endpoint_slice.ports, endpoint_slice.metadata.labels
+
+
+def _without_hints(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    return replace(
+        endpoint_slice,
+        endpoints=tuple(with_hints(endpoint, None) for endpoint in endpoint_slice.endpoints),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
 
 
 def _divide(nodes: Sequence[int]) -> list[float]:

@@ -1,8 +1,10 @@
-"""Two algorithms over the same rows: which is better, how often, by what, and where.
+"""Two algorithms over the same rows: which is better, how often, by how much, and where.
 
 A row counts as equal when both totals are printed alike. Differences are those of the first against
-the second, so that a positive one speaks for the first. Rows for which only one of them has a valid
-result are counted, but add nothing to the means.
+the second, so that a positive one favours the first. Rows with a valid result of only one algorithm
+are counted, but add nothing to the means. Rows are classed by size, because that is where
+algorithms differ most. `compare_rows` is a plain function over flat sequences, in the subset of
+Python that numba compiles.
 """
 
 from __future__ import annotations
@@ -23,8 +25,7 @@ from keepclose.simulate.summary import Weights
 EQUAL: Final = 0.00005
 """Totals that differ by less are alike in four decimals."""
 SIZES: Final = (3, 10, 33)
-"""Rows are classed by their endpoints for each zone, below and from these numbers on."""
-
+"""The limits between classes of rows, in endpoints per zone."""
 # Columns of the counts of one class of rows.
 ROWS: Final = 0
 BETTER: Final = 1
@@ -90,7 +91,7 @@ def compare_rows(  # noqa: PLR0917 - compiled code takes positions only
 
 
 class SizeClass(msgspec.Struct, frozen=True):
-    """Rows of like size; `below` None means that there is no upper limit."""
+    """Rows of similar size; `below` None means no upper limit."""
 
     above: int
     below: int | None
@@ -114,12 +115,12 @@ class Example(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> float:
-        """What the first algorithm has more in total."""
+        """The total of the first algorithm minus that of the second."""
         return self.first[TOTAL] - self.second[TOTAL]
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """How the first algorithm does against the second."""
+    """The first algorithm compared with the second."""
 
     first: str
     second: str
@@ -136,7 +137,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """The mean difference of each of the seven figures, over rows valid for both."""
     sizes: tuple[SizeClass, ...]
     best: tuple[Example, ...]
-    """Rows where the first is better by most."""
+    """Rows where the first is better by the largest difference."""
     worst: tuple[Example, ...]
 
 
@@ -149,26 +150,27 @@ def compare(
     examples: int = EXAMPLES,
     progress: Callable[[int], object] | None = None,
 ) -> Comparison:
-    """Return how two algorithms do on the same rows; no rows give zeros and no examples.
+    """Return the comparison of two algorithms on the same rows; no rows give zeros, no examples.
 
     `progress` is called with the number of rows done.
     """
     tally: _Tally | None = None
-    for one, two, block in zip(
+    for first_results, second_results, block in zip(
         simulate_rows(dataset, first, weights=weights),
         simulate_rows(dataset, second, weights=weights),
         dataset.blocks(BLOCK_ROWS),
         strict=True,
     ):
         if tally is None:
-            tally = _Tally(len(dataset.zones), examples, compiled=hasattr(one.figures, "dtype"))
-        tally.add(one, two, block)
+            compiled = hasattr(first_results.figures, "dtype")
+            tally = _Tally(len(dataset.zones), examples, compiled=compiled)
+        tally.add(first_results, second_results, block)
         if progress is not None:
             progress(block.start + block.rows)
     if tally is None:
         tally = _Tally(len(dataset.zones), examples, compiled=False)
     sizes = tally.size_classes()
-    valid = sum(one.rows for one in sizes)
+    valid = sum(size.rows for size in sizes)
 
     both = (first, second)
     return Comparison(
@@ -176,13 +178,13 @@ def compare(
         second=second.name,
         zones=dataset.zones,
         rows=dataset.rows,
-        better=sum(one.better for one in sizes),
-        equal=sum(one.equal for one in sizes),
-        worse=sum(one.worse for one in sizes),
+        better=sum(size.better for size in sizes),
+        equal=sum(size.equal for size in sizes),
+        worse=sum(size.worse for size in sizes),
         only_first=sum(tally.counts[ONLY_FIRST::COUNTS]),
         only_second=sum(tally.counts[ONLY_SECOND::COUNTS]),
         neither=tally.neither,
-        differences=tuple(float(one) / max(1, valid) for one in tally.sums),
+        differences=tuple(float(total) / max(1, valid) for total in tally.sums),
         sizes=sizes,
         best=_show_examples(dataset, both, weights, tally.best.rows()),
         worst=_show_examples(dataset, both, weights, tally.worst.rows()),
@@ -190,15 +192,15 @@ def compare(
 
 
 class _Tally:
-    """Counts and sums over all blocks so far, and the rows that stand out."""
+    """Counts and sums over all blocks so far, and the rows with the largest differences."""
 
     def __init__(self, zones: int, examples: int, *, compiled: bool) -> None:
         self._zones = zones
         self._numpy = load_numpy("compiled comparison") if compiled else None
         self._compare = compile_function(compare_rows) if compiled else compare_rows
-        self._counts = self._make((len(SIZES) + 1) * COUNTS, 0)
-        self._totals = self._make(len(SIZES) + 1, 0.0)
-        self.sums = self._make(COLUMNS, 0.0)
+        self._counts = self._zeros((len(SIZES) + 1) * COUNTS, 0)
+        self._totals = self._zeros(len(SIZES) + 1, 0.0)
+        self.sums = self._zeros(COLUMNS, 0.0)
         self.neither = 0
         self.best = _Extremes(examples)
         self.worst = _Extremes(examples)
@@ -208,9 +210,9 @@ class _Tally:
         """Five numbers for each class of sizes."""
         return [int(count) for count in self._counts]
 
-    def add(self, one: RowResults, two: RowResults, block: Block) -> None:
-        """Take the next block, as both algorithms have it."""
-        differences = self._make(block.rows, 0.0)
+    def add(self, first: RowResults, second: RowResults, block: Block) -> None:
+        """Add the next block, with the results of both algorithms."""
+        differences = self._zeros(block.rows, 0.0)
         endpoints = block.endpoints
         if self._numpy is not None:
             endpoints = self._numpy.asarray(endpoints, dtype="int64")
@@ -218,61 +220,61 @@ class _Tally:
             block.rows,
             self._zones,
             endpoints,
-            one.figures,
-            one.valid,
-            two.figures,
-            two.valid,
+            first.figures,
+            first.valid,
+            second.figures,
+            second.valid,
             self._counts,
             self.sums,
             self._totals,
             differences,
         )
-        self.best.look(differences, 1, block.start)
-        self.worst.look(differences, -1, block.start)
+        self.best.add(differences, 1, block.start)
+        self.worst.add(differences, -1, block.start)
 
     def size_classes(self) -> tuple[SizeClass, ...]:
         """Return the classes, from small rows to large ones."""
         counts = self.counts
-        made = []
-        for place, (above, below) in enumerate(zip((0, *SIZES), (*SIZES, None), strict=True)):
-            rows, better, worse = counts[place * COUNTS : place * COUNTS + 3]
-            difference = float(self._totals[place]) / max(1, rows)
+        classes = []
+        for index, (above, below) in enumerate(zip((0, *SIZES), (*SIZES, None), strict=True)):
+            rows, better, worse = counts[index * COUNTS : index * COUNTS + 3]
+            difference = float(self._totals[index]) / max(1, rows)
             equal = rows - better - worse
-            made.append(SizeClass(above, below, rows, better, equal, worse, difference))
-        return tuple(made)
+            classes.append(SizeClass(above, below, rows, better, equal, worse, difference))
+        return tuple(classes)
 
-    def _make(self, length: int, zero: float) -> Any:
+    def _zeros(self, length: int, zero: float) -> Any:
         if self._numpy is None:
             return [zero] * length
         return self._numpy.full(length, zero)
 
 
 class _Extremes:
-    """The rows with the largest differences; of equal ones those that come first."""
+    """The rows with the largest differences; of equal differences the first rows."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: list[tuple[float, int]] = []
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: list[tuple[float, int]] = []
 
-    def look(self, differences: Any, sign: int, start: int) -> None:
-        """Look through the differences of a block; `sign` -1 looks for the most negative ones."""
+    def add(self, differences: Any, sign: int, start: int) -> None:
+        """Add the differences of a block; `sign` -1 keeps the most negative ones."""
         if hasattr(differences, "argsort"):
-            full = len(self._found) == self._most
-            if float((sign * differences).max()) <= (self._found[-1][0] if full else 0.0):
+            full = len(self._kept) == self._limit
+            if float((sign * differences).max()) <= (self._kept[-1][0] if full else 0.0):
                 return
-            order = (-sign * differences).argsort(kind="stable")[: self._most]
+            order = (-sign * differences).argsort(kind="stable")[: self._limit]
         else:
             order = heapq.nsmallest(
-                self._most, range(len(differences)), key=lambda row: -sign * differences[row]
+                self._limit, range(len(differences)), key=lambda row: -sign * differences[row]
             )
-        here = [(sign * float(differences[row]), start + int(row)) for row in order]
-        large = [one for one in here if one[0] >= EQUAL]
-        merged = sorted([*self._found, *large], key=lambda one: (-one[0], one[1]))
-        self._found = merged[: self._most]
+        candidates = [(sign * float(differences[row]), start + int(row)) for row in order]
+        large = [candidate for candidate in candidates if candidate[0] >= EQUAL]
+        merged = sorted([*self._kept, *large], key=lambda candidate: (-candidate[0], candidate[1]))
+        self._kept = merged[: self._limit]
 
     def rows(self) -> list[int]:
         """Return the numbers of the rows, the largest difference first."""
-        return [row for _, row in self._found]
+        return [row for _, row in self._kept]
 
 
 def _show_examples(
@@ -283,12 +285,12 @@ def _show_examples(
 ) -> tuple[Example, ...]:
     block = dataset.pick(rows)
     zones = len(dataset.zones)
-    some = GivenRows(dataset.zones, block.nodes, block.endpoints)
+    examples = GivenRows(dataset.zones, block.nodes, block.endpoints)
     figures: list[list[tuple[float, ...]]] = []
     for algorithm in algorithms:
         results = [
-            [float(one) + 0.0 for one in part.figures]  # no minus before a zero
-            for part in simulate_rows(some, algorithm, weights=weights, compiled=False)
+            [float(number) + 0.0 for number in part.figures]  # turns -0.0 into 0.0
+            for part in simulate_rows(examples, algorithm, weights=weights, compiled=False)
         ]
         flat = results[0] if results else []
         cuts = range(0, len(rows) * COLUMNS, COLUMNS)
@@ -297,12 +299,12 @@ def _show_examples(
         Example(
             row=row,
             label=dataset.label(row),
-            nodes=tuple(int(one) for one in block.nodes[place * zones : (place + 1) * zones]),
+            nodes=tuple(int(number) for number in block.nodes[index * zones : (index + 1) * zones]),
             endpoints=tuple(
-                int(one) for one in block.endpoints[place * zones : (place + 1) * zones]
+                int(number) for number in block.endpoints[index * zones : (index + 1) * zones]
             ),
-            first=figures[0][place],
-            second=figures[1][place],
+            first=figures[0][index],
+            second=figures[1][index],
         )
-        for place, row in enumerate(rows)
+        for index, row in enumerate(rows)
     )

@@ -1,11 +1,11 @@
-"""Compiling: one plain function, with every plain function it calls, turned into machine code.
+"""Compiles a plain function, together with every plain function it calls, with numba.
 
-Allocators are ordinary Python that the controller runs as it stands. Here a copy of such a function
-is made whose globals hold compiled copies of its callees, and numba compiles the copy; the original
-is never changed. Machine code is kept between processes under a name that carries a digest of all
-source code that went into it, so an edited callee can never be served from an old file. Fast-math
-stays off: the order of float operations decides ties. A folder nobody can write is no failure, it
-only costs the next process its head start.
+Allocators are ordinary Python that the controller runs uncompiled. This module copies such a
+function, with globals that hold compiled copies of its callees, and numba compiles the copy; the
+original never changes. Machine code is cached between processes under a name that carries a digest
+of all source code that went into it, so a changed callee can never be served from an old file.
+Fast-math stays off: the order of float operations decides ties. A cache folder that cannot be
+written is no error; the next process only compiles again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _COMPILED: dict[tuple[str, bool], Callable[..., Any]] = {}
 
 
 def is_available() -> bool:
-    """Tell whether the compiler (numba) is installed, without importing it."""
+    """Return whether the compiler (numba) is installed, without importing it."""
     return importlib.util.find_spec("numba") is not None
 
 
 def bind_function(function: Function, bindings: Mapping[str, Callable[..., Any]]) -> Function:
-    """Return an uncompiled copy of a plain function that sees `bindings` as its globals.
+    """Return an uncompiled copy of a plain function with `bindings` among its globals.
 
-    This is how a driver loop gets the allocator it runs; names not bound keep their meaning.
+    A row loop gets its allocator this way; names that are not bound keep their meaning.
     """
     plain = _plain(function)
     return cast("Function", _copy(plain, dict(plain.__globals__) | dict(bindings)))
@@ -47,8 +47,8 @@ def compile_function(
 ) -> Function:
     """Return the function compiled together with the plain functions it calls.
 
-    `bindings` replaces globals of the function first, as `bind_function` does. Asking twice gives
-    the same object. Machine code appears at the first call, from a file if there is a matching one.
+    `bindings` replaces globals of the function first, as `bind_function` does. Equal calls return
+    the same object. Machine code is generated at the first call, or loaded from a matching file.
     NB: neither the function nor its callees may create lists or arrays, or call themselves.
     """
     with _LOCK:
@@ -56,10 +56,10 @@ def compile_function(
 
 
 def find_cache_folder() -> Path | None:
-    """Return the folder for machine code, or None where no folder can be used.
+    """Return the folder for machine code, or None when no folder can be used.
 
-    A folder the user set for numba wins, then the user's cache folder, then a private one among the
-    temporary files. NB: files found there are executed, so a folder of someone else is refused.
+    NUMBA_CACHE_DIR wins, then the user's cache folder, then a private one among the temporary
+    files. NB: files in it are executed, so a folder that another user owns is rejected.
     """
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if chosen:
@@ -102,7 +102,7 @@ def _compile(
     function: FunctionType, bindings: dict[str, Callable[..., Any]], *, keep: bool
 ) -> Callable[..., Any]:
     digest = hashlib.sha256("\n".join(_describe(function, bindings, [])).encode()).hexdigest()[:20]
-    # NB: only functions asked for by a caller are kept in files; their code includes all callees.
+    # NB: only functions that callers request are cached in files; their code includes all callees.
     if (digest, keep) in _COMPILED:
         return _COMPILED[digest, keep]
     numba = importlib.import_module("numba")
@@ -113,17 +113,17 @@ def _compile(
     copied = _copy(function, scope)
     copied.__qualname__ = f"{function.__qualname__}_{digest}"
     folder = find_cache_folder() if keep else None
-    # numba reads the folder when it decorates; the setting of the process is left as it was.
+    # numba reads the folder when it decorates; the setting of the process is restored.
     before = numba.config.CACHE_DIR
     try:
         if folder is not None:
             numba.config.CACHE_DIR = str(folder)
         compiled = numba.njit(
             nogil=True,
-            # No division by zero is reached, so this changes no result; it saves a test for each.
+            # No division by zero occurs, so this changes no result; it saves a check for each.
             error_model="numpy",
-            # Nothing is allocated, so nothing needs counting; counted, each array handed to a
-            # callee costs two atomic operations. Inlining saves handing over seven words for it.
+            # Nothing is allocated, so nothing needs reference counts, which cost two atomic
+            # operations for each array argument. Inlining saves passing its seven words.
             _nrt=False,
             forceinline=not keep,
             no_cfunc_wrapper=True,
@@ -139,9 +139,9 @@ def _compile(
 
 
 def _forget_literals(compiled: Any, unliteral: Callable[[Any], Any]) -> None:
-    """Let a callee be compiled once for all numbers, and not anew for each constant handed to it.
+    """Compile a callee once for all numbers, and not again for each constant argument.
 
-    Nothing is lost by that: inlining brings the constants back. It halves the time to compile.
+    Nothing is lost by that: inlining restores the constants. It halves the time to compile.
     """
     resolve = compiled.get_call_template
 
@@ -155,13 +155,13 @@ def _forget_literals(compiled: Any, unliteral: Callable[[Any], Any]) -> None:
 def _find_globals(
     function: FunctionType, bindings: Mapping[str, Callable[..., Any]]
 ) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    values: list[tuple[str, Any]] = []
     for name in function.__code__.co_names:
         if name in bindings:
-            found.append((name, bindings[name]))
+            values.append((name, bindings[name]))
         elif name in function.__globals__ and not hasattr(builtins, name):
-            found.append((name, function.__globals__[name]))
-    return found
+            values.append((name, function.__globals__[name]))
+    return values
 
 
 def _describe(

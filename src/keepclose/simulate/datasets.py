@@ -1,9 +1,9 @@
 """Data sets: regions, row by row, each with nodes and endpoints for every zone.
 
-The two sets of KEP-2004 are enumerated as the simulator of the proposal did, and the random ones
-are drawn in pieces of fixed size whose generator is keyed by seed and piece; so any part of any set
-can be had at any time, in any order and by any thread, and is always the same. No set is ever held
-as a whole. Zones stand in the order of their names. Only sets made of given rows work without
+The two sets of KEP-2004 are enumerated as the simulator of the proposal did. Random rows are drawn
+in chunks of fixed size whose generator is keyed by seed and chunk; so any part of any set can be
+read at any time, in any order and by any thread, and is always the same. No set is ever held in
+memory as a whole. Zones are in the order of their names. Only sets of given rows work without
 numpy, which is imported when it is first needed.
 """
 
@@ -21,15 +21,13 @@ KEP2004_SMALL: Final = "kep2004-small"
 RANDOM_KINDS: Final = ("random", "random-skewed", "random-many-zones", "random-empty-zones")
 DATASET_NAMES: Final = (KEP2004_LARGE, KEP2004_SMALL, *RANDOM_KINDS)
 DEFAULT_ROWS: Final = 1_000_000
-
-PIECE: Final = 4096
-"""Random rows are drawn in pieces of this many; changing it changes every random data set."""
-
+CHUNK_ROWS: Final = 4096
+"""Random rows are drawn in chunks of this size; changing it changes every random data set."""
 _BITS: Final = 2**64 - 1
 
 
 class MissingExtraError(RuntimeError):
-    """Something asked for needs packages that are not installed."""
+    """A feature needs packages that are not installed."""
 
     fix = "pip install numpy numba"
 
@@ -38,7 +36,7 @@ class MissingExtraError(RuntimeError):
 
 
 class UnknownDataSetError(ValueError):
-    """There is no data set of that name."""
+    """The name of a data set that does not exist."""
 
 
 class Block(NamedTuple):
@@ -76,14 +74,14 @@ class DataSet(ABC):
 
 
 def load_numpy(what: str) -> Any:
-    """Return numpy, or raise MissingExtraError that names what needs it."""
+    """Return numpy; raises MissingExtraError with the feature that needs it."""
     if importlib.util.find_spec("numpy") is None:
         raise MissingExtraError(what)
     return importlib.import_module("numpy")
 
 
 class GivenRows(DataSet):
-    """Rows that somebody already has, as flat sequences in the order of the zones' names."""
+    """Rows in memory, as flat sequences in the order of the zones' names."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class GivenRows(DataSet):
 
 
 class Kep2004(DataSet):
-    """Rising counts of nodes times rising counts of endpoints, and a part with equal large zones.
+    """Ascending counts of nodes times ascending counts of endpoints, and a part of equal zones.
 
     Zone i gets the i-th number of both triples, so that large zones tend to have more endpoints.
     """
@@ -141,7 +139,7 @@ class Kep2004(DataSet):
         self.rows = len(self._triples) * len(few) + len(many)
 
     def read(self, start: int, stop: int) -> Block:
-        """Return the rows, put together from the sections they fall into."""
+        """Return the rows, computed from their numbers."""
         return self.pick(self._numpy.arange(start, max(start, min(stop, self.rows))))._replace(
             start=start
         )
@@ -151,7 +149,7 @@ class Kep2004(DataSet):
         numpy = self._numpy
         rows = numpy.asarray(chosen, dtype=numpy.int64)
         section = numpy.minimum(rows // self._section, len(self._triples))
-        # NB: the counts of the last section stand behind those that all others share.
+        # NB: the counts of the last section follow those that all others share.
         first = rows - section * self._section
         first += numpy.where(section == len(self._triples), self._section, 0)
         nodes = self._nodes[section].reshape(-1)
@@ -179,58 +177,58 @@ class RandomRows(DataSet):
         self.zones = tuple(f"zone{number:0{len(str(width))}}" for number in range(1, width + 1))
 
     def read(self, start: int, stop: int) -> Block:
-        """Return the rows out of the pieces they belong to."""
+        """Return the rows from the chunks they belong to."""
         return self.pick(self._numpy.arange(start, max(start, min(stop, self.rows))))._replace(
             start=start
         )
 
     def pick(self, chosen: Sequence[int]) -> Block:
-        """Return the rows; every piece that one of them belongs to is drawn once."""
+        """Return the rows; each chunk that holds any of them is drawn once."""
         numpy = self._numpy
         rows = numpy.asarray(chosen, dtype=numpy.int64)
         nodes = numpy.empty((len(rows), len(self.zones)), dtype=numpy.int64)
         endpoints = numpy.empty_like(nodes)
-        pieces = rows // PIECE
-        for piece in numpy.unique(pieces):
-            here = pieces == piece
-            drawn_nodes, drawn_endpoints = self._draw(int(piece))
-            nodes[here] = drawn_nodes[rows[here] % PIECE]
-            endpoints[here] = drawn_endpoints[rows[here] % PIECE]
+        chunks = rows // CHUNK_ROWS
+        for chunk in numpy.unique(chunks):
+            in_chunk = chunks == chunk
+            drawn_nodes, drawn_endpoints = self._draw(int(chunk))
+            nodes[in_chunk] = drawn_nodes[rows[in_chunk] % CHUNK_ROWS]
+            endpoints[in_chunk] = drawn_endpoints[rows[in_chunk] % CHUNK_ROWS]
         return Block(0, len(rows), nodes.reshape(-1), endpoints.reshape(-1))
 
     def label(self, row: int) -> str:
         """Return kind, seed and number of the row."""
         return f"{self.name}-{self.seed}-{row}"
 
-    def _draw(self, piece: int) -> tuple[Any, Any]:
+    def _draw(self, chunk: int) -> tuple[Any, Any]:
         numpy = self._numpy
-        key = (self.seed % 2**64, piece)
+        key = (self.seed % 2**64, chunk)
         draw = numpy.random.Generator(numpy.random.Philox(key=numpy.array(key, dtype="uint64")))
-        shape = (PIECE, len(self.zones))
+        shape = (CHUNK_ROWS, len(self.zones))
         nodes = draw.integers(1, 51, shape)
         # Small services are as frequent as large ones: the range of each row is drawn first.
-        largest = 2 ** draw.integers(1, 8, (PIECE, 1))
+        largest = 2 ** draw.integers(1, 8, (CHUNK_ROWS, 1))
         endpoints = draw.integers(0, largest + 1, shape)
-        favoured = draw.integers(0, shape[1], PIECE)
-        everyone = numpy.arange(PIECE)
+        favoured = draw.integers(0, shape[1], CHUNK_ROWS)
+        all_rows = numpy.arange(CHUNK_ROWS)
         if self.name == "random-skewed":
-            nodes[everyone, favoured] *= draw.integers(4, 21, PIECE)
+            nodes[all_rows, favoured] *= draw.integers(4, 21, CHUNK_ROWS)
         elif self.name == "random-empty-zones":
-            # In a third of the zones there is nobody, in another third there are no endpoints.
+            # A third of the zones has neither nodes nor endpoints, another third has no endpoints.
             state = draw.integers(0, 3, shape)
             nodes[state == 0] = 0
             endpoints[state <= 1] = 0
-        alone = nodes.sum(axis=1) == 0
-        nodes[alone, favoured[alone]] = 1
-        without = endpoints.sum(axis=1) == 0
-        endpoints[without, favoured[without]] = 1
+        without_nodes = nodes.sum(axis=1) == 0
+        nodes[without_nodes, favoured[without_nodes]] = 1
+        without_endpoints = endpoints.sum(axis=1) == 0
+        endpoints[without_endpoints, favoured[without_endpoints]] = 1
         return nodes, endpoints
 
 
 class Sample(DataSet):
-    """Rows of another data set in its order: it is cut into equal parts, and of each one row drawn.
+    """Rows of another data set in its order: one row is drawn from each of its equal parts.
 
-    Which row that is follows from the seed and the number of the part alone.
+    The row depends on the seed and the number of the part alone.
     """
 
     def __init__(self, source: DataSet, *, rows: int, seed: int = 0) -> None:
@@ -259,18 +257,10 @@ class Sample(DataSet):
         return first + _scramble(self.seed, row) % (behind - first)
 
 
-def _scramble(seed: int, number: int) -> int:
-    """Return 64 bits that look random, by the finaliser of SplitMix64."""
-    bits = (seed * 0xD1342543DE82EF95 + (number + 1) * 0x9E3779B97F4A7C15) & _BITS
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _BITS
-    return bits ^ (bits >> 31)
-
-
 def open_dataset(name: str, *, rows: int | None = None, seed: int = 0) -> DataSet:
     """Return a data set by name, cut down to a sample of `rows` where it has more.
 
-    Random sets have `rows` rows, a million unless told. Raise UnknownDataSetError for other names.
+    Random sets have a million rows by default. Raises UnknownDataSetError for other names.
     """
     dataset: DataSet
     if name in RANDOM_KINDS:
@@ -284,3 +274,11 @@ def open_dataset(name: str, *, rows: int | None = None, seed: int = 0) -> DataSe
     if rows is not None and rows < dataset.rows:
         return Sample(dataset, rows=rows, seed=seed)
     return dataset
+
+
+def _scramble(seed: int, number: int) -> int:
+    """Return 64 bits that look random, by the finaliser of SplitMix64."""
+    bits = (seed * 0xD1342543DE82EF95 + (number + 1) * 0x9E3779B97F4A7C15) & _BITS
+    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
+    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & _BITS
+    return bits ^ (bits >> 31)

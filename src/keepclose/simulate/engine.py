@@ -1,9 +1,11 @@
 """The engine: runs algorithms over data sets of any size, on all cores, in little memory.
 
-Rows are read, allocated, evaluated and tallied in blocks that fit into a core's cache; threads take
-runs of blocks and never wait for each other, since compiled code holds no lock. Nothing in a result
-depends on the number of threads, the size of blocks or whether the code was compiled: the very same
-functions run uncompiled when there is no compiler, or when there are too few rows to wait for one.
+Rows are read, allocated, evaluated and tallied in blocks that fit into a core's cache. Threads take
+runs of blocks and never wait for each other, because compiled code holds no lock. A `Backend`
+creates compiled functions and arrays, or plain functions and lists; both give the same results, bit
+for bit. A thread writes only to its own scratch space; functions and parameters are shared. No
+result depends on the number of threads, the size of blocks or whether the code was compiled: the
+same functions run uncompiled without a compiler, and for rows too few to wait for one.
 """
 
 from __future__ import annotations
@@ -36,9 +38,6 @@ from keepclose.simulate.summary import (
     tally_rows,
 )
 
-# Threads write into their scratch space all the time; were two of them to share a cache line, each
-# would wait for the other.
-_MARGIN: Final = 32
 __all__ = [
     "BLOCK_ROWS",
     "FEW_ROWS",
@@ -52,11 +51,11 @@ BLOCK_ROWS: Final = 8192
 BLOCKS_AT_ONCE: Final = 16
 """A thread takes this many blocks at a time."""
 SLOW_ROWS: Final = 256
-"""Uncompiled, a block is cut down to this many rows, so that progress is seen."""
+"""Without a compiler a block has at most this many rows, so that progress is visible."""
 FEW_ROWS: Final = 20_000
-"""Below this, waiting for compiled code takes longer than doing without it."""
-
-
+"""Below this number of rows, waiting for compiled code takes longer than running without it."""
+# Padding of the scratch space: two threads that write to one cache line would wait for each other.
+_MARGIN: Final = 32
 _Result = TypeVar("_Result")
 
 
@@ -67,18 +66,18 @@ class RowResults(NamedTuple):
     rows: int
     figures: Sequence[float]
     spreads: Sequence[float]
-    """The true spread, beside the seventh figure, which is that of the reference."""
+    """The true spread; the seventh figure is the spread of the reference."""
     valid: Sequence[int]
     undivided: int
 
 
 def list_plainly(numbers: Any) -> list[Any]:
-    """Return Python's own numbers, whatever kind of sequence they come in."""
+    """Return the numbers of a list or an array as Python's own."""
     return list(numbers.tolist() if hasattr(numbers, "tolist") else numbers)
 
 
-class Workshop:
-    """Makes functions and sequences of one kind: compiled ones and arrays, or plain ones."""
+class Backend:
+    """Creates functions and sequences of one kind: compiled functions and arrays, or plain ones."""
 
     def __init__(self, zones: int, *, compiled: bool) -> None:
         self.zones = zones
@@ -108,57 +107,57 @@ class Workshop:
         view: MutableSequence[float] = array[_MARGIN:-_MARGIN]
         return view
 
-    def adopt(self, block: Block) -> Block:
-        """Return a block whose numbers are of the kind made here."""
+    def convert(self, block: Block) -> Block:
+        """Return the block with sequences of this backend's kind."""
         nodes, endpoints = self._convert(block.nodes), self._convert(block.endpoints)
         return block._replace(nodes=nodes, endpoints=endpoints)
 
     def _convert(self, numbers: Any) -> Sequence[int]:
         converted: Sequence[int]
         if self.compiled:
-            # NB: an array that cannot be written has a type of its own, and would be compiled anew.
+            # NB: a read-only array has another type, for which numba would compile again.
             converted = self._numpy.require(numbers, dtype=self._numpy.int64, requirements="CW")
         else:
             converted = list_plainly(numbers)
         return converted
 
 
-class Room:
-    """Space for the results of a block and for the work on it; used by one thread at a time."""
+class Scratch:
+    """Space for the results of a block and intermediate values; one thread uses it at a time."""
 
-    def __init__(self, workshop: Workshop, rows: int) -> None:
-        zones = workshop.zones
+    def __init__(self, backend: Backend, rows: int) -> None:
+        zones = backend.zones
         cells = (3 * zones + 2) * zones
-        scratch = SCRATCH * zones + SCRATCH
-        self.figures = workshop.floats(rows * COLUMNS)
-        self.spreads = workshop.floats(rows)
-        self.valid = workshop.ints(rows)
+        scratch_length = SCRATCH * zones + SCRATCH
+        self.figures = backend.floats(rows * COLUMNS)
+        self.spreads = backend.floats(rows)
+        self.valid = backend.ints(rows)
         self.work = (
-            workshop.ints(cells),
-            workshop.floats(cells),
-            workshop.ints(scratch),
-            workshop.floats(scratch),
-            workshop.floats(zones),
-            workshop.ints(zones),
-            workshop.floats(COLUMNS),
+            backend.ints(cells),
+            backend.floats(cells),
+            backend.ints(scratch_length),
+            backend.floats(scratch_length),
+            backend.floats(zones),
+            backend.ints(zones),
+            backend.floats(COLUMNS),
         )
 
 
-class _Run:
+class _PreparedAlgorithm:
     """One algorithm, ready to run over blocks; threads may share it."""
 
-    def __init__(self, workshop: Workshop, algorithm: Algorithm, weights: Weights) -> None:
-        self._zones = workshop.zones
+    def __init__(self, backend: Backend, algorithm: Algorithm, weights: Weights) -> None:
+        self._zones = backend.zones
         self._algorithm = algorithm
-        self._loop = workshop.prepare(algorithm)
-        self._weights = workshop.floats(4)
-        for place, weight in enumerate(
+        self._loop = backend.prepare(algorithm)
+        self._weights = backend.floats(4)
+        for index, weight in enumerate(
             (weights.in_zone, weights.max_deviation, weights.mean_deviation, weights.slices)
         ):
-            self._weights[place] = weight
+            self._weights[index] = weight
 
-    def run(self, block: Block, room: Room) -> RowResults:
-        """Return the figures of all rows of a block; they stay in the room."""
+    def run(self, block: Block, scratch: Scratch) -> RowResults:
+        """Return the figures of all rows of a block; they refer to the scratch space."""
         undivided = self._loop(
             block.rows,
             self._zones,
@@ -168,37 +167,37 @@ class _Run:
             float(self._algorithm.start),
             int(self._algorithm.hints),
             self._weights,
-            *room.work,
-            room.figures,
-            room.spreads,
-            room.valid,
+            *scratch.work,
+            scratch.figures,
+            scratch.spreads,
+            scratch.valid,
         )
         return RowResults(
-            block.start, block.rows, room.figures, room.spreads, room.valid, undivided
+            block.start, block.rows, scratch.figures, scratch.spreads, scratch.valid, undivided
         )
 
 
 class PartTallier:
-    """The tally of consecutive blocks of one algorithm, kept by one thread."""
+    """Tallies consecutive blocks of one algorithm within one thread."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._rows = 0
         self._valid = 0
         self._undivided = 0
-        self._sums = workshop.ints(TALLIED)
-        self._extremes = workshop.floats(2 * TALLIED)
+        self._sums = backend.ints(TALLIED)
+        self._extremes = backend.floats(2 * TALLIED)
         for column in range(TALLIED):
             self._extremes[2 * column] = -math.inf
             self._extremes[2 * column + 1] = math.inf
-        self._histograms = workshop.ints(3 * BINS + SIDE * SIDE)
-        self._found = workshop.ints(WORST_KEPT)
+        self._histograms = backend.ints(3 * BINS + SIDE * SIDE)
+        self._worst_rows = backend.ints(WORST_KEPT)
         self._deviation: Worst | None = None
         self._total: Worst | None = None
 
     def add(self, results: RowResults) -> None:
-        """Add the next block; the worst rows are looked for only if it has worse ones."""
-        valid = self._workshop.tally(
+        """Add the next block, and its worst rows if they are worse than all before."""
+        valid = self._backend.tally(
             results.rows,
             results.figures,
             results.spreads,
@@ -213,10 +212,10 @@ class PartTallier:
         if valid > 0:
             highest = float(self._extremes[2 * MAX_DEVIATION_COLUMN])
             lowest = float(self._extremes[2 * TOTAL + 1])
-            found = self._find(results, MAX_DEVIATION_COLUMN, highest, self._deviation)
-            self._deviation = join_worst(self._deviation, found, sign=1)
-            found = self._find(results, TOTAL, lowest, self._total)
-            self._total = join_worst(self._total, found, sign=-1)
+            worst = self._find(results, MAX_DEVIATION_COLUMN, highest, self._deviation)
+            self._deviation = join_worst(self._deviation, worst, sign=1)
+            worst = self._find(results, TOTAL, lowest, self._total)
+            self._total = join_worst(self._total, worst, sign=-1)
 
     def finish(self) -> PartTally:
         """Return the tally as plain numbers."""
@@ -236,15 +235,15 @@ class PartTallier:
     ) -> Worst | None:
         low, high = find_printed_range(worst)
         value = float(f"{worst:.4f}")
-        count = self._workshop.collect(
-            results.rows, results.figures, results.valid, column, low, high, self._found
+        count = self._backend.collect(
+            results.rows, results.figures, results.valid, column, low, high, self._worst_rows
         )
         if count == 0:
             return None
         missing = WORST_KEPT
         if before is not None and before.value == value:
             missing -= len(before.rows)
-        rows = [results.start + int(row) for row in self._found[: min(count, missing)]]
+        rows = [results.start + int(row) for row in self._worst_rows[: min(count, missing)]]
         return Worst(value, count, tuple(rows))
 
 
@@ -260,26 +259,28 @@ def run_simulation(
 ) -> list[Summary]:
     """Return a summary for each algorithm over all rows of a data set, in the given order.
 
-    `threads` are all cores unless told; `compiled` None compiles if that pays. `progress` is called
-    with the number of rows done. Raise MissingExtraError if compiled code is asked for in vain.
+    `threads` None means all cores; `compiled` None compiles if that pays. `progress` is called with
+    the number of rows done. Raises MissingExtraError if `compiled` is True without a compiler.
     """
-    workshop = _open_workshop(dataset, compiled=compiled)
-    runs = [_Run(workshop, algorithm, weights or Weights()) for algorithm in algorithms]
+    backend = _choose_backend(dataset, compiled=compiled)
+    runs = [
+        _PreparedAlgorithm(backend, algorithm, weights or Weights()) for algorithm in algorithms
+    ]
     tallies = [BlockTally(algorithm.name) for algorithm in algorithms]
-    block_rows = block_rows if workshop.compiled else min(block_rows, SLOW_ROWS)
-    step = block_rows * BLOCKS_AT_ONCE if workshop.compiled else block_rows
+    block_rows = block_rows if backend.compiled else min(block_rows, SLOW_ROWS)
+    step = block_rows * BLOCKS_AT_ONCE if backend.compiled else block_rows
 
     def work(start: int) -> list[PartTally]:
-        room = Room(workshop, block_rows)
-        parts = [PartTallier(workshop) for _ in runs]
+        scratch = Scratch(backend, block_rows)
+        parts = [PartTallier(backend) for _ in runs]
         stop = min(start + step, dataset.rows)
         for first in range(start, stop, block_rows):
-            block = workshop.adopt(dataset.read(first, min(first + block_rows, stop)))
+            block = backend.convert(dataset.read(first, min(first + block_rows, stop)))
             for run, part in zip(runs, parts, strict=True):
-                part.add(run.run(block, room))
+                part.add(run.run(block, scratch))
         return [part.finish() for part in parts]
 
-    for start, done in _work_in_order(work, range(0, dataset.rows, step), workshop, threads):
+    for start, done in _work_in_order(work, range(0, dataset.rows, step), backend, threads):
         for tally, part in zip(tallies, done, strict=True):
             tally.add(part)
         if progress is not None:
@@ -298,56 +299,56 @@ def simulate_rows(
 ) -> Iterator[RowResults]:
     """Return the figures of every row, block by block in the order of rows.
 
-    The parameters are those of `simulate`. No more than a few blocks are ever held.
+    The parameters are those of `run_simulation`. No more than a few blocks are ever held.
     """
-    workshop = _open_workshop(dataset, compiled=compiled)
-    run = _Run(workshop, algorithm, weights or Weights())
+    backend = _choose_backend(dataset, compiled=compiled)
+    run = _PreparedAlgorithm(backend, algorithm, weights or Weights())
 
     def work(start: int) -> RowResults:
-        block = workshop.adopt(dataset.read(start, start + block_rows))
-        return run.run(block, Room(workshop, block.rows))
+        block = backend.convert(dataset.read(start, start + block_rows))
+        return run.run(block, Scratch(backend, block.rows))
 
     starts = range(0, dataset.rows, block_rows)
-    for _, results in _work_in_order(work, starts, workshop, threads):
+    for _, results in _work_in_order(work, starts, backend, threads):
         yield results
 
 
 def tally_results(results: Iterable[RowResults]) -> PartTally:
-    """Return the tally of blocks of rows that follow each other, for callers who need both."""
+    """Return the tally of consecutive blocks, for callers that need results and summary."""
     part: PartTallier | None = None
     for block in results:
         if part is None:
-            part = PartTallier(Workshop(0, compiled=hasattr(block.figures, "dtype")))
+            part = PartTallier(Backend(0, compiled=hasattr(block.figures, "dtype")))
         part.add(block)
-    return (part or PartTallier(Workshop(0, compiled=False))).finish()
+    return (part or PartTallier(Backend(0, compiled=False))).finish()
 
 
-def _open_workshop(dataset: DataSet, *, compiled: bool | None) -> Workshop:
+def _choose_backend(dataset: DataSet, *, compiled: bool | None) -> Backend:
     if compiled and not is_available():
         raise MissingExtraError("compiled simulation")
     if compiled is None:
         compiled = is_available() and dataset.rows >= FEW_ROWS
-    return Workshop(len(dataset.zones), compiled=compiled)
+    return Backend(len(dataset.zones), compiled=compiled)
 
 
 def _work_in_order(
-    work: Callable[[int], _Result], starts: range, workshop: Workshop, threads: int | None
+    work: Callable[[int], _Result], starts: range, backend: Backend, threads: int | None
 ) -> Iterator[tuple[int, _Result]]:
-    """Return each start with its result, in order, while threads work a little ahead."""
+    """Yield each start with its result, in order, while threads work a few steps ahead."""
     count = threads or len(os.sched_getaffinity(0))
-    if count == 1 or not workshop.compiled or len(starts) < 2:
+    if count == 1 or not backend.compiled or len(starts) < 2:
         for start in starts:
             yield start, work(start)
         return
-    waiting: deque[tuple[int, Future[_Result]]] = deque()
+    pending: deque[tuple[int, Future[_Result]]] = deque()
     pool = ThreadPoolExecutor(count)
     try:
         for start in starts:
-            waiting.append((start, pool.submit(work, start)))
-            if len(waiting) > 2 * count:
-                first, future = waiting.popleft()
+            pending.append((start, pool.submit(work, start)))
+            if len(pending) > 2 * count:
+                first, future = pending.popleft()
                 yield first, future.result()
-        for first, future in waiting:
+        for first, future in pending:
             yield first, future.result()
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,10 +1,10 @@
 """What an allocation does to traffic: in-zone share, deviation of load, number of slices, score.
 
-Follows the reference simulator of KEP-2004: traffic is computed, not drawn. The clients of a zone
-spread over the groups they can reach by size times weight, and over the endpoints of a group
-evenly. The functions are plain, over flat sequences of numbers and in the subset of Python that a
-compiler for numeric code accepts; sums run over zones in order and groups in order, so a result is
-the same on every run. They never raise, and never divide by zero: what has no result is invalid.
+Follows the reference simulator of KEP-2004: traffic is computed, not sampled. The clients of a zone
+spread over the groups they can reach by size times weight, and evenly over the endpoints of a
+group. The functions are plain, over flat sequences of numbers and in the subset of Python that
+numba compiles; sums run over zones in order and groups in order, so a result is the same on every
+run. They never raise, and never divide by zero: a case without a result is invalid.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 VALID: Final = 1
 INVALID: Final = 0
 
-# Where each figure stands in the output; all are fractions or counts, none is a percentage.
+# The index of each figure in the output; all are fractions or counts, none is a percentage.
 IN_ZONE: Final = 0
 MAX_DEVIATION: Final = 1
 MEAN_DEVIATION: Final = 2
-SPREAD: Final = 3  # around the mean of the ABSOLUTE deviations, as the reference has it
+SPREAD: Final = 3  # around the mean of the ABSOLUTE deviations, as in the reference
 TRUE_SPREAD: Final = 4  # around the mean of the signed deviations
 SLICES: Final = 5
 REFERENCE_SLICES: Final = 6
@@ -41,9 +41,9 @@ def evaluate_groups(  # noqa: PLR0915, PLR0917 - one flat function is what a com
     """Fill `out` with the seven figures of an allocation in groups; return VALID or INVALID.
 
     `comp[g*zones+z]` endpoints located in zone z are listed in group g, and `weight[g*zones+z]` is
-    how much g attracts the clients of z. No groups (0) stand for one group of all endpoints, open
-    to everyone. A zone whose clients reach no endpoint makes all of it INVALID, also without
-    clients; `out` then has no meaning.
+    how much g attracts the clients of z. No groups (0) mean one group of all endpoints for all
+    clients. A zone that reaches no endpoint makes the whole row INVALID, even without clients;
+    `out` then has no meaning.
 
     NB: at most 3*zones groups; the two rows of `weight` behind that room are scratch space.
     """
@@ -64,7 +64,7 @@ def evaluate_groups(  # noqa: PLR0915, PLR0917 - one flat function is what a com
         deviation = 0.0 if traffic > 0.0 else -1.0
         out[0] = in_zone
         out[1] = 0.0
-        # NB: not the negative of it, which would be -0.0.
+        # NB: not the negation, which would be -0.0.
         out[2] = 0.0 - deviation
         out[3] = 0.0 - 2.0 * deviation
         out[4] = 0.0
@@ -135,10 +135,10 @@ def evaluate_matrix(  # noqa: PLR0917 - one flat function is what a compiler tak
     """Fill `out` with the seven figures of a matrix of endpoints; return VALID or INVALID.
 
     `matrix[i*zones+j]` endpoints located in zone i serve the clients of zone j. With `hints` 0 each
-    zone has slices of its own, and a zone that nothing serves makes all of it INVALID. With `hints`
-    1 there are no more slices than without, and such a zone uses all endpoints, as kube-proxy does
-    when no endpoint is hinted for its zone. No endpoints at all are INVALID; `out` then has no
-    meaning.
+    zone has slices of its own, and a zone that no endpoint serves makes the whole row INVALID. With
+    `hints` 1 there are no more slices than without, and such a zone uses all endpoints, as
+    kube-proxy does when no endpoint has a hint for its zone. A row without endpoints is INVALID;
+    `out` then has no meaning.
     """
     total = 0
     for zone in range(zones):
@@ -186,6 +186,27 @@ def evaluate_matrix(  # noqa: PLR0917 - one flat function is what a compiler tak
     return VALID
 
 
+def score(  # noqa: PLR0917 - called from compiled code, which takes positions only
+    in_zone: float,
+    maximum: float,
+    mean: float,
+    slices: float,
+    reference: float,
+    w_in_zone: float = 0.45,
+    w_max: float = 0.20,
+    w_mean: float = 0.20,
+    w_slices: float = 0.15,
+) -> float:
+    """Return the weighted score of an evaluation, 100 at best with the weights of the KEP."""
+    ratio = 100.0 * reference / slices if slices > 0.0 else 0.0
+    return (
+        w_in_zone * (100.0 * in_zone)
+        + w_max * (100.0 - 100.0 * maximum)
+        + w_mean * (100.0 - 100.0 * mean)
+        + w_slices * ratio
+    )
+
+
 def _write_figures(  # noqa: PLR0917 - called from compiled code, which takes positions only
     total: int,
     listed: int,
@@ -210,24 +231,3 @@ def _write_figures(  # noqa: PLR0917 - called from compiled code, which takes po
     out[2] = mean
     out[3] = math.sqrt(max(spread, 0.0))
     out[4] = math.sqrt(max(true_spread, 0.0))
-
-
-def score(  # noqa: PLR0917 - called from compiled code, which takes positions only
-    in_zone: float,
-    maximum: float,
-    mean: float,
-    slices: float,
-    reference: float,
-    w_in_zone: float = 0.45,
-    w_max: float = 0.20,
-    w_mean: float = 0.20,
-    w_slices: float = 0.15,
-) -> float:
-    """Return the weighted score of an evaluation, 100 at best with the weights of the KEP."""
-    ratio = 100.0 * reference / slices if slices > 0.0 else 0.0
-    return (
-        w_in_zone * (100.0 * in_zone)
-        + w_max * (100.0 - 100.0 * maximum)
-        + w_mean * (100.0 - 100.0 * mean)
-        + w_slices * ratio
-    )

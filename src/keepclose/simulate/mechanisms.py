@@ -1,8 +1,13 @@
-"""The mechanisms whose churn can be compared, each with and without what keeps it calm.
+"""The mechanisms whose churn can be compared, and the scenarios that they go through.
 
-Three things keep an allocation calm (KEP-2004): it starts and ends at different numbers of
+Three things keep an allocation stable (KEP-2004): it starts and ends at different numbers of
 endpoints (padding), it stays as it is while no zone is overloaded (lazy rebalance), and endpoints
-keep the zone that they serve already (the previous assignment). Here each can be taken away.
+keep the zone that they serve already (the previous assignment). Each mechanism is listed with and
+without them.
+
+A scenario names events. `play` turns them into concrete nodes and pods by a seed, once, so that
+every mechanism goes through the same steps. Pods are scheduled as in a real cluster: roughly even,
+but not quite. The same scenario and seed always give the same steps.
 """
 
 from __future__ import annotations
@@ -44,10 +49,14 @@ _GATES: Final = FeatureGates().with_gates(
     Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS
 )
 _CUSTOM: Final = "keepclose.dev/Compared"
+SURGE: Final = 0.25
+"""The share of pods that one step of a rolling update replaces: the default of Deployments."""
+_ZONES = {"zone-a": 4, "zone-b": 3, "zone-c": 2}
+_READY: Final = (StatusCondition(type="Ready", status="True"),)
 
 
 class EventKind(StrEnum):
-    """Everything that can happen in a scenario."""
+    """The kinds of events in a scenario."""
 
     START = "start"
     SCALE_UP = "scale up"
@@ -60,14 +69,14 @@ class EventKind(StrEnum):
 
 
 class ScenarioEvent(msgspec.Struct, frozen=True):
-    """One event; `count` is a number of pods, or of nodes lost. Losses strike at random."""
+    """One event; `count` is a number of pods, or of lost nodes, which are drawn at random."""
 
     kind: EventKind
     count: int = 1
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A cluster to start from, nodes by zone, and what happens to it."""
+    """An initial cluster, with its nodes by zone, and the events that follow."""
 
     name: str
     about: str
@@ -77,7 +86,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class ScenarioStep(msgspec.Struct, frozen=True):
-    """One moment at which a controller looks: all nodes, and the pods that came and went."""
+    """One sync of a controller: all nodes, and the pods that were added and removed."""
 
     event: EventKind
     nodes: tuple[Node, ...]
@@ -85,10 +94,6 @@ class ScenarioStep(msgspec.Struct, frozen=True):
     removed: tuple[NamespacedName, ...] = ()
 
 
-SURGE: Final = 0.25
-"""The part of all pods that one wave of a rolling update replaces, as Deployments do by default."""
-
-_ZONES = {"zone-a": 4, "zone-b": 3, "zone-c": 2}
 _UP, _DOWN, _ROLL = EventKind.SCALE_UP, EventKind.SCALE_DOWN, EventKind.ROLLING_UPDATE
 _OUTAGE = (
     ScenarioEvent(EventKind.ZONE_LOSS),
@@ -99,8 +104,8 @@ _NODE_OUTAGE = (ScenarioEvent(EventKind.NODE_LOSS), ScenarioEvent(EventKind.NODE
 
 SCENARIOS: Final = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        scenario.name: scenario
+        for scenario in (
             Scenario(
                 "autoscaling",
                 "pods come and go around the starting threshold of subsetting",
@@ -156,19 +161,19 @@ SCENARIOS: Final = MappingProxyType(
 
 
 def play(scenario: Scenario, seed: int) -> tuple[ScenarioStep, ...]:
-    """Return the steps of a scenario; the first one starts it. No nodes mean no pods."""
-    course = _Course(scenario, random.Random(seed))  # noqa: S311 - seeded, nothing secret
+    """Return the steps of a scenario; the first one is the start. No nodes mean no pods."""
+    state = _ClusterState(scenario, random.Random(seed))  # noqa: S311 - seeded, nothing secret
     for event in scenario.events:
-        course.carry_out(event)
-    return tuple(course.steps)
+        state.apply(event)
+    return tuple(state.steps)
 
 
-class _Course:
-    """The cluster as it is now, and the steps that led here."""
+class _ClusterState:
+    """The current state of the cluster, and the steps so far."""
 
-    def __init__(self, scenario: Scenario, dice: random.Random) -> None:
+    def __init__(self, scenario: Scenario, rng: random.Random) -> None:
         self.steps: list[ScenarioStep] = []
-        self._dice = dice
+        self._rng = rng
         self._nodes = {
             name: _make_node(name, zone)
             for zone, count in sorted(scenario.zones.items())
@@ -176,30 +181,31 @@ class _Course:
         }
         self._lost: dict[str, Node] = {}
         self._pods: dict[NamespacedName, Pod] = {}
-        self._made = 0
-        self._note(EventKind.START, added=self._schedule(scenario.endpoints))
+        self._created = 0
+        self._record_step(EventKind.START, added=self._schedule(scenario.endpoints))
 
-    def carry_out(self, event: ScenarioEvent) -> None:
+    def apply(self, event: ScenarioEvent) -> None:
         match event.kind:
             case EventKind.SCALE_UP:
-                self._note(event.kind, added=self._schedule(event.count))
+                self._record_step(event.kind, added=self._schedule(event.count))
             case EventKind.SCALE_DOWN:
-                self._note(event.kind, removed=self._pick_pods(event.count))
+                self._record_step(event.kind, removed=self._pick_pods(event.count))
             case EventKind.ROLLING_UPDATE:
-                self._roll()
+                self._rolling_update()
             case EventKind.NODE_LOSS:
                 names = sorted(self._nodes)
-                self._lose(event.kind, self._dice.sample(names, min(event.count, len(names))))
+                self._lose_nodes(event.kind, self._rng.sample(names, min(event.count, len(names))))
             case EventKind.ZONE_LOSS:
-                zone = self._dice.choice(sorted({one.zone for one in self._nodes.values()}) or [""])
-                lost = [name for name, one in sorted(self._nodes.items()) if one.zone == zone]
-                self._lose(event.kind, lost)
+                zones = sorted({node.zone for node in self._nodes.values()})
+                zone = self._rng.choice(zones or [""])
+                lost = [name for name, node in sorted(self._nodes.items()) if node.zone == zone]
+                self._lose_nodes(event.kind, lost)
             case EventKind.ZONE_RETURN | EventKind.NODE_RETURN:
                 self._nodes.update(self._lost)
                 self._lost = {}
-                self._note(event.kind)
+                self._record_step(event.kind)
 
-    def _note(
+    def _record_step(
         self,
         kind: EventKind,
         *,
@@ -208,62 +214,64 @@ class _Course:
     ) -> None:
         for key in removed:
             self._pods.pop(key)
-        nodes = tuple(one for _, one in sorted(self._nodes.items()))
+        nodes = tuple(node for _, node in sorted(self._nodes.items()))
         self.steps.append(ScenarioStep(kind, nodes, added, removed))
 
     def _schedule(self, count: int) -> tuple[Pod, ...]:
-        """Start pods, each on the emptier of two nodes drawn by lot."""
+        """Start pods, each on the emptier of two random nodes."""
         started: list[Pod] = []
         names = sorted(self._nodes)
         load = dict.fromkeys(names, 0)
-        for one in self._pods.values():
-            load[one.spec.node_name] = load.get(one.spec.node_name, 0) + 1
+        for pod in self._pods.values():
+            load[pod.spec.node_name] = load.get(pod.spec.node_name, 0) + 1
         for _ in range(count if names else 0):
-            drawn = (self._dice.choice(names), self._dice.choice(names))
+            drawn = (self._rng.choice(names), self._rng.choice(names))
             chosen = min(drawn, key=load.__getitem__)
             load[chosen] += 1
-            self._made += 1
-            number = self._made
+            self._created += 1
+            number = self._created
             ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
             started.append(_make_pod(f"web-{number:05}", chosen, ip=ip))
-        self._pods.update((one.key, one) for one in started)
+        self._pods.update((pod.key, pod) for pod in started)
         return tuple(started)
 
     def _pick_pods(self, count: int) -> tuple[NamespacedName, ...]:
         keys = sorted(self._pods)
-        return tuple(sorted(self._dice.sample(keys, min(count, len(keys)))))
+        return tuple(sorted(self._rng.sample(keys, min(count, len(keys)))))
 
-    def _roll(self) -> None:
+    def _rolling_update(self) -> None:
         old = sorted(self._pods)
-        self._dice.shuffle(old)
+        self._rng.shuffle(old)
         wave = max(1, int(len(old) * SURGE))
         for start in range(0, len(old), wave):
-            gone = tuple(old[start : start + wave])
-            self._note(EventKind.ROLLING_UPDATE, added=self._schedule(len(gone)))
-            self._note(EventKind.ROLLING_UPDATE, removed=gone)
+            removed = tuple(old[start : start + wave])
+            self._record_step(EventKind.ROLLING_UPDATE, added=self._schedule(len(removed)))
+            self._record_step(EventKind.ROLLING_UPDATE, removed=removed)
 
-    def _lose(self, kind: EventKind, names: list[str]) -> None:
+    def _lose_nodes(self, kind: EventKind, names: list[str]) -> None:
         for name in names:
             self._lost[name] = self._nodes.pop(name)
-        gone = tuple(sorted(key for key, one in self._pods.items() if one.spec.node_name in names))
-        self._note(kind, removed=gone)
-        if gone:
-            self._note(kind, added=self._schedule(len(gone)))
+        removed = tuple(
+            sorted(key for key, pod in self._pods.items() if pod.spec.node_name in names)
+        )
+        self._record_step(kind, removed=removed)
+        if removed:
+            self._record_step(kind, added=self._schedule(len(removed)))
 
 
 class Mechanism(msgspec.Struct, frozen=True):
-    """A Service that asks for a mechanism, and a controller set up for it."""
+    """A Service that uses a mechanism, and the controller's settings for it."""
 
     name: str
     about: str
     service: Service
     settings: Settings = Settings(gates=_GATES)
     remembers: bool = True
-    """Whether the hints of the step before are seen by the next."""
+    """Whether a step sees the hints of the step before."""
 
 
 class LocalHints(msgspec.Struct, frozen=True):
-    """The allocator of subsetting as a heuristic: hints instead of slices of their own."""
+    """The allocator of subsetting as a heuristic: hints instead of slices for each zone."""
 
     padding: int = SubsetOptions().padding
     lazy: bool = True
@@ -277,7 +285,7 @@ class LocalHints(msgspec.Struct, frozen=True):
                 placed.setdefault(served, {})[zone] = number
         options = SubsetOptions(padding=self.padding)
         if active and not self.lazy:
-            # An allocation made anew at every look still ends where the padding says.
+            # An allocation that is computed again at every sync still ends where the padding says.
             zones = max(1, sum(share > 0 for share in demand.shares.values()))
             start = float(options.start_per_zone) * zones - self.padding + min(1, self.padding)
             options = replace(options, padding=0, start_per_zone=max(start, 1.0) / zones)
@@ -295,20 +303,17 @@ class LocalHints(msgspec.Struct, frozen=True):
         return decision.target
 
 
-def _mode_auto() -> Service:
+def _auto_service() -> Service:
     return _make_service(annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"})
 
 
-def _subsets() -> Service:
+def _subsetting_service() -> Service:
     return _make_service(annotations={SUBSETTING_ANNOTATION: Approach.PREFER.value})
 
 
 def _hinted(heuristic: Heuristic) -> tuple[Service, Settings]:
     settings = Settings(gates=_GATES, heuristics={_CUSTOM: heuristic})
     return _make_service(traffic_distribution=_CUSTOM), settings
-
-
-_READY: Final = (StatusCondition(type="Ready", status="True"),)
 
 
 def _make_node(name: str, zone: str) -> Node:
@@ -320,7 +325,7 @@ def _make_node(name: str, zone: str) -> Node:
 
 
 def _make_pod(name: str, node: str, *, ip: str) -> Pod:
-    """Return a ready pod of the one Service."""
+    """Return a ready pod of the Service."""
     return Pod(
         metadata=ObjectMeta(
             name=name, namespace="default", uid=f"uid-{name}", labels={"app": "web"}
@@ -341,7 +346,7 @@ def _make_pod(name: str, node: str, *, ip: str) -> Pod:
 def _make_service(
     *, annotations: dict[str, str] | None = None, traffic_distribution: str | None = None
 ) -> Service:
-    """Return the Service whose pods come and go."""
+    """Return the Service of all scenarios."""
     return Service(
         metadata=ObjectMeta(
             name="web", namespace="default", uid="uid-web", annotations=annotations or {}
@@ -370,15 +375,22 @@ def _list_mechanisms() -> tuple[Mechanism, ...]:
             "spec.trafficDistribution: PreferSameZone",
             _make_service(traffic_distribution=PREFER_SAME_ZONE),
         ),
-        Mechanism("auto", "topology mode Auto", _mode_auto()),
+        Mechanism("auto", "topology mode Auto", _auto_service()),
         Mechanism(
             "auto-forgetful",
             "topology mode Auto without the previous assignment",
-            _mode_auto(),
+            _auto_service(),
             remembers=False,
         ),
-        Mechanism("subsetting", "slices by zone, with padding and lazy rebalance", _subsets()),
-        Mechanism("subsetting-unpadded", "slices by zone without padding", _subsets(), no_padding),
+        Mechanism(
+            "subsetting", "slices by zone, with padding and lazy rebalance", _subsetting_service()
+        ),
+        Mechanism(
+            "subsetting-unpadded",
+            "slices by zone without padding",
+            _subsetting_service(),
+            no_padding,
+        ),
         Mechanism(
             "local", "local by hints, with padding and lazy rebalance", *_hinted(LocalHints())
         ),
@@ -404,4 +416,6 @@ def _list_mechanisms() -> tuple[Mechanism, ...]:
     )
 
 
-MECHANISMS: Final = MappingProxyType({one.name: one for one in _list_mechanisms()})
+MECHANISMS: Final = MappingProxyType(
+    {mechanism.name: mechanism for mechanism in _list_mechanisms()}
+)

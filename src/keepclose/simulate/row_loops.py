@@ -1,9 +1,9 @@
-"""Loops over rows: allocate, evaluate, write the figures, all in one go.
+"""Loops over rows: allocate, evaluate and write the figures in one pass.
 
-Each loop is a plain function with a seam: the name `allocate` stands for the allocator, which
-`compiling` binds before a loop is run, compiled or as it is. A loop writes seven figures a row, as
-the reference simulator of KEP-2004 prints them, and the true spread beside them. Rows do not see
-each other, so that a result never depends on how rows are cut into blocks.
+Each loop is a plain function with a seam: the name `allocate_row` is a placeholder for the
+allocator, which `compiling` binds before a loop runs, compiled or not. A loop writes seven figures
+a row, as the reference simulator of KEP-2004 prints them, and the true spread beside them. Rows are
+independent, so that a result never depends on how rows are cut into blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from keepclose.simulate.evaluation import evaluate_groups, evaluate_matrix, scor
 
 COLUMNS: Final = 7
 """Score, in-zone, deviation and slice score, largest and mean deviation in %, spread."""
-
 TOTAL: Final = 0
 IN_ZONE_COLUMN: Final = 1
 DEVIATION: Final = 2
@@ -24,13 +23,12 @@ _SLICES: Final = 3
 MAX_DEVIATION_COLUMN: Final = 4
 _MEAN_DEVIATION: Final = 5
 _SPREAD: Final = 6
-
 SCRATCH: Final = 16
-"""Allocators get this many numbers for each zone, and as many once more."""
+"""Allocators get this many scratch numbers for each zone, and as many again."""
 
 
 def allocate_row(*arguments: object) -> int:
-    """Stand for the allocator until one is bound to this name."""
+    """Raise until `compiling` binds an allocator to this name."""
     raise NotImplementedError(arguments)
 
 
@@ -54,7 +52,7 @@ def run_random(  # noqa: PLR0917 - all loops share their parameters, and compile
     spreads: MutableSequence[float],
     valid: MutableSequence[int],
 ) -> int:
-    """Let all clients use all endpoints; return how many rows were left undivided: all."""
+    """Let all clients use all endpoints; return the number of undivided rows: all."""
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
         valid[row] = evaluate_groups(zones, shares, counts, 0, cells, parts, out)
@@ -82,7 +80,7 @@ def run_groups(  # noqa: PLR0917 - all loops share their parameters, and compile
     spreads: MutableSequence[float],
     valid: MutableSequence[int],
 ) -> int:
-    """Run an allocator that makes groups with weights; return how many rows were undivided."""
+    """Run an allocator that forms groups with weights; return the number of undivided rows."""
     undivided = 0
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
@@ -114,7 +112,7 @@ def run_matrix(  # noqa: PLR0917 - all loops share their parameters, and compile
     spreads: MutableSequence[float],
     valid: MutableSequence[int],
 ) -> int:
-    """Run an allocator that lets each endpoint serve one zone; return the undivided rows."""
+    """Run an allocator whose endpoints serve one zone each; return the number of undivided rows."""
     undivided = 0
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
@@ -148,7 +146,7 @@ def run_flows(  # noqa: PLR0917 - all loops share their parameters, and compiled
     spreads: MutableSequence[float],
     valid: MutableSequence[int],
 ) -> int:
-    """Run an allocator that divides endpoints into fractions; return the undivided rows."""
+    """Run an allocator that splits endpoints; return the number of undivided rows."""
     undivided = 0
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
@@ -167,7 +165,7 @@ def read_row(  # noqa: PLR0917 - compiled code takes positions only
     shares: MutableSequence[float],
     counts: MutableSequence[int],
 ) -> None:
-    """Copy a row's endpoints and compute each zone's share of its nodes; no nodes, no shares."""
+    """Copy a row's endpoints and compute each zone's share of the nodes; 0 without nodes."""
     first = row * zones
     total = 0
     for zone in range(zones):

@@ -1,8 +1,11 @@
 """Summary of an algorithm over a data set: means, extremes, worst rows, histograms.
 
 Means are those of the figures as printed, with four decimals, and worst rows those that share the
-worst printed figure; both is how the published results of KEP-2004 were made. Of very many worst
-rows only the first are kept, and all are counted.
+worst printed figure; the published results of KEP-2004 were computed so. Sums are kept in units of
+the last decimal, in which addition is exact, so that the result does not depend on the order of
+rows, the size of blocks or the number of threads. Of very many worst rows only the first are kept,
+and all are counted. The functions over rows are plain, over flat sequences, in the subset of Python
+that numba compiles.
 """
 
 from __future__ import annotations
@@ -20,16 +23,14 @@ TALLIED: Final = COLUMNS + 1
 """The seven figures of a row and its true spread."""
 UNITS: Final = 10_000
 """Sums are kept in units of the last printed decimal."""
-
 BINS: Final = 100
-"""Total and in-zone score by one point, the largest deviation by 2 %; the last bin has no end."""
+"""Bins of one point (total, in-zone score) or 2 % (largest deviation); the last bin is open."""
 DEVIATION_BIN: Final = 2.0
 SIDE: Final = 50
-"""In-zone score (2 points) against the largest deviation (2 %), in-zone score by in-zone score."""
-
-# A score of 100 may come out of floats as 99.99999999999999, and must not change its bin by that.
-_NUDGE: Final = 1e-9
+"""Side of the plane of in-zone score (2 points) against the largest deviation (2 %)."""
 WORST_KEPT: Final = 1000
+# A score of 100 may be computed as 99.99999999999999, and must not change its bin by that.
+_NUDGE: Final = 1e-9
 
 
 def tally_rows(  # noqa: PLR0917 - compiled code takes positions only
@@ -45,7 +46,7 @@ def tally_rows(  # noqa: PLR0917 - compiled code takes positions only
 
     `sums` has one integer a column, `extremes` the highest and the lowest value, `histograms` the
     three rows of bins and then the plane. They are added to, so blocks can share them: before the
-    first block sums and histograms are zeros, extremes as low and as high as can be.
+    first block sums and histograms are zeros, extremes are minus and plus infinity.
     """
     for column in range(COLUMNS):
         tally_column(rows, figures, COLUMNS, column, valid, column, sums, extremes)
@@ -75,7 +76,7 @@ def tally_column(  # noqa: PLR0917 - compiled code takes positions only
     sums: MutableSequence[int],
     extremes: MutableSequence[float],
 ) -> None:
-    """Add up one column of values that stand `width` apart."""
+    """Add up one column of values that are `width` apart."""
     total = 0
     highest = extremes[2 * column]
     lowest = extremes[2 * column + 1]
@@ -102,20 +103,20 @@ def collect_rows(  # noqa: PLR0917 - compiled code takes positions only
     column: int,
     lowest: float,
     highest: float,
-    found: MutableSequence[int],
+    kept: MutableSequence[int],
 ) -> int:
-    """Count valid rows with a figure in a range, and note the first of them while there is room."""
+    """Count valid rows with a figure in a range, and write the first of their numbers to `kept`."""
     count = 0
     for row in range(rows):
         if valid[row] != 0 and lowest <= figures[row * COLUMNS + column] <= highest:
-            if count < len(found):
-                found[count] = row
+            if count < len(kept):
+                kept[count] = row
             count += 1
     return count
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """What each part contributes to the total score; those of the KEP unless told otherwise."""
+    """The weight of each part in the total score; by default those of the KEP."""
 
     in_zone: float = 0.45
     max_deviation: float = 0.20
@@ -180,7 +181,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class PartTally(msgspec.Struct, frozen=True):
-    """What `tally_rows` made of some consecutive rows, and the worst of them."""
+    """The tally of consecutive rows by `tally_rows`, and the worst of them."""
 
     rows: int
     valid: int
@@ -193,7 +194,7 @@ class PartTally(msgspec.Struct, frozen=True):
 
 
 class BlockTally:
-    """Adds up the tallies of parts; parts must come in the order of their rows."""
+    """Adds up the tallies of parts; parts must be added in the order of their rows."""
 
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
@@ -219,7 +220,7 @@ class BlockTally:
             self._extremes[high] = max(self._extremes[high], part.extremes[high])
             self._extremes[low] = min(self._extremes[low], part.extremes[low])
         self._histograms = [
-            mine + theirs for mine, theirs in zip(self._histograms, part.histograms, strict=True)
+            total + added for total, added in zip(self._histograms, part.histograms, strict=True)
         ]
         self._deviation = join_worst(self._deviation, part.worst_deviation, sign=1)
         self._total = join_worst(self._total, part.worst_total, sign=-1)
@@ -259,25 +260,25 @@ class BlockTally:
         )
 
 
-def join_worst(one: Worst | None, two: Worst | None, *, sign: int) -> Worst | None:
-    """Return the worse of two, both together where they are alike; high is bad for sign 1."""
-    if one is None or two is None:
-        return one or two
-    if one.value != two.value:
-        return one if sign * one.value > sign * two.value else two
-    rows = (one.rows + two.rows)[:WORST_KEPT]
-    return Worst(one.value, one.count + two.count, rows)
+def join_worst(first: Worst | None, second: Worst | None, *, sign: int) -> Worst | None:
+    """Return the worse of two, or both joined when they are equal; high is bad for sign 1."""
+    if first is None or second is None:
+        return first or second
+    if first.value != second.value:
+        return first if sign * first.value > sign * second.value else second
+    rows = (first.rows + second.rows)[:WORST_KEPT]
+    return Worst(first.value, first.count + second.count, rows)
 
 
 @lru_cache(maxsize=4096)
 def find_printed_range(value: float) -> tuple[float, float]:
-    """Return the lowest and the highest number that are printed like this one, to four decimals."""
+    """Return the lowest and the highest number with the same four printed decimals."""
     printed = float(f"{value:.4f}")
     return _find_edge(printed, -math.inf), _find_edge(printed, math.inf)
 
 
 def _find_edge(printed: float, toward: float) -> float:
-    # The sum is off by less than a step between doubles, to either side.
+    # The sum is off by less than one step between doubles, in either direction.
     edge = printed + math.copysign(0.00005, toward)
     while float(f"{edge:.4f}") != printed:
         edge = math.nextafter(edge, -toward)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.patch.typed_values import find_misfits
+from keepclose.apiserver.patch.typed_values import find_type_errors
 from keepclose.apiserver.schema.types import ANY_TYPE, ListKind, Type, TypeForm
 
 _TEXT = Type(TypeForm.STRING, omits_empty=True)
@@ -106,4 +106,4 @@ TYPE = Type(
 )
 def test_misfits_are_found(value: Any, want: list[str]) -> None:
     """Each misfit is told with its path, in the words of a real server."""
-    assert find_misfits(value, TYPE) == want
+    assert find_type_errors(value, TYPE) == want

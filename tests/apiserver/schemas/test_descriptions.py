@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from keepclose.apiserver.schema.openapi_types import _OWN, describe_field, read_docstring
+from keepclose.apiserver.schema.openapi_types import (
+    _OWN_DESCRIPTIONS,
+    describe_field,
+    read_docstring,
+)
 from keepclose.apiserver.schema.types import load_definitions
 
 
@@ -35,7 +39,7 @@ def test_our_own_words_go_before_borrowed_ones() -> None:
     spec = describe_field("core.v1.ServiceSpec")
     assert spec["trafficDistribution"].startswith("How traffic is kept close to clients")
     assert spec["clusterIP"].startswith("clusterIP is the IP address of the service")
-    assert spec[""] == "What a Service asks for."
+    assert spec[""] == "The desired state of a Service."
 
 
 def test_types_that_nobody_describes_have_the_usual_texts() -> None:
@@ -50,6 +54,6 @@ def test_types_that_nobody_describes_have_the_usual_texts() -> None:
 def test_everything_described_exists() -> None:
     """A description of a field that is not there would never be seen."""
     definitions = load_definitions()
-    for short, texts in _OWN.items():
+    for short, texts in _OWN_DESCRIPTIONS.items():
         known = {"", "topologyKeys", *definitions[short].fields}
         assert set(texts) <= known, short

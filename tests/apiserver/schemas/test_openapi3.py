@@ -175,7 +175,7 @@ def test_schemas_carry_the_marks_of_lists_and_kinds() -> None:
         {"group": "", "kind": "Service", "version": "v1"}
     ]
     assert service["properties"]["spec"] == {
-        "description": "What the Service asks for.",
+        "description": "The desired state of the Service.",
         "allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.ServiceSpec"}],
     }
     spec = schemas["io.k8s.api.core.v1.ServiceSpec"]["properties"]
@@ -209,5 +209,5 @@ def test_topology_keys_are_explained_while_their_gate_is_on() -> None:
     assert "topologyKeys" not in read("api/v1")["components"]["schemas"][name]["properties"]
     found = read("api/v1", old)["components"]["schemas"][name]["properties"]["topologyKeys"]
     assert found["type"] == "array"
-    assert found["description"].startswith("Labels of nodes, from the closest on")
+    assert found["description"].startswith("Labels of nodes, closest first")
     assert index_document(old).hash != index_document(GATES).hash

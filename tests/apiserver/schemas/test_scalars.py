@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
+from keepclose.apiserver.schema.scalars import Unparsable, store_bytes, store_quantity, store_time
 from keepclose.model.quantities import MUST_BE_QUANTITY, millis
 
 SUFFIX = "unable to parse quantity's suffix"
@@ -53,7 +53,7 @@ SUFFIX = "unable to parse quantity's suffix"
 def test_quantities_are_written_in_their_canonical_form(text: str, want: str) -> None:
     """The largest unit without a fraction, of the family that was given."""
     assert store_quantity(text) == want
-    assert not isinstance(store_quantity(text), Unread)
+    assert not isinstance(store_quantity(text), Unparsable)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_quantities_are_written_in_their_canonical_form(text: str, want: str) ->
 def test_what_is_no_quantity(text: str, want: str) -> None:
     """The reason is that of a kube-apiserver."""
     assert store_quantity(text) == want
-    assert isinstance(store_quantity(text), Unread)
+    assert isinstance(store_quantity(text), Unparsable)
 
 
 @given(
@@ -109,7 +109,7 @@ def test_a_stored_quantity_is_worth_the_same(whole: int, fraction: str, unit: st
 def test_times_are_written_in_utc(text: str, micro: bool, want: str) -> None:
     """To the second, or to the microsecond where the type has them."""
     assert store_time(text, micro=micro) == want
-    assert not isinstance(store_time(text, micro=micro), Unread)
+    assert not isinstance(store_time(text, micro=micro), Unparsable)
 
 
 SECONDS = "2006-01-02T15:04:05Z07:00"
@@ -149,7 +149,7 @@ MICROS = "2006-01-02T15:04:05.000000Z07:00"
 def test_what_is_no_time(text: str, micro: bool, want: str) -> None:
     """The reason names the first part that does not fit."""
     assert store_time(text, micro=micro) == want
-    assert isinstance(store_time(text, micro=micro), Unread)
+    assert isinstance(store_time(text, micro=micro), Unparsable)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_is_no_time(text: str, micro: bool, want: str) -> None:
 def test_bad_base64_is_located(text: str, want_place: int) -> None:
     """The place is the one at which Go's decoder stops."""
     assert store_bytes(text) == f"illegal base64 data at input byte {want_place}"
-    assert isinstance(store_bytes(text), Unread)
+    assert isinstance(store_bytes(text), Unparsable)
 
 
 @given(st.binary(max_size=40))
@@ -179,4 +179,4 @@ def test_base64_is_stored_without_line_breaks(data: bytes) -> None:
     """Text that comes in lines is the same bytes."""
     text = base64.encodebytes(data).decode()
     assert store_bytes(text) == base64.b64encode(data).decode()
-    assert not isinstance(store_bytes(text), Unread)
+    assert not isinstance(store_bytes(text), Unparsable)

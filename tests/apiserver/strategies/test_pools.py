@@ -23,7 +23,7 @@ def test_no_number_is_held_twice(steps: list[tuple[str, int]], reserved: int, se
     held: set[int] = set()
     for verb, number in steps:
         if verb == "draw":
-            drawn = pool.draw()
+            drawn = pool.allocate_next()
             assert (drawn is None) == (len(held) == 20)
             assert drawn not in held
             if drawn is not None:
@@ -31,10 +31,10 @@ def test_no_number_is_held_twice(steps: list[tuple[str, int]], reserved: int, se
                 assert drawn in upper_free or not upper_free
                 held.add(drawn)
         elif verb == "take":
-            assert pool.take(number) == (number not in held)
+            assert pool.allocate(number) == (number not in held)
             held.add(number)
         else:
-            pool.give(number)
+            pool.release(number)
             held.discard(number)
         assert {number for number in range(20) if pool.holds(number)} == held
         assert pool.free == 20 - len(held)
@@ -53,19 +53,19 @@ def test_a_band_writes_down_only_what_is_out_of_place(order: list[int]) -> None:
     band = Band(1 << 64)
     taken = [3, 1 << 40, 7, (1 << 64) - 1]
     for number in taken:
-        assert band.take(number)
+        assert band.allocate(number)
     for place in order:
-        band.give(taken[place])
-    assert (band.free, band._at, band._place) == (1 << 64, {}, {})
+        band.release(taken[place])
+    assert (band.free, band._number_at, band._index_of) == (1 << 64, {}, {})
 
 
 def test_drawing_reaches_every_number() -> None:
     """Every number of a pool is drawn before the pool says that it is empty."""
     pool = Pool(300, reserved=16, random=Random(1))
-    drawn = [pool.draw() for _ in range(300)]
+    drawn = [pool.allocate_next() for _ in range(300)]
     assert sorted(number for number in drawn if number is not None) == list(range(300))
     assert set(drawn[-16:]) == set(range(16))
-    assert pool.draw() is None
+    assert pool.allocate_next() is None
 
 
 @pytest.mark.parametrize(

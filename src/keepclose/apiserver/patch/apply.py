@@ -1,8 +1,12 @@
-"""Server-side apply: a manager says what it wants, and owns that.
+"""Server-side apply: a manager applies its desired fields, and owns them.
 
-Fields that it no longer lists are removed unless someone else owns them; a field that another
-manager owns with another value is a conflict, unless the apply is forced. The rules are those of
-Kubernetes' structured merge.
+Fields that the manager no longer lists are removed unless another manager owns them. A field that
+another manager owns with another value is a conflict, unless the apply is forced; the error is that
+of kube-apiserver. The rules are those of Kubernetes' structured merge.
+
+kubectl's client-side apply left an annotation behind, with the configuration that was applied last.
+Its fields are handed over to server-side apply without conflicts as long as they still have those
+values. The annotation is kept up to date, for kubectl alone.
 """
 
 from __future__ import annotations
@@ -39,19 +43,18 @@ from keepclose.apiserver.patch.managed_fields import (
 )
 from keepclose.apiserver.patch.shapes import Shape, shape_of
 from keepclose.apiserver.patch.typed_values import (
-    find_misfits,
+    find_type_errors,
     list_fields,
     merge_values,
     name_containers,
     remove_fields,
-    settle_nulls,
+    resolve_nulls,
 )
-from keepclose.apiserver.patch.zero_values import Resets, blank_of, resets_of
+from keepclose.apiserver.patch.zero_values import Resets, resets_of, zero_value_of
 from keepclose.apiserver.schema.types import Type
 from keepclose.apiserver.status_errors import StatusError, bad_request
 from keepclose.model.json_values import JsonObject, decode_json
 
-_Conflict = tuple[Owner, tuple[str, ...]]
 KUBECTL: Final = "kubectl"
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 MAX_ANNOTATIONS: Final = 256 * 1024
@@ -59,23 +62,24 @@ _NEVER_OWNED: Final = union(
     set_of("apiVersion", "kind", "metadata"),
     set_of(*(f"metadata.{name}" for name in sorted(UNOWNED_METADATA))),
 )
+_Conflict = tuple[Owner, tuple[str, ...]]
 
 
-def spell_owner(owner: Owner) -> str:
-    """Return the text by which a server sorts owners."""
+def owner_sort_key(owner: Owner) -> str:
+    """Return the text by which kube-apiserver sorts owners."""
     manager, operation, version, subresource = owner
     parts = {"manager": manager, "operation": operation, "apiVersion": version}
     if subresource:
         parts["subresource"] = subresource
-    return json.dumps({name: one for name, one in parts.items() if one}, separators=(",", ":"))
+    return json.dumps({name: part for name, part in parts.items() if part}, separators=(",", ":"))
 
 
-def tell_conflicts(conflicts: list[_Conflict]) -> StatusError:
-    """Return the answer to an apply that is not forced; conflicts come sorted by owner."""
+def conflict_error(conflicts: list[_Conflict]) -> StatusError:
+    """Return the error of an apply that is not forced; conflicts must be sorted by owner."""
     causes = [
         {
             "reason": "FieldManagerConflict",
-            "message": f"conflict with {_present(owner)}",
+            "message": f"conflict with {_describe_owner(owner)}",
             "field": show_path(path),
         }
         for owner, path in conflicts
@@ -86,62 +90,58 @@ def tell_conflicts(conflicts: list[_Conflict]) -> StatusError:
     else:
         lines: list[str] = []
         for owner in dict.fromkeys(owner for owner, _ in conflicts):
-            lines.append(f"conflicts with {_present(owner)}:")
-            lines += (f"- {show_path(path)}" for other, path in conflicts if other == owner)
+            lines.append(f"conflicts with {_describe_owner(owner)}:")
+            lines += (
+                f"- {show_path(path)}"
+                for conflict_owner, path in conflicts
+                if conflict_owner == owner
+            )
         message = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
     return StatusError(409, "Conflict", message, details={"causes": causes})
 
 
-def _present(owner: Owner) -> str:
-    manager, operation, version, subresource = owner
-    text = go_quote(manager)
-    if subresource:
-        text += f" with subresource {go_quote(subresource)}"
-    return f"{text} using {version}" if operation == UPDATE else text
-
-
-def list_last_applied(live: JsonObject | None, api_version: str, described: Type) -> FieldSet:
-    """Return the fields of a client-side apply that still have the value it gave them."""
+def list_last_applied(live: JsonObject | None, api_version: str, object_type: Type) -> FieldSet:
+    """Return the fields of the last client-side apply that still have its values."""
     annotations = ((live or {}).get("metadata") or {}).get("annotations") or {}
-    shape = shape_of(described)
+    shape = shape_of(object_type)
     try:
         last = decode_json(annotations.get(LAST_APPLIED, ""))
     except ValueError:
         return {}
     if shape is None or not isinstance(last, dict) or last.get("apiVersion") != api_version:
         return {}
-    if find_misfits(last, described):
+    if find_type_errors(last, object_type):
         return {}
-    changed, gone = compare_objects(last, live or {}, shape, frozenset())
-    return difference(difference(list_fields(last, shape), changed), gone)
+    changed, removed = compare_objects(last, live or {}, shape, frozenset())
+    return difference(difference(list_fields(last, shape), changed), removed)
 
 
-def renew_last_applied(metadata: JsonObject, applied: JsonObject) -> None:
-    """Bring the annotation up to date with what was applied, where there is one."""
+def update_last_applied(metadata: JsonObject, applied: JsonObject) -> None:
+    """Set an existing annotation to the applied configuration."""
     annotations = metadata.get("annotations") or {}
     if not annotations.get(LAST_APPLIED):
         return
-    stated = dict(applied)
-    if isinstance(stated.get("metadata"), dict):
-        inner = dict(stated["metadata"])
+    configuration = dict(applied)
+    if isinstance(configuration.get("metadata"), dict):
+        inner = dict(configuration["metadata"])
         if isinstance(inner.get("annotations"), dict):
             own = {k: v for k, v in inner["annotations"].items() if k != LAST_APPLIED}
             inner["annotations"] = own
             if not own:
                 del inner["annotations"]
-        stated["metadata"] = inner
-    renewed = {**annotations, LAST_APPLIED: encode_sorted(stated) + "\n"}
-    if sum(len(k.encode()) + len(v.encode()) for k, v in renewed.items()) > MAX_ANNOTATIONS:
-        del renewed[LAST_APPLIED]
-    metadata["annotations"] = renewed
+        configuration["metadata"] = inner
+    updated = {**annotations, LAST_APPLIED: encode_sorted(configuration) + "\n"}
+    if sum(len(k.encode()) + len(v.encode()) for k, v in updated.items()) > MAX_ANNOTATIONS:
+        del updated[LAST_APPLIED]
+    metadata["annotations"] = updated
 
 
-class _Conflicts(Exception):  # noqa: N818 - no error to the one who forces
+class _Conflicts(Exception):  # noqa: N818 - no error for a forced apply
     """Fields that other managers own."""
 
-    def __init__(self, found: list[_Conflict]) -> None:
+    def __init__(self, conflicts: list[_Conflict]) -> None:
         super().__init__()
-        self.found = found
+        self.conflicts = conflicts
 
 
 def apply_configuration(
@@ -156,18 +156,18 @@ def apply_configuration(
     subresource: str = "",
     ignored: FieldSet | tuple[str, ...] | None = None,
 ) -> JsonObject:
-    """Return the object that an apply makes of the live one, with its managedFields.
+    """Return the live object with the applied configuration, and with its managedFields.
 
-    `live` is None when there is none yet; the result is then to be created. Raises a Failure for
-    conflicts (409), and for a configuration that does not fit the type.
+    `live` is None when the object does not exist; the result is then to be created. Raises a
+    StatusError for conflicts (409), and for a configuration that does not match the type.
     """
     shape = _check(applied, type=type, api_version=api_version)
-    base: JsonObject = {**blank_of(type), "apiVersion": api_version} if live is None else live
+    base: JsonObject = {**zero_value_of(type), "apiVersion": api_version} if live is None else live
     resets = resets_of(type, subresource, ignored)
     entries = {owner_of(entry): entry for entry in managed_fields(live)}
     if live is not None and not entries:
         first: Owner = ("before-first-apply", UPDATE, api_version, subresource)
-        changed, _ = compare_writes(blank_of(type), live, shape, resets)
+        changed, _ = compare_writes(zero_value_of(type), live, shape, resets)
         if changed:
             entry = make_entry(first, changed, api_version=api_version, time=now)
             entries[first] = entry
@@ -175,7 +175,7 @@ def apply_configuration(
     request = _Request(
         base=base,
         applied=applied,
-        wanted=without_subtrees(list_fields(applied, shape), resets.all),
+        desired=without_subtrees(list_fields(applied, shape), resets.all),
         shape=shape,
         resets=resets,
         owner=owner,
@@ -184,19 +184,29 @@ def apply_configuration(
     )
     try:
         result, kept = request.merge(entries, force=force)
-    except _Conflicts as conflicts:
-        # kubectl's client-side apply hands over to the server what it has applied itself.
-        handed = list_last_applied(live, api_version, type) if manager == KUBECTL else {}
-        left = [one for one in conflicts.found if not contains(handed, one[1])]
-        if left:
-            raise tell_conflicts(left) from None
+    except _Conflicts as error:
+        # kubectl's client-side apply hands its own fields over to server-side apply.
+        handed_over = list_last_applied(live, api_version, type) if manager == KUBECTL else {}
+        remaining = [
+            conflict for conflict in error.conflicts if not contains(handed_over, conflict[1])
+        ]
+        if remaining:
+            raise conflict_error(remaining) from None
         result, kept = request.merge(entries, force=True)
     metadata = {**result.get("metadata", {})}
     result = {**result, "metadata": metadata}
     if manager == KUBECTL:
-        renew_last_applied(metadata, applied)
+        update_last_applied(metadata, applied)
     write_entries(metadata, list(kept.values()))
     return result
+
+
+def _describe_owner(owner: Owner) -> str:
+    manager, operation, version, subresource = owner
+    text = go_quote(manager)
+    if subresource:
+        text += f" with subresource {go_quote(subresource)}"
+    return f"{text} using {version}" if operation == UPDATE else text
 
 
 def _check(applied: JsonObject, *, type: Type, api_version: str) -> Shape:  # noqa: A002
@@ -206,10 +216,10 @@ def _check(applied: JsonObject, *, type: Type, api_version: str) -> Shape:  # no
     metadata = applied.get("metadata") or {}
     if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
-    misfits = find_misfits(applied, type)
+    type_errors = find_type_errors(applied, type)
     shape = shape_of(type)
-    if misfits or shape is None:
-        text = misfits[0] if len(misfits) == 1 else "\n  ".join(["errors:", *misfits])
+    if type_errors or shape is None:
+        text = type_errors[0] if len(type_errors) == 1 else "\n  ".join(["errors:", *type_errors])
         named = f"{_name(metadata, 'namespace')}/{_name(metadata, 'name')}"
         raise StatusError(
             500,
@@ -220,7 +230,7 @@ def _check(applied: JsonObject, *, type: Type, api_version: str) -> Shape:  # no
 
 
 def _show_kind(version: str, kind: str) -> str:
-    # NB: the group stands before the slash even when it is empty.
+    # NB: the slash is written even when the group is empty.
     return f"{version if '/' in version else f'/{version}'}, Kind={kind}"
 
 
@@ -229,12 +239,12 @@ def _name(metadata: Any, field: str) -> str:
 
 
 class _Request(msgspec.Struct):
-    """One apply: what is there, what is wanted, by whom."""
+    """One apply: the live object, the applied configuration and its manager."""
 
     base: JsonObject
     applied: JsonObject
-    # Fields that the configuration sets.
-    wanted: FieldSet
+    # The fields that the configuration sets.
+    desired: FieldSet
     shape: Shape
     resets: Resets
     owner: Owner
@@ -248,26 +258,26 @@ class _Request(msgspec.Struct):
         previous = entries.get(self.owner)
         last = previous["fieldsV1"] if previous else {}
         sets = {owner: entry["fieldsV1"] for owner, entry in entries.items()}
-        sets[self.owner] = self.wanted
+        sets[self.owner] = self.desired
         merged = merge_values(self.base, self.applied, self.shape)
-        if difference(last, self.wanted):
+        if difference(last, self.desired):
             merged = self._prune(merged, last, sets)
-        changed, gone = compare_writes(self.base, merged, self.shape, self.resets)
+        changed, removed = compare_writes(self.base, merged, self.shape, self.resets)
         conflicts: list[_Conflict] = []
         kept: dict[Owner, JsonObject] = {}
-        for owner in sorted(entries, key=spell_owner):
+        for owner in sorted(entries, key=owner_sort_key):
             entry = entries[owner]
             if owner == self.owner:
                 continue
             fields = entry["fieldsV1"]
             if not force:
                 conflicts += ((owner, path) for path in paths(intersection(fields, changed)))
-            left = difference(difference(fields, changed), gone)
-            if left:
-                kept[owner] = entry if left is fields else with_fields(entry, left)
+            remaining = difference(difference(fields, changed), removed)
+            if remaining:
+                kept[owner] = entry if remaining is fields else with_fields(entry, remaining)
         if conflicts:
             raise _Conflicts(conflicts)
-        own = difference(self.wanted, _NEVER_OWNED)
+        own = difference(self.desired, _NEVER_OWNED)
         if own:
             time = previous.get("time") if previous else None
             if merged != self.base:
@@ -275,10 +285,10 @@ class _Request(msgspec.Struct):
             kept[self.owner] = make_entry(
                 self.owner, encode_fields(own), api_version=self.api_version, time=time
             )
-        return settle_nulls(merged, self.shape), kept
+        return resolve_nulls(merged, self.shape), kept
 
     def _prune(self, merged: JsonObject, last: FieldSet, sets: dict[Owner, FieldSet]) -> JsonObject:
-        """Return the merged object without what only the last apply of this manager set."""
+        """Return the merged object without the fields that only this manager's last apply set."""
         shape = self.shape
         named_last = name_containers(last, shape)
         everything = name_containers(list_fields(merged, shape), shape)
@@ -286,10 +296,10 @@ class _Request(msgspec.Struct):
         for fields in sets.values():
             owned = union(owned, fields)
         cut = remove_fields(merged, named_last, shape)
-        left = name_containers(list_fields(cut, shape), shape)
-        owned = union(left, name_containers(owned, shape))
+        remaining = name_containers(list_fields(cut, shape), shape)
+        owned = union(remaining, name_containers(owned, shape))
         cut = remove_fields(merged, difference(everything, owned), shape)
-        left = name_containers(list_fields(cut, shape), shape)
-        doomed = intersection(difference(everything, left), named_last)
-        pruned: JsonObject = remove_fields(merged, doomed, shape) or {}
+        remaining = name_containers(list_fields(cut, shape), shape)
+        pruned_fields = intersection(difference(everything, remaining), named_last)
+        pruned: JsonObject = remove_fields(merged, pruned_fields, shape) or {}
         return pruned

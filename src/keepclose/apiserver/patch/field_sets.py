@@ -1,12 +1,12 @@
 """Sets of fields, in the form that objects carry them: FieldsV1.
 
-A set is a tree of dicts. A key names a step: `f:` a field, `k:` an item of a list by its keys,
-`v:` an item by its value. An empty dict below a step says that the step itself is in the set; the
-key `.` says so where other steps go on below. The root stands for the whole object, which is
-never in a set: an empty root is the empty set.
+A set is a tree of dicts. A key names a step: `f:` a field, `k:` an item of a list by its keys, `v:`
+an item by its value. An empty dict below a step means that the step itself is in the set; the key
+`.` means the same where other steps follow below. The root is the whole object, which is never in a
+set: an empty root is the empty set.
 
-Steps stand in the order in which a server writes them, as long as the sets that a new one is made
-of do. Sets share parts with those they were made from. They are never changed in place.
+Steps are in the order in which kube-apiserver writes them, provided that the sets a new one is
+built from are. Sets share parts with the sets they were built from, and are never changed in place.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from keepclose.model.json_values import decode_json
 
 FieldSet = dict[str, Any]
 
-# Quicker than the module json, for steps that were spelled by it.
-_decode_json: Final = msgspec.json.Decoder().decode
-
 LEAF: Final[FieldSet] = {}
+# Faster than the module json, for steps in canonical form.
+_decode_json: Final = msgspec.json.Decoder().decode
 _STEP_CACHED: Final = 1024
-_ALONE: Final[FieldSet] = {".": LEAF}
+_ITSELF: Final[FieldSet] = {".": LEAF}
 
 
 class FieldSetError(ValueError):
-    """Fields that cannot be read."""
+    """The reason why a set of fields cannot be decoded."""
 
 
 def union(left: FieldSet, right: FieldSet) -> FieldSet:
@@ -48,17 +47,11 @@ def union(left: FieldSet, right: FieldSet) -> FieldSet:
     return out if len(out) == len(left) else sort_steps(out)
 
 
-def _unite(left: FieldSet, right: FieldSet) -> FieldSet:
-    if not left and not right:
-        return LEAF
-    return union(left or _ALONE, right or _ALONE)
-
-
 def difference(left: FieldSet, right: FieldSet) -> FieldSet:
     """Return the paths of the first set that are not in the second.
 
     A path below or above one in the second set stays. The first set itself is returned when
-    nothing goes.
+    nothing is removed.
     """
     out: FieldSet | None = None
     if not right:
@@ -70,8 +63,8 @@ def difference(left: FieldSet, right: FieldSet) -> FieldSet:
         if step == ".":
             kept = LEAF
         else:
-            kept = difference(mine or _ALONE, theirs or _ALONE)
-            if kept is mine or (not mine and kept is _ALONE):
+            kept = difference(mine or _ITSELF, theirs or _ITSELF)
+            if kept is mine or (not mine and kept is _ITSELF):
                 continue
         if out is None:
             out = dict(left)
@@ -90,7 +83,7 @@ def without_subtrees(left: FieldSet, right: FieldSet) -> FieldSet:
         if theirs is None:
             out[step] = mine
         elif theirs and "." not in theirs:
-            kept = without_subtrees(mine or _ALONE, theirs)
+            kept = without_subtrees(mine or _ITSELF, theirs)
             if kept:
                 out[step] = LEAF if len(kept) == 1 and "." in kept else kept
     return out
@@ -106,14 +99,14 @@ def intersection(left: FieldSet, right: FieldSet) -> FieldSet:
         if step == ".":
             out[step] = LEAF
             continue
-        shared = intersection(mine or _ALONE, theirs or _ALONE)
+        shared = intersection(mine or _ITSELF, theirs or _ITSELF)
         if shared:
             out[step] = LEAF if len(shared) == 1 and "." in shared else shared
     return out
 
 
 def contains(fields: FieldSet, path: Iterable[str]) -> bool:
-    """Tell whether the path, given as steps, is in the set."""
+    """Return whether the path, a sequence of steps, is in the set."""
     node: FieldSet | None = None
     for step in path:
         node = (fields if node is None else node).get(step)
@@ -133,13 +126,13 @@ def paths(fields: FieldSet, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str,
 
 
 def set_of(*dotted: str) -> FieldSet:
-    """Return the set of fields that are named with dots between, as in metadata.labels."""
+    """Return the set of dotted field names such as metadata.labels."""
     fields: FieldSet = {}
     for name in dotted:
-        one: FieldSet = LEAF
+        nested: FieldSet = LEAF
         for part in reversed(name.split(".")):
-            one = {f"f:{part}": one}
-        fields = union(fields, one)
+            nested = {f"f:{part}": nested}
+        fields = union(fields, nested)
     return fields
 
 
@@ -154,13 +147,24 @@ def sort_steps(fields: FieldSet) -> FieldSet:
 
 
 def decode_fields(fields: Any) -> FieldSet:
-    """Return the set that a client sent, with every step in its one true spelling.
+    """Return the set that a client sent, with every step in canonical form.
 
-    Steps of a kind that is not known are left out. Raises FieldSetError where a step or the tree
-    cannot be read.
+    Steps of an unknown kind are dropped. Raises FieldSetError when a step or the tree cannot be
+    decoded.
     """
     out = _decode(fields)
     return {step: below for step, below in out.items() if step != "."}
+
+
+def show_path(path: Iterable[str]) -> str:
+    """Return a path as messages show it: .spec.ports[port=80,protocol="TCP"].name."""
+    return "".join(map(_show_step, path))
+
+
+def _unite(left: FieldSet, right: FieldSet) -> FieldSet:
+    if not left and not right:
+        return LEAF
+    return union(left or _ITSELF, right or _ITSELF)
 
 
 def _decode(fields: Any) -> FieldSet:
@@ -171,20 +175,24 @@ def _decode(fields: Any) -> FieldSet:
         if step == ".":
             out["."] = LEAF
             continue
-        spelled = _spell(step)
-        if spelled:
+        canonical = _canonical_step(step)
+        if canonical:
             node = _decode(below)
-            out[spelled] = LEAF if len(node) == 1 and "." in node else node
+            out[canonical] = LEAF if len(node) == 1 and "." in node else node
     return out
 
 
-def _spell(step: str) -> str:
-    # The cache would hold steps of any length, as many as it has places.
-    return _spell_cached(step) if len(step) <= _STEP_CACHED else _spell_cached.__wrapped__(step)
+def _canonical_step(step: str) -> str:
+    # Longer steps are not cached, so that the cache stays small.
+    return (
+        _canonical_cached(step)
+        if len(step) <= _STEP_CACHED
+        else _canonical_cached.__wrapped__(step)
+    )
 
 
 @lru_cache(maxsize=8192)
-def _spell_cached(step: str) -> str:
+def _canonical_cached(step: str) -> str:
     if step[1:2] != ":":
         raise FieldSetError(f"missing colon: {step}")
     kind, rest = step[0], step[2:]
@@ -238,11 +246,6 @@ def _rank(value: Any) -> tuple[int, Any]:
             return 1, value
         case _:
             return 3, encode_sorted(value)
-
-
-def show_path(path: Iterable[str]) -> str:
-    """Return a path as messages show it: .spec.ports[port=80,protocol="TCP"].name."""
-    return "".join(map(_show_step, path))
 
 
 def _show_step(step: str) -> str:

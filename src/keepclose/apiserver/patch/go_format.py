@@ -1,7 +1,7 @@
 """Values as a server written in Go prints them into its messages.
 
-Clients and people compare these texts, so lists, maps and quotes look as Go's formatter writes
-them. Nothing here is ever read back.
+Clients and tests compare these texts, so lists, maps and quotes look as Go's formatter writes them.
+Nothing here is ever parsed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def show(value: Any) -> str:
         case dict():
             return "map[" + " ".join(f"{k}:{show(v)}" for k, v in sorted(value.items())) + "]"
         case list():
-            return "[" + " ".join(show(one) for one in value) + "]"
+            return "[" + " ".join(show(item) for item in value) + "]"
         case float() if value.is_integer():
             return str(int(value))
         case _:
@@ -57,8 +57,8 @@ def encode_sorted(value: Any) -> str:
 
 
 def escape_html(text: str) -> str:
-    """Return JSON with those characters escaped that HTML and JavaScript trip over."""
-    for sign in "<>&\u2028\u2029":
-        if sign in text:
-            text = text.replace(sign, f"\\u{ord(sign):04x}")
+    """Return JSON with the characters escaped that are unsafe in HTML and JavaScript."""
+    for character in "<>&\u2028\u2029":
+        if character in text:
+            text = text.replace(character, f"\\u{ord(character):04x}")
     return text

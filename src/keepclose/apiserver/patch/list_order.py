@@ -1,7 +1,7 @@
-"""In which order a strategic merge patch leaves the items of a list.
+"""The order in which a strategic merge patch leaves the items of a list.
 
-What the patch names stands in the order of the patch; what only the live list has keeps its place
-relative to the others as far as that is possible. Items are looked up by what identifies them, so
+Items that the patch names are in the order of the patch; items that only the live list has keep
+their position relative to the others as far as possible. Items are looked up by their identity, so
 that lists of thousands of items cost no more than their length.
 """
 
@@ -16,7 +16,7 @@ from keepclose.model.json_values import JsonObject
 
 
 class ListError(Exception):
-    """A patch that cannot be followed, with the status code of a real server."""
+    """The reason why a patch cannot be applied, with the status code of kube-apiserver."""
 
     def __init__(self, message: str, code: int = 500) -> None:
         super().__init__(message)
@@ -41,20 +41,20 @@ def element_kind(*lists: list[Any]) -> type | None:
 
 
 def identify(value: Any) -> Hashable:
-    """Return what is equal for equal JSON values and can be looked up, so that no list is walked.
+    """Return a hashable value that is equal for equal JSON values, so that no list is scanned.
 
-    NB: Python holds true for equal to 1, as a key of a dict and otherwise alike.
+    NB: in Python true equals 1, as a key of a dict too.
     """
     return ("json", encode_sorted(value)) if isinstance(value, dict | list) else value
 
 
 class KeyIndex:
-    """Where the items of a list stand, by the value of their merge key."""
+    """The positions of the items of a list, by the value of their merge key."""
 
     def __init__(self, items: list[Any], key: str) -> None:
         self._key = key
         self._first: dict[Hashable, int] = {}
-        # Where the first item stands that is no object: what stands behind it is never found.
+        # The position of the first item that is no object: items behind it are never found.
         self._broken: int | None = None
         for at, item in enumerate(items):
             if not isinstance(item, dict):
@@ -64,14 +64,14 @@ class KeyIndex:
                 self._first.setdefault(identify(item[key]), at)
 
     def find(self, value: Any) -> int | None:
-        """Return where the first item with this value of its merge key stands."""
+        """Return the position of the first item with this value of its merge key."""
         at = self._first.get(identify(value))
         if at is None and self._broken is not None:
             raise ListError(f"value for key {self._broken} is not a map")
         return at
 
-    def place(self, value: Any, at: int, item: JsonObject) -> None:
-        """Take note that an item with this value now stands at a place, with or without its key."""
+    def move(self, value: Any, at: int, item: JsonObject) -> None:
+        """Record the new position of an item with this value; the item may have lost its key."""
         if self._key in item:
             self._first[identify(value)] = at
         else:
@@ -92,19 +92,64 @@ def split_by_presence(items: list[Any], others: list[Any], key: str) -> tuple[li
 
 
 def check_order(changes: list[Any], wanted: list[Any], key: str) -> None:
-    """Refuse an order that does not fit the items of the patch: deletions do not count."""
+    """Reject an order that contradicts the items of the patch; deletions do not count."""
     if not wanted or not changes:
         return
     left = [item for item in changes if not (isinstance(item, dict) and "$patch" in item)]
     at = 0
-    for place in wanted:
-        if at < len(left) and _identify(left[at], key) == _identify(place, key):
+    for expected in wanted:
+        if at < len(left) and _identify(left[at], key) == _identify(expected, key):
             at += 1
     if at < len(left):
         raise ListError(
             f"The order in patch list:\n{show(changes)}\n doesn't match $setElementOrder list:\n"
             f"{show(wanted)}\n"
         )
+
+
+def recall_order(live: list[Any], changes: list[Any], key: str) -> list[Any]:
+    """Return the live list as kube-apiserver sees it when it orders the merged one.
+
+    NB: kube-apiserver deletes and appends within the same slice that it later reads the order
+    from. A deletion leaves a free slot at the end, and a new item fills it; so a new item counts
+    as the last live one, but only after a deletion.
+    """
+    slots, size = _delete_in_place(live, changes, key)
+    if any(item.get("$patch") == "replace" for item in changes):
+        return slots
+    present = {identify(item[key]) for item in slots[:size] if key in item}
+    for item in changes:
+        if "$patch" not in item and identify(item.get(key)) not in present:
+            if size == len(slots):
+                break
+            slots[size] = item
+            size += 1
+            if key in item:
+                present.add(identify(item[key]))
+    return slots
+
+
+def order_elements(
+    patched: list[Any], others: list[Any], *, wanted: list[Any], live: list[Any], key: str
+) -> list[Any]:
+    """Return all items: the patched ones in the wanted order, the others in the live order."""
+    right = _sort(patched, wanted, key)
+    left = _sort(others, live, key)
+    positions = _positions(live, key)
+    out: list[Any] = []
+    at = to = 0
+    while at < len(left) and to < len(right):
+        left_position, right_position = (
+            _position_of(left[at], positions, key),
+            _position_of(right[to], positions, key),
+        )
+        if 0 <= left_position < right_position:
+            out.append(left[at])
+            at += 1
+        else:
+            out.append(right[to])
+            to += 1
+    return out + left[at:] + right[to:]
 
 
 def _identify(item: Any, key: str) -> Any:
@@ -117,33 +162,11 @@ def _identify(item: Any, key: str) -> Any:
     return item[key]
 
 
-def recall_order(live: list[Any], changes: list[Any], key: str) -> list[Any]:
-    """Return the live list as a real server remembers it when it orders the merged one.
-
-    NB: that server deletes and appends within the very list that it later asks for the order. A
-    deleted item leaves a free place at the end, and a new item takes it; so a new item counts as
-    the last live one, but only after a deletion.
-    """
-    places, size = _delete_in_place(live, changes, key)
-    if any(item.get("$patch") == "replace" for item in changes):
-        return places
-    present = {identify(item[key]) for item in places[:size] if key in item}
-    for item in changes:
-        if "$patch" not in item and identify(item.get(key)) not in present:
-            if size == len(places):
-                break
-            places[size] = item
-            size += 1
-            if key in item:
-                present.add(identify(item[key]))
-    return places
-
-
 def _delete_in_place(live: list[Any], changes: list[Any], key: str) -> tuple[list[Any], int]:
-    """Return the list after the deletions, with what stays behind its end, and where it ends.
+    """Return the list after the deletions, with the items left behind its end, and its length.
 
-    Each deletion moves the items behind it one place ahead, so that the last item is then behind
-    the end once more.
+    Each deletion moves the items behind it one position forward, so that a copy of the last item
+    stays behind the end.
     """
     positions: dict[Hashable, list[int]] = {}
     for at, item in enumerate(live):
@@ -164,47 +187,27 @@ def _delete_in_place(live: list[Any], changes: list[Any], key: str) -> tuple[lis
     return left + behind[::-1], len(left)
 
 
-def order_elements(
-    patched: list[Any], others: list[Any], *, wanted: list[Any], live: list[Any], key: str
-) -> list[Any]:
-    """Return all items: the patched ones as wanted, the others among them as they were live."""
-    right = _sort(patched, wanted, key)
-    left = _sort(others, live, key)
-    places = _places(live, key)
-    out: list[Any] = []
-    at = to = 0
-    while at < len(left) and to < len(right):
-        one, two = _place(left[at], places, key), _place(right[to], places, key)
-        if 0 <= one < two:
-            out.append(left[at])
-            at += 1
-        else:
-            out.append(right[to])
-            to += 1
-    return out + left[at:] + right[to:]
-
-
 def _sort(items: list[Any], order: list[Any], key: str) -> list[Any]:
-    places = _places(order, key)
-    placed = [(_place(item, places, key), item) for item in items]
+    positions = _positions(order, key)
+    placed = [(_position_of(item, positions, key), item) for item in items]
 
-    def compare(one: tuple[int, Any], two: tuple[int, Any]) -> int:
-        first, second = one[0], two[0]
+    def compare(left: tuple[int, Any], right: tuple[int, Any]) -> int:
+        first, second = left[0], right[0]
         return first - second if first >= 0 and second >= 0 else 0
 
     return [item for _, item in sorted(placed, key=cmp_to_key(compare))]
 
 
-def _places(items: list[Any], key: str) -> dict[Hashable, int]:
-    """Return where each value stands first."""
-    places: dict[Hashable, int] = {}
+def _positions(items: list[Any], key: str) -> dict[Hashable, int]:
+    """Return the first position of each value."""
+    positions: dict[Hashable, int] = {}
     for at, item in enumerate(items):
-        places.setdefault(_value(item, key), at)
-    return places
+        positions.setdefault(_value(item, key), at)
+    return positions
 
 
-def _place(item: Any, places: dict[Hashable, int], key: str) -> int:
-    return places.get(_value(item, key), -1)
+def _position_of(item: Any, positions: dict[Hashable, int], key: str) -> int:
+    return positions.get(_value(item, key), -1)
 
 
 def _value(item: Any, key: str) -> Hashable:

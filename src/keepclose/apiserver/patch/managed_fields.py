@@ -1,8 +1,12 @@
-"""metadata.managedFields: who owns which fields, read and written as a real server does.
+"""metadata.managedFields: which manager owns which fields, read and written as kube-apiserver does.
 
-An entry is told apart by manager, operation, subresource and, unless it comes from an apply, by
-version. Entries that own nothing vanish. Applies come first, then by time, then by name. Of the
-managers that only update no more than ten are kept: the oldest are put together.
+An entry is identified by manager, operation, subresource and, unless it comes from an apply, by
+version. Entries that own nothing are dropped. Applies come first, then by time, then by name. Of
+the managers that only update no more than ten are kept: the oldest are merged.
+
+What differs between the stored object and the new one belongs to the manager of the write alone; a
+removed field has no owner. This runs with every write: a create is one walk of the object, an
+update one walk of what differs.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from keepclose.apiserver.patch.field_sets import (
     without_subtrees,
 )
 from keepclose.apiserver.patch.shapes import Shape, StepError, shape_of
-from keepclose.apiserver.patch.zero_values import Resets, blank_of, resets_of
+from keepclose.apiserver.patch.zero_values import Resets, resets_of, zero_value_of
 from keepclose.apiserver.schema.types import Type
 from keepclose.model.json_values import JsonObject
 
@@ -35,11 +39,11 @@ UPDATE: Final = "Update"
 
 
 class EntryError(ValueError):
-    """Entries that cannot be read."""
+    """The reason why entries of managedFields are invalid."""
 
 
 def owner_of(entry: JsonObject) -> Owner:
-    """Return what tells an entry from the others."""
+    """Return the identity of an entry."""
     operation = entry["operation"]
     version = "" if operation == APPLY_OPERATION else entry["apiVersion"]
     return entry.get("manager", ""), operation, version, entry.get("subresource", "")
@@ -58,7 +62,7 @@ def make_entry(owner: Owner, fields: FieldSet, *, api_version: str, time: str | 
 
 
 def with_fields(entry: JsonObject, fields: FieldSet, time: str | None = None) -> JsonObject:
-    """Return the entry with other fields, and with another time if one is given."""
+    """Return the entry with other fields, and with another time unless it is None."""
     return make_entry(
         owner_of(entry),
         fields,
@@ -77,15 +81,15 @@ def managed_fields(document: JsonObject | None) -> list[JsonObject]:
 
 
 def is_reset(sent: Any) -> bool:
-    """Tell whether a client asks to forget all owners: an empty list, or one empty entry."""
+    """Return whether a client resets all owners: an empty list, or one empty entry."""
     return isinstance(sent, list) and (not sent or sent == [{}])
 
 
 def read_entries(sent: Any) -> list[JsonObject]:
-    """Return entries that came from a client, in their one true form.
+    """Return entries that a client sent, in canonical form.
 
-    Of two entries of one owner the later counts. Raises EntryError for anything that a server
-    would not accept.
+    Of two entries of one owner the later counts. Raises EntryError for anything that
+    kube-apiserver would reject.
     """
     if not isinstance(sent, list):
         raise EntryError("managedFields must be a list")
@@ -112,62 +116,42 @@ def read_entries(sent: Any) -> list[JsonObject]:
     return list(read.values())
 
 
-def _in_utc(time: Any) -> str | None:
-    if time is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(time)
-    except (TypeError, ValueError):
-        raise EntryError("time must be RFC 3339") from None
-    if moment.tzinfo is None:
-        raise EntryError("time must be RFC 3339")
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def sort_entries(entries: Iterable[JsonObject]) -> list[JsonObject]:
     """Return the entries in the order in which objects list them."""
     return sorted(entries, key=_order)
 
 
-def _order(entry: JsonObject) -> tuple[str, str, str, str, str]:
-    return (
-        entry["operation"],
-        entry.get("time") or "",
-        entry.get("manager", ""),
-        entry["apiVersion"],
-        entry.get("subresource", ""),
-    )
-
-
 def cap_updates(entries: list[JsonObject]) -> list[JsonObject]:
-    """Return the entries with the oldest updates put together where there are too many."""
+    """Return the entries, with the oldest updates merged when there are too many."""
     updates = [entry for entry in entries if entry["operation"] == UPDATE]
     excess = len(updates) - MAX_UPDATE_MANAGERS
     if excess <= 0:
         return entries
     updates.sort(key=lambda entry: (entry.get("time") or "", owner_of(entry)))
     kept = {owner_of(entry): entry for entry in entries}
-    first: dict[str, Owner] = {}
+    first_by_version: dict[str, Owner] = {}
     for entry in updates:
         if excess <= 0:
             break
         owner = owner_of(entry)
         version = entry["apiVersion"]
-        if version not in first:
-            first[version] = owner
+        if version not in first_by_version:
+            first_by_version[version] = owner
             continue
-        bucket: Owner = ("ancient-changes", UPDATE, version, "")
-        if bucket not in kept:
-            kept[bucket] = kept.pop(first[version])
-        fields = union(entry["fieldsV1"], kept[bucket]["fieldsV1"])
+        merged_owner: Owner = ("ancient-changes", UPDATE, version, "")
+        if merged_owner not in kept:
+            kept[merged_owner] = kept.pop(first_by_version[version])
+        fields = union(entry["fieldsV1"], kept[merged_owner]["fieldsV1"])
         del kept[owner]
-        kept[bucket] = make_entry(bucket, fields, api_version=version, time=entry.get("time"))
+        kept[merged_owner] = make_entry(
+            merged_owner, fields, api_version=version, time=entry.get("time")
+        )
         excess -= 1
     return list(kept.values())
 
 
 def write_entries(metadata: JsonObject, entries: list[JsonObject]) -> None:
-    """Set managedFields; without entries there is no such field."""
+    """Set managedFields; remove the field when there are no entries."""
     if entries:
         metadata["managedFields"] = sort_entries(entries)
     else:
@@ -175,10 +159,10 @@ def write_entries(metadata: JsonObject, entries: list[JsonObject]) -> None:
 
 
 def restore_times(old: JsonObject, new: JsonObject) -> None:
-    """Take the times of the stored object where nothing but times differs.
+    """Restore the times of the stored object when nothing but times differs.
 
-    A write that changes nothing else is then seen to change nothing. It is called with the object
-    as it would be stored.
+    A write that changes nothing else is then recognized as no change. Call it with the object as
+    it would be stored.
     """
     before, after = managed_fields(old), managed_fields(new)
     if len(before) != len(after) or before == after:
@@ -204,10 +188,10 @@ def record_update(
 ) -> None:
     """Set `new`'s managedFields after a create, an update or a patch that is no apply.
 
-    `old` is None for a create. Entries that the client sent count if they can be read, except on
-    a subresource. Nothing is touched, times neither, when nothing changed. Entries are shared
-    with `old`. An object that has no owners gets none by an update. Without a time an owner's entry
-    has none.
+    `old` is None for a create. Entries that the client sent count if they are valid, except on a
+    subresource. When nothing changed, nothing is touched, not even times. Entries are shared with
+    `old`. An update adds no owner to an object without owners. `now` is None for an entry without
+    a time.
     """
     metadata = new.get("metadata")
     if not isinstance(metadata, dict):
@@ -222,9 +206,11 @@ def record_update(
         metadata.pop("managedFields", None)
         return
     try:
-        changed, gone = compare_writes(blank_of(type) if old is None else old, new, shape, resets)
+        changed, removed = compare_writes(
+            zero_value_of(type) if old is None else old, new, shape, resets
+        )
     except StepError:
-        # As a real server: rather no owners than wrong ones.
+        # As in kube-apiserver: no owners are better than wrong ones.
         metadata.pop("managedFields", None)
         return
     owner: Owner = (manager or "unknown", UPDATE, api_version, subresource)
@@ -236,10 +222,43 @@ def record_update(
         else:
             metadata.pop("managedFields", None)
         return
-    if trusted and not changed and not gone:
+    if trusted and not changed and not removed:
         metadata["managedFields"] = entries
         return
-    write_entries(metadata, cap_updates(_attribute(entries, owner, changed, gone, now)))
+    write_entries(metadata, cap_updates(_attribute(entries, owner, changed, removed, now)))
+
+
+def compare_writes(
+    old: JsonObject, new: JsonObject, shape: Shape, resets: Resets
+) -> tuple[FieldSet, FieldSet]:
+    """Return what a write sets and what it removes, without what its endpoint resets."""
+    changed, removed = compare_objects(old, new, shape, resets.top)
+    if resets.deeper:
+        changed = without_subtrees(changed, resets.deeper)
+        removed = without_subtrees(removed, resets.deeper)
+    return changed, removed
+
+
+def _in_utc(time: Any) -> str | None:
+    if time is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(time)
+    except (TypeError, ValueError):
+        raise EntryError("time must be RFC 3339") from None
+    if moment.tzinfo is None:
+        raise EntryError("time must be RFC 3339")
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _order(entry: JsonObject) -> tuple[str, str, str, str, str]:
+    return (
+        entry["operation"],
+        entry.get("time") or "",
+        entry.get("manager", ""),
+        entry["apiVersion"],
+        entry.get("subresource", ""),
+    )
 
 
 def _choose_entries(
@@ -257,34 +276,23 @@ def _choose_entries(
         return stored, True
 
 
-def compare_writes(
-    old: JsonObject, new: JsonObject, shape: Shape, resets: Resets
-) -> tuple[FieldSet, FieldSet]:
-    """Return what a write sets or changes and what it removes, but for what its endpoint resets."""
-    changed, gone = compare_objects(old, new, shape, resets.top)
-    if resets.deeper:
-        changed = without_subtrees(changed, resets.deeper)
-        gone = without_subtrees(gone, resets.deeper)
-    return changed, gone
-
-
 def _attribute(
-    entries: list[JsonObject], owner: Owner, changed: FieldSet, gone: FieldSet, now: str | None
+    entries: list[JsonObject], owner: Owner, changed: FieldSet, removed: FieldSet, now: str | None
 ) -> list[JsonObject]:
     kept: list[JsonObject] = []
-    missing = bool(changed)
+    needs_entry = bool(changed)
     for entry in entries:
         fields = entry["fieldsV1"]
-        left = difference(fields, gone)
+        remaining = difference(fields, removed)
         if owner_of(entry) == owner and changed:
-            kept.append(with_fields(entry, union(left, changed), now))
-            missing = False
+            kept.append(with_fields(entry, union(remaining, changed), now))
+            needs_entry = False
             continue
-        left = difference(left, changed)
-        if left is fields and left:
+        remaining = difference(remaining, changed)
+        if remaining is fields and remaining:
             kept.append(entry)
-        elif left:
-            kept.append(with_fields(entry, left))
-    if missing:
+        elif remaining:
+            kept.append(with_fields(entry, remaining))
+    if needs_entry:
         kept.append(make_entry(owner, changed, api_version=owner[2], time=now))
     return kept

@@ -1,7 +1,7 @@
-"""What ownership needs to know of a type, laid out for quick walks.
+"""The structure of a type that ownership needs, laid out for quick walks.
 
-A type is turned into a shape once and kept. Scalars, and lists, maps and objects that are applied
-as a whole, have no shape: whoever sets them owns them in one piece.
+A type is converted to a shape once, and the shape is kept. Scalars, and lists, maps and objects
+that are atomic, have no shape: the manager that sets such a value owns it as a whole.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from typing import Any, Final
 from keepclose.apiserver.patch.go_format import encode_sorted
 from keepclose.apiserver.schema.types import ListKind, Type, TypeForm
 
+_PLAIN: Final = frozenset({str, int})
+# Texts that need no escapes in JSON: neither quotes nor the characters that are unsafe in HTML.
+_UNESCAPED: Final = re.compile(r"[ !#-%'-;=?-\[\]-~]*").fullmatch
+_SHAPES: Final[dict[int, tuple[Type, Shape | None]]] = {}
+
+
+class StepError(ValueError):
+    """The reason why an item of a list has no identity."""
+
 
 class ShapeKind(IntEnum):
-    """How the parts of a value are told apart."""
+    """How the parts of a value are identified."""
 
     OBJECT = 0  # by the names of its fields
     MAP = 1  # by its keys
@@ -25,102 +34,64 @@ class ShapeKind(IntEnum):
 
 
 class Shape:
-    """The inside of a type: its named fields, or what it holds."""
+    """The structure of a type: its named fields, or the shape of its items."""
 
     __slots__ = ("_named", "defaults", "empty", "fields", "keys", "kind", "of")
 
-    def __init__(self, described: Type, kind: ShapeKind) -> None:
+    def __init__(self, object_type: Type, kind: ShapeKind) -> None:
         self.kind = kind
         # A set has no keys.
-        self.keys = described.list_keys if kind is ShapeKind.ITEMS else ()
-        # What the key fields of an item stand for when they are left out.
+        self.keys = object_type.list_keys if kind is ShapeKind.ITEMS else ()
+        # The values of absent key fields of an item.
         self.defaults: dict[str, Any] = {}
-        if described.items is not None and described.list_keys:
-            for name in described.list_keys:
-                default = _default(described.items.fields.get(name))
+        if object_type.items is not None and object_type.list_keys:
+            for name in object_type.list_keys:
+                default = _default(object_type.items.fields.get(name))
                 if default is not None:
                     self.defaults[name] = default
-        # What a null stands for among the values of a map; None where it is left out.
-        of_strings = described.items is not None and described.items.form is TypeForm.STRING
+        # The value that replaces null in a map; None where null is dropped.
+        of_strings = object_type.items is not None and object_type.items.form is TypeForm.STRING
         self.empty = "" if kind is ShapeKind.MAP and of_strings else None
-        # Fields that were met, with their step. None stands for what has no inside.
+        # Fields that were looked up, with their step; None for a field without a shape.
         self.fields: dict[str, tuple[str, Shape | None]] = {}
-        self._named = described.fields
+        self._named = object_type.fields
         self.of: Shape | None = None
 
     def field(self, name: str) -> tuple[str, Shape | None]:
         """Return the step to a field and its shape; an unknown field has none."""
-        known = self.fields.get(name)
-        if known is None:
-            described = self._named.get(name)
-            below = self.of if described is None else shape_of(described)
-            known = f"f:{name}", below
-            # NB: keys of maps come from users and must not pile up here.
-            if described is not None:
-                self.fields[name] = known
-        return known
+        cached = self.fields.get(name)
+        if cached is None:
+            field_type = self._named.get(name)
+            child_shape = self.of if field_type is None else shape_of(field_type)
+            cached = f"f:{name}", child_shape
+            # NB: keys of maps come from users and must not accumulate here.
+            if field_type is not None:
+                self.fields[name] = cached
+        return cached
 
     def declares(self, name: str) -> bool:
-        """Tell whether the type itself has a field of that name."""
+        """Return whether the type itself has a field of that name."""
         return name in self._named
 
 
-_SHAPES: Final[dict[int, tuple[Type, Shape | None]]] = {}
-
-
-def shape_of(described: Type) -> Shape | None:
-    """Return the shape of a type; None where it is owned in one piece."""
-    known = _SHAPES.get(id(described))
-    if known is not None:
-        return known[1]
-    shape = _lay_out(described)
-    # The type is kept with its shape, so that its id stays its own.
-    _SHAPES[id(described)] = described, shape
+def shape_of(object_type: Type) -> Shape | None:
+    """Return the shape of a type; None when it is owned as a whole."""
+    cached = _SHAPES.get(id(object_type))
+    if cached is not None:
+        return cached[1]
+    shape = _build_shape(object_type)
+    # The type is kept with its shape, so that its id is never reused.
+    _SHAPES[id(object_type)] = object_type, shape
     if shape is not None:
-        shape.of = None if described.items is None else shape_of(described.items)
+        shape.of = None if object_type.items is None else shape_of(object_type.items)
     return shape
-
-
-def _default(key: Type | None) -> Any:
-    if key is None:
-        return None
-    if key.default:
-        return key.default
-    # What is stored even when it is empty is published with that as its default.
-    empty = {TypeForm.STRING: "", TypeForm.INTEGER: 0, TypeForm.BOOLEAN: False}
-    return None if key.omits_empty else empty.get(key.form)
-
-
-def _lay_out(described: Type) -> Shape | None:
-    if described.atomic:
-        return None
-    match described.form:
-        case TypeForm.OBJECT if described.fields:
-            return Shape(described, ShapeKind.OBJECT)
-        case TypeForm.MAP:
-            return Shape(described, ShapeKind.MAP)
-        case TypeForm.LIST if described.list_kind is ListKind.MAP and described.list_keys:
-            return Shape(described, ShapeKind.ITEMS)
-        case TypeForm.LIST if described.list_kind is ListKind.SET:
-            return Shape(described, ShapeKind.SET)
-        case _:
-            return None
-
-
-_PLAIN: Final = frozenset({str, int})
-# Texts that are the same within JSON: neither quotes nor what HTML trips over.
-_UNESCAPED: Final = re.compile(r"[ !#-%'-;=?-\[\]-~]*").fullmatch
-
-
-class StepError(ValueError):
-    """An item that a list cannot tell from the others."""
 
 
 def step_of(item: Any, shape: Shape) -> str:
     """Return the step to an item of a list.
 
-    A key field that is left out has its default; without one it is no part of the key. Raises
-    StepError with the text of a real server where there is no key at all.
+    An absent key field has its default; without one it is no part of the key. Raises StepError
+    with the text of kube-apiserver when there is no key at all.
     """
     keys = shape.keys
     if not keys:
@@ -128,7 +99,7 @@ def step_of(item: Any, shape: Shape) -> str:
     if type(item) is not dict:
         kind = "a null element" if item is None else "non-map elements"
         raise StepError(f"associative list with keys may not have {kind}")
-    # The usual lists have one key or two.
+    # Most lists have one or two keys.
     first = item.get(keys[0])
     if type(first) in _PLAIN:
         if len(keys) == 1:
@@ -136,18 +107,44 @@ def step_of(item: Any, shape: Shape) -> str:
         second = item.get(keys[1])
         if type(second) in _PLAIN and len(keys) == 2:
             return _pair_step(keys[0], first, keys[1], second)
-    found = {}
+    key_values = {}
     for name in keys:
         value = item[name] if name in item else shape.defaults.get(name)
         if value is not None:
-            found[name] = value
-    if not found:
+            key_values[name] = value
+    if not key_values:
         names = "[" + " ".join(f'"{name}"' for name in keys) + "]"
         raise StepError(
             f"associative list with keys has an element that omits all key fields {names}"
             " (and doesn't have default values for any key fields)"
         )
-    return "k:" + encode_sorted(found)
+    return "k:" + encode_sorted(key_values)
+
+
+def _default(key: Type | None) -> Any:
+    if key is None:
+        return None
+    if key.default:
+        return key.default
+    # A field that is stored even when empty is published with the empty value as its default.
+    empty = {TypeForm.STRING: "", TypeForm.INTEGER: 0, TypeForm.BOOLEAN: False}
+    return None if key.omits_empty else empty.get(key.form)
+
+
+def _build_shape(object_type: Type) -> Shape | None:
+    if object_type.atomic:
+        return None
+    match object_type.form:
+        case TypeForm.OBJECT if object_type.fields:
+            return Shape(object_type, ShapeKind.OBJECT)
+        case TypeForm.MAP:
+            return Shape(object_type, ShapeKind.MAP)
+        case TypeForm.LIST if object_type.list_kind is ListKind.MAP and object_type.list_keys:
+            return Shape(object_type, ShapeKind.ITEMS)
+        case TypeForm.LIST if object_type.list_kind is ListKind.SET:
+            return Shape(object_type, ShapeKind.SET)
+        case _:
+            return None
 
 
 def _step_of_value(item: Any) -> str:
@@ -166,14 +163,14 @@ def _key_step(name: str, value: str | int) -> str:
 
 
 @lru_cache(maxsize=16384, typed=True)
-def _pair_step(one: str, first: str | int, two: str, second: str | int) -> str:
-    if two < one:
-        one, first, two, second = two, second, one, first
-    return f'k:{{"{one}":{_encode_plain(first)},"{two}":{_encode_plain(second)}}}'
+def _pair_step(first_name: str, first: str | int, second_name: str, second: str | int) -> str:
+    if second_name < first_name:
+        first_name, first, second_name, second = second_name, second, first_name, first
+    return f'k:{{"{first_name}":{_encode_plain(first)},"{second_name}":{_encode_plain(second)}}}'
 
 
 def _encode_plain(value: str | int) -> str:
-    """Return a string or a number as JSON; an encoder is asked only where something is escaped."""
+    """Return a string or a number as JSON; the encoder runs only for texts with escapes."""
     if type(value) is str:
         return f'"{value}"' if _UNESCAPED(value) else encode_sorted(value)
     return str(value)

@@ -1,8 +1,8 @@
 """Strategic merge patches: merge patches that know the lists of a type.
 
-Lists merge by key or as sets where the type says so. Directives in the patch say more: `$patch`
-replaces or deletes, `$retainKeys` clears what it does not name, `$deleteFromPrimitiveList` takes
-values out, `$setElementOrder` orders. Fields that the type does not have merge as plain values.
+Lists merge by key or as sets where the type says so. Directives in the patch change that: `$patch`
+replaces or deletes, `$retainKeys` removes the fields it does not name, `$deleteFromPrimitiveList`
+removes values, `$setElementOrder` orders. Fields that the type does not have merge as plain values.
 Neither the document nor the patch is changed.
 """
 
@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from keepclose.apiserver.patch.go_format import name_type, show
-from keepclose.apiserver.patch.json_patch import drop_nulls, refuse_deep
+from keepclose.apiserver.patch.json_patch import drop_nulls, reject_deep
 from keepclose.apiserver.patch.list_order import (
     KeyIndex,
     ListError,
@@ -32,7 +32,6 @@ DIRECTIVE: Final = "$patch"
 RETAIN: Final = "$retainKeys"
 DELETE_PREFIX: Final = "$deleteFromPrimitiveList"
 ORDER_PREFIX: Final = "$setElementOrder"
-
 _BAD_ORDER: Final = "invalid patch format of setElementOrder list"
 _BAD_RETAIN: Final = "invalid patch format of retainKeys"
 _BAD_PRIMITIVES: Final = "invalid patch format of primitive list"
@@ -45,9 +44,9 @@ def apply_strategic_patch(
 ) -> JsonObject:
     """Return the document with the patch merged in by the rules of its type.
 
-    Raises a Failure with the code and the text of a real server for a patch that makes no sense.
+    Raises a StatusError with the code and the text of kube-apiserver for an invalid patch.
     """
-    refuse_deep(patch)
+    reject_deep(patch)
     try:
         return _merge_map(document, patch, type)
     except ListError as problem:
@@ -57,26 +56,26 @@ def apply_strategic_patch(
         raise StatusError(problem.code, "", str(problem)) from None
 
 
-def _merge_map(original: JsonObject, patch: JsonObject, described: Type) -> JsonObject:
+def _merge_map(original: JsonObject, patch: JsonObject, object_type: Type) -> JsonObject:
     if DIRECTIVE in patch:
         return _replace_map(patch)
     merged = _retain(original, patch)
     patch = {name: value for name, value in patch.items() if name != RETAIN}
     for name in [name for name in patch if name.startswith(ORDER_PREFIX)]:
-        _merge_ordered(merged, patch, name, described)
+        _merge_ordered(merged, patch, name, object_type)
     for name, value in patch.items():
         if name.startswith(DELETE_PREFIX):
             _delete_from_list(merged, name, value)
         elif value is None:
             merged.pop(name, None)
         else:
-            _merge_field(merged, name, value, described)
+            _merge_field(merged, name, value, object_type)
     return merged
 
 
-def _merge_field(merged: JsonObject, name: str, value: Any, described: Type) -> None:
+def _merge_field(merged: JsonObject, name: str, value: Any, object_type: Type) -> None:
     present = merged.get(name)
-    field = _field(described, name)
+    field = _field(object_type, name)
     if isinstance(present, dict) and isinstance(value, dict):
         if "replace" in field.patch_strategies:
             merged[name] = value
@@ -93,8 +92,8 @@ def _merge_field(merged: JsonObject, name: str, value: Any, described: Type) -> 
         merged[name] = kept
 
 
-def _field(described: Type, name: str) -> Type:
-    return described.fields.get(name) or described.items or ANY_TYPE
+def _field(object_type: Type, name: str) -> Type:
+    return object_type.fields.get(name) or object_type.items or ANY_TYPE
 
 
 def _replace_map(patch: JsonObject) -> JsonObject:
@@ -107,7 +106,7 @@ def _replace_map(patch: JsonObject) -> JsonObject:
 
 
 def _retain(original: JsonObject, patch: JsonObject) -> JsonObject:
-    """Return a copy of the original with the fields only that the patch says to keep."""
+    """Return a copy of the original with only the fields that `$retainKeys` names."""
     if RETAIN not in patch:
         return dict(original)
     retained = patch[RETAIN]
@@ -122,21 +121,21 @@ def _retain(original: JsonObject, patch: JsonObject) -> JsonObject:
 
 
 class _Dropped:
-    """Stands for a value that a directive takes away."""
+    """Marks a value that a directive removes."""
 
 
 _DROPPED: Final = _Dropped()
 
 
 def _strip(value: Any) -> Any:
-    """Return a new value without what directives take away."""
+    """Return a new value without what directives remove."""
     if isinstance(value, dict):
         if DIRECTIVE in value:
             return _DROPPED
-        stripped = ((name, _strip(one)) for name, one in value.items())
-        return {name: one for name, one in stripped if one is not _DROPPED}
+        stripped = ((name, _strip(child)) for name, child in value.items())
+        return {name: child for name, child in stripped if child is not _DROPPED}
     if isinstance(value, list):
-        return [one for one in map(_strip, value) if one is not _DROPPED]
+        return [child for child in map(_strip, value) if child is not _DROPPED]
     return value
 
 
@@ -160,8 +159,10 @@ def _delete_from_list(merged: JsonObject, directive: str, values: Any) -> None:
         merged[name] = [value for value in present if identify(value) not in removed]
 
 
-def _merge_ordered(merged: JsonObject, patch: JsonObject, directive: str, described: Type) -> None:
-    """Merge a list and bring it in the order that the patch states for it."""
+def _merge_ordered(
+    merged: JsonObject, patch: JsonObject, directive: str, object_type: Type
+) -> None:
+    """Merge a list and put it in the order of `$setElementOrder`."""
     wanted = patch.pop(directive)
     if not isinstance(wanted, list):
         raise _wrong_type([], wanted)
@@ -171,7 +172,7 @@ def _merge_ordered(merged: JsonObject, patch: JsonObject, directive: str, descri
             raise _wrong_type([], holder[name])
     present: list[Any] | None = merged.get(name)
     changes: list[Any] | None = patch.get(name)
-    field = _field(described, name)
+    field = _field(object_type, name)
     key = field.merge_key
     check_order(changes or [], wanted, key)
     if not present and not changes:
@@ -191,8 +192,8 @@ def _merge_ordered(merged: JsonObject, patch: JsonObject, directive: str, descri
     patch.pop(name, None)
 
 
-def _wrong_type(want: Any, value: Any) -> ListError:
-    return ListError(f"expected a {name_type(want)}, but received a {name_type(value)}")
+def _wrong_type(expected: Any, value: Any) -> ListError:
+    return ListError(f"expected a {name_type(expected)}, but received a {name_type(value)}")
 
 
 def _merge_list(original: list[Any], patch: list[Any], field: Type) -> list[Any]:
@@ -207,24 +208,24 @@ def _merge_list(original: list[Any], patch: list[Any], field: Type) -> list[Any]
         return order_elements(patched, others, wanted=patch, live=original, key="")
     if not key:
         raise ListError(f"cannot merge lists without merge key for {field.go_type or 'slice'}")
-    original, patch = _follow_directives(original, patch, key)
+    original, patch = _apply_directives(original, patch, key)
     merged = list(original)
     index = KeyIndex(merged, key)
     for item in patch:
         if key not in item:
             raise _no_key(item, key)
-        at = index.find(item[key])
-        if at is None:
-            at = len(merged)
+        position = index.find(item[key])
+        if position is None:
+            position = len(merged)
             merged.append(item)
         else:
-            merged[at] = _merge_map(merged[at], item, field.items or ANY_TYPE)
-        index.place(item[key], at, merged[at])
+            merged[position] = _merge_map(merged[position], item, field.items or ANY_TYPE)
+        index.move(item[key], position, merged[position])
     patched, others = split_by_presence(merged, patch, key)
     return order_elements(patched, others, wanted=patch, live=original, key=key)
 
 
-def _follow_directives(
+def _apply_directives(
     original: list[Any], patch: list[Any], key: str
 ) -> tuple[list[Any], list[Any]]:
     """Return the list after the deletions, and the patch without its directives."""
@@ -244,8 +245,8 @@ def _follow_directives(
                 replaces = True
             case "merge":
                 raise ListError("merging lists cannot yet be specified in the patch")
-            case other:
-                raise ListError(f"unknown patch type: {show(other)} in map: {show(item)}")
+            case unknown:
+                raise ListError(f"unknown patch type: {show(unknown)} in map: {show(item)}")
     if replaces:
         return plain, []
     if deleted:
@@ -258,22 +259,22 @@ def _no_key(item: JsonObject, key: str) -> ListError:
 
 
 def _deduplicate(values: list[Any]) -> list[Any]:
-    # NB: the last value takes the place of one that is dropped, as in Go.
+    # NB: the last value moves to the position of a dropped one, as in Go.
     out = list(values)
-    # Where each value stands; what is at or beyond the end of the list counts no more.
-    places: dict[Hashable, list[int]] = {}
-    for at, value in enumerate(out):
-        places.setdefault(identify(value), []).append(at)
-    at = 0
-    while at < len(out):
-        twins = places[identify(out[at])]
-        while twins:
-            twin = heappop(twins)
-            if not at < twin < len(out):
+    # The positions of each value; those at or beyond the end of the list no longer count.
+    positions: dict[Hashable, list[int]] = {}
+    for position, value in enumerate(out):
+        positions.setdefault(identify(value), []).append(position)
+    position = 0
+    while position < len(out):
+        duplicates = positions[identify(out[position])]
+        while duplicates:
+            duplicate = heappop(duplicates)
+            if not position < duplicate < len(out):
                 continue
             last = out.pop()
-            if twin < len(out):
-                out[twin] = last
-                heappush(places[identify(last)], twin)
-        at += 1
+            if duplicate < len(out):
+                out[duplicate] = last
+                heappush(positions[identify(last)], duplicate)
+        position += 1
     return out

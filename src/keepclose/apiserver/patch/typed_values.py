@@ -1,8 +1,10 @@
-"""Values of a known type: which fields they set, how two of them merge, what is cut out of one.
+"""Values of a type: which fields they set, how two merge, what is removed, and whether they match.
 
-Lists merge by the keys of their items or by value, maps and objects by name; what is owned in one
-piece is replaced. Merging never removes anything; removal is told by a set of fields. All values
-are known to fit their type.
+Lists merge by the keys of their items or by value, maps and objects by name; an atomic value is
+replaced. Merging never removes anything; a set of fields names what is removed. All these values
+must match their type. `find_type_errors` checks that before an applied configuration is merged:
+unknown fields, values of a wrong type, and list items without a key or with a duplicate key, with
+the texts of kube-apiserver.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from keepclose.apiserver.patch.shapes import Shape, ShapeKind, StepError, shape_
 from keepclose.apiserver.schema.types import Type, TypeForm
 from keepclose.model.json_values import JsonObject
 
-# The steps to a value, innermost first. They are put together for the few values that do not fit.
+# The steps to a value, innermost first. They are joined only for the few values with errors.
 Path = tuple["Path", str] | None
 
 
 class _Absent:
-    """Stands where there is no value, not even null."""
+    """Marks a missing value; null is a value."""
 
 
 _ABSENT: Final = _Absent()
@@ -36,26 +38,25 @@ def list_fields(value: Any, shape: Shape | None) -> FieldSet:
     if shape is None or not value:
         return out
     if shape.kind is ShapeKind.OBJECT or shape.kind is ShapeKind.MAP:
-        for name, one in value.items():
-            step, below = shape.field(name)
-            inside = LEAF if below is None else list_fields(one, below)
-            member = below is None or one is None or one == {} or not shape.declares(name)
-            if member or inside:
-                out[step] = _enter(inside) if member else inside
+        for name, child in value.items():
+            step, child_shape = shape.field(name)
+            inside = LEAF if child_shape is None else list_fields(child, child_shape)
+            # An atomic, null or empty value, or one that the type does not declare by name.
+            is_member = (
+                child_shape is None or child is None or child == {} or not shape.declares(name)
+            )
+            if is_member or inside:
+                out[step] = _with_itself(inside) if is_member else inside
         return out
-    for one in value:
-        step = step_of(one, shape)
-        # Items that occur twice are owned together, without a look inside.
-        out[step] = LEAF if step in out else _enter(list_fields(one, shape.of))
+    for item in value:
+        step = step_of(item, shape)
+        # Duplicate items have one owner, and their fields are not listed.
+        out[step] = LEAF if step in out else _with_itself(list_fields(item, shape.of))
     return out
 
 
-def _enter(inside: FieldSet) -> FieldSet:
-    return {".": LEAF, **inside} if inside else LEAF
-
-
 def name_containers(fields: FieldSet, shape: Shape | None) -> FieldSet:
-    """Return the set with the named fields that lead to its members as members too."""
+    """Return the set with the named fields that contain its members as members too."""
     out: FieldSet = {}
     for step, below in fields.items():
         if not below or shape is None:
@@ -71,7 +72,7 @@ def name_containers(fields: FieldSet, shape: Shape | None) -> FieldSet:
 
 
 def merge_values(live: Any, applied: Any, shape: Shape | None) -> Any:
-    """Return the live value with the applied one merged in; both may be shared by the result."""
+    """Return the live value with the applied one merged in; the result may share parts of both."""
     if live is _ABSENT or shape is None or (not live and not applied):
         return applied
     if shape.kind is ShapeKind.OBJECT or shape.kind is ShapeKind.MAP:
@@ -79,78 +80,24 @@ def merge_values(live: Any, applied: Any, shape: Shape | None) -> Any:
     return _merge_items(live or [], applied or [], shape)
 
 
-def _merge_fields(live: JsonObject, applied: JsonObject, shape: Shape) -> JsonObject:
-    out = dict(live)
-    for name, one in applied.items():
-        out[name] = merge_values(live.get(name, _ABSENT), one, shape.field(name)[1])
-    return out
-
-
-def _merge_items(live: list[Any], applied: list[Any], shape: Shape) -> list[Any]:
-    """Return the items of both: shared ones in the applied order, live ones where they stood."""
-    right = [step_of(one, shape) for one in applied]
-    theirs = dict(zip(right, applied, strict=True))
-    left = [step_of(one, shape) for one in live]
-    mine: dict[str, Any] = {}
-    for step, one in zip(left, live, strict=True):
-        # Twins are not merged with anything.
-        mine[step] = None if step in mine else one
-    shared = [step for step in right if step in mine]
-    shared.reverse()
-    awaited = shared.pop() if shared else None
-    out: list[Any] = []
-    taken: set[str] = set()
-    at = to = 0
-    while at < len(left) or to < len(right):
-        if at < len(left) and to < len(right):
-            step = left[at]
-            if step == right[to]:
-                taken.add(step)
-                out.append(merge_values(mine[step], theirs[step], shape.of))
-                at += 1
-                to += 1
-                awaited = shared.pop() if shared else None
-                continue
-            if step in theirs and awaited is not None and awaited != step:
-                # Shared, but another one comes first.
-                at += 1
-                continue
-        if at < len(left):
-            step = left[at]
-            if step not in theirs:
-                out.append(live[at])
-                at += 1
-                continue
-            if step in taken:
-                at += 1
-        if to < len(right):
-            step = right[to]
-            taken.add(step)
-            out.append(merge_values(mine.get(step, _ABSENT), theirs[step], shape.of))
-            to += 1
-            if awaited == step:
-                awaited = shared.pop() if shared else None
-    return out
-
-
-def settle_nulls(value: Any, shape: Shape | None) -> Any:
-    """Return the value as it is once it was stored: fields that are null are not there.
+def resolve_nulls(value: Any, shape: Shape | None) -> Any:
+    """Return the value in its stored form: null fields are dropped.
 
     In a map of strings a null is an empty string.
     """
     if isinstance(value, dict):
         empty = None if shape is None else shape.empty
         out = {}
-        for name, one in value.items():
-            settled = empty if one is None else one
-            if isinstance(settled, dict | list):
-                settled = settle_nulls(settled, None if shape is None else shape.field(name)[1])
-            if settled is not None:
-                out[name] = settled
+        for name, child in value.items():
+            resolved = empty if child is None else child
+            if isinstance(resolved, dict | list):
+                resolved = resolve_nulls(resolved, None if shape is None else shape.field(name)[1])
+            if resolved is not None:
+                out[name] = resolved
         return out
     if isinstance(value, list):
-        below = None if shape is None else shape.of
-        return [settle_nulls(one, below) for one in value]
+        item_shape = None if shape is None else shape.of
+        return [resolve_nulls(child, item_shape) for child in value]
     return value
 
 
@@ -160,34 +107,34 @@ def remove_fields(value: Any, fields: FieldSet, shape: Shape | None) -> Any:
         return None if isinstance(value, dict | list) else value
     if shape.kind is ShapeKind.OBJECT or shape.kind is ShapeKind.MAP:
         out: JsonObject = {}
-        for name, one in value.items():
-            step, below = shape.field(name)
-            marked = fields.get(step)
-            if marked is None:
-                out[name] = one
-            elif marked and "." not in marked:
-                # NB: a container that is left with nothing is null, not gone: others may own it.
-                out[name] = remove_fields(one, marked, below)
+        for name, child in value.items():
+            step, child_shape = shape.field(name)
+            removed = fields.get(step)
+            if removed is None:
+                out[name] = child
+            elif removed and "." not in removed:
+                # NB: an emptied container becomes null and stays: another manager may own it.
+                out[name] = remove_fields(child, removed, child_shape)
         return out or None
     items = []
-    for one in value:
-        marked = fields.get(step_of(one, shape))
-        if marked is None:
-            items.append(one)
-        elif marked and "." not in marked:
-            items.append(remove_fields(one, marked, shape.of))
+    for item in value:
+        removed = fields.get(step_of(item, shape))
+        if removed is None:
+            items.append(item)
+        elif removed and "." not in removed:
+            items.append(remove_fields(item, removed, shape.of))
     return items or None
 
 
-def find_misfits(value: Any, described: Type, *, path: Path = None) -> list[str]:
-    """Return what is wrong with an applied value, each with its path; null fits everywhere."""
+def find_type_errors(value: Any, value_type: Type, *, path: Path = None) -> list[str]:
+    """Return the type errors of an applied value, each with its path; null matches every type."""
     if value is None:
         return []
-    match described.form:
-        case TypeForm.OBJECT | TypeForm.MAP if described.fields or described.items is not None:
-            return _check_map(value, described, path)
+    match value_type.form:
+        case TypeForm.OBJECT | TypeForm.MAP if value_type.fields or value_type.items is not None:
+            return _check_map(value, value_type, path)
         case TypeForm.LIST:
-            return _check_list(value, described, path)
+            return _check_list(value, value_type, path)
         case TypeForm.STRING | TypeForm.TIME if not isinstance(value, str):
             return [_at(path, f"expected string, got {_go(value)}")]
         case TypeForm.BOOLEAN if not isinstance(value, bool):
@@ -202,39 +149,97 @@ def find_misfits(value: Any, described: Type, *, path: Path = None) -> list[str]
             return []
 
 
-def _check_map(value: Any, described: Type, path: Path) -> list[str]:
+def _with_itself(inside: FieldSet) -> FieldSet:
+    return {".": LEAF, **inside} if inside else LEAF
+
+
+def _merge_fields(live: JsonObject, applied: JsonObject, shape: Shape) -> JsonObject:
+    out = dict(live)
+    for name, child in applied.items():
+        out[name] = merge_values(live.get(name, _ABSENT), child, shape.field(name)[1])
+    return out
+
+
+def _merge_items(live: list[Any], applied: list[Any], shape: Shape) -> list[Any]:
+    """Return the items of both: common ones in the applied order, live ones at their position."""
+    right = [step_of(item, shape) for item in applied]
+    applied_items = dict(zip(right, applied, strict=True))
+    left = [step_of(item, shape) for item in live]
+    live_items: dict[str, Any] = {}
+    for step, item in zip(left, live, strict=True):
+        # Duplicate items are not merged with anything.
+        live_items[step] = None if step in live_items else item
+    common = [step for step in right if step in live_items]
+    common.reverse()
+    awaited = common.pop() if common else None
+    out: list[Any] = []
+    taken: set[str] = set()
+    at = to = 0
+    while at < len(left) or to < len(right):
+        if at < len(left) and to < len(right):
+            step = left[at]
+            if step == right[to]:
+                taken.add(step)
+                out.append(merge_values(live_items[step], applied_items[step], shape.of))
+                at += 1
+                to += 1
+                awaited = common.pop() if common else None
+                continue
+            if step in applied_items and awaited is not None and awaited != step:
+                # In both lists, but another common item comes first.
+                at += 1
+                continue
+        if at < len(left):
+            step = left[at]
+            if step not in applied_items:
+                out.append(live[at])
+                at += 1
+                continue
+            if step in taken:
+                at += 1
+        if to < len(right):
+            step = right[to]
+            taken.add(step)
+            out.append(merge_values(live_items.get(step, _ABSENT), applied_items[step], shape.of))
+            to += 1
+            if awaited == step:
+                awaited = common.pop() if common else None
+    return out
+
+
+def _check_map(value: Any, value_type: Type, path: Path) -> list[str]:
     if not isinstance(value, dict):
         return [_at(path, f"expected map, got {_go(value, plain=True)}")]
-    found: list[str] = []
-    for name, one in value.items():
-        below = described.fields.get(name, described.items)
-        if below is None:
-            found.append(_at((path, f"f:{name}"), "field not declared in schema"))
+    errors: list[str] = []
+    for name, child in value.items():
+        child_type = value_type.fields.get(name, value_type.items)
+        if child_type is None:
+            errors.append(_at((path, f"f:{name}"), "field not declared in schema"))
             break
-        found += find_misfits(one, below, path=(path, f"f:{name}"))
-    return found
+        errors += find_type_errors(child, child_type, path=(path, f"f:{name}"))
+    return errors
 
 
-def _check_list(value: Any, described: Type, path: Path) -> list[str]:
+def _check_list(value: Any, value_type: Type, path: Path) -> list[str]:
     if not isinstance(value, list):
         return [_at(path, f"expected list, got {_go(value, plain=True)}")]
-    found: list[str] = []
-    shape = shape_of(described)
+    errors: list[str] = []
+    shape = shape_of(value_type)
     seen: set[str] = set()
-    for number, one in enumerate(value):
+    for number, item in enumerate(value):
         step = f"i:{number}"
         if shape is not None and shape.kind in {ShapeKind.ITEMS, ShapeKind.SET}:
             try:
-                step = step_of(one, shape)
+                step = step_of(item, shape)
             except StepError as problem:
-                found.append(_at(path, f"element {number}: {problem}"))
+                errors.append(_at(path, f"element {number}: {problem}"))
                 break
             if step in seen:
-                found.append(_at(path, f"duplicate entries for key {show_path([step])}"))
+                errors.append(_at(path, f"duplicate entries for key {show_path([step])}"))
             seen.add(step)
-        if described.items is not None:
-            found += find_misfits(one, described.items, path=(path, step))
-    return found
+        if value_type.items is not None:
+            errors += find_type_errors(item, value_type.items, path=(path, step))
+    return errors
 
 
 def _at(path: Path, text: str) -> str:

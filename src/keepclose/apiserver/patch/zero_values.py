@@ -1,8 +1,8 @@
-"""What a new object is compared with, and what an endpoint does not write.
+"""The zero value that a new object is compared with, and the fields that an endpoint resets.
 
-A real server compares a created object with an empty one of its Go type. Some fields of that are
-there from the start, so their containers belong to no one. What an endpoint resets - the status
-on the object itself, the rest on its status - belongs to nobody who writes there.
+kube-apiserver compares a created object with the zero value of its Go type. Some fields of that
+value are always present, so their containers have no owner. A write does not own the fields that
+its endpoint resets: the status at the object itself, everything else at its status subresource.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from keepclose.apiserver.schema.types import Type, TypeForm
 from keepclose.model.json_values import JsonObject
 
 _TEMPLATE: Final[JsonObject] = {"metadata": {}, "spec": {"containers": None}}
-
-# By the published name of the type; the others are derived from their fields.
-_BLANKS: Final[dict[str, JsonObject]] = {
+# By the published name of the type; the zero values of other types are derived from their fields.
+_ZERO_VALUES: Final[dict[str, JsonObject]] = {
     "io.k8s.api.core.v1.Node": {
         "metadata": {},
         "spec": {},
@@ -86,8 +85,7 @@ _BLANKS: Final[dict[str, JsonObject]] = {
         "regarding": {},
     },
 }
-
-# Beyond everything but status and metadata.
+# Fields of metadata that the status subresource resets, besides all but status and metadata.
 _STATUS_RESETS: Final[dict[str, tuple[str, ...]]] = {
     "io.k8s.api.core.v1.Pod": ("metadata.deletionTimestamp", "metadata.ownerReferences"),
     "io.k8s.api.apps.v1.Deployment": ("metadata.labels",),
@@ -95,18 +93,18 @@ _STATUS_RESETS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def blank_of(described: Type) -> JsonObject:
-    """Return the empty object of a type, not to be changed."""
-    known = _BLANKS.get(described.name)
-    if known is not None:
-        return known
-    named = ("metadata", "spec", "status")
-    fields = described.fields
-    return {name: {} for name in named if name in fields and fields[name].form is TypeForm.OBJECT}
+def zero_value_of(object_type: Type) -> JsonObject:
+    """Return the zero value of a type; callers must not change it."""
+    zero_value = _ZERO_VALUES.get(object_type.name)
+    if zero_value is not None:
+        return zero_value
+    names = ("metadata", "spec", "status")
+    fields = object_type.fields
+    return {name: {} for name in names if name in fields and fields[name].form is TypeForm.OBJECT}
 
 
 class Resets:
-    """Fields that do not count at an endpoint: whole top-level ones apart from deeper ones."""
+    """The fields that an endpoint resets: whole top-level fields apart from deeper ones."""
 
     __slots__ = ("all", "deeper", "top")
 
@@ -120,25 +118,25 @@ _RESETS: Final[dict[tuple[int, bool], tuple[Type, Resets]]] = {}
 
 
 def resets_of(
-    described: Type, subresource: str, ignored: FieldSet | tuple[str, ...] | None
+    object_type: Type, subresource: str, ignored: FieldSet | tuple[str, ...] | None
 ) -> Resets:
-    """Return what a write to an endpoint does not set.
+    """Return the fields that a write to an endpoint does not set.
 
-    `ignored` is a set or names with dots; None means what is usual: status on the object itself,
-    everything but status and metadata on its status.
+    `ignored` is a set or dotted names; None means the default: status on the object itself,
+    everything but status and metadata on its status subresource.
     """
     if ignored is not None:
         return Resets(ignored if isinstance(ignored, dict) else set_of(*ignored))
     on_status = subresource == "status"
-    known = _RESETS.get((id(described), on_status))
-    if known is not None:
-        return known[1]
+    cached = _RESETS.get((id(object_type), on_status))
+    if cached is not None:
+        return cached[1]
     if on_status:
         kept = {"apiVersion", "kind", "metadata", "status"}
-        names = [name for name in described.fields if name not in kept]
-        names += _STATUS_RESETS.get(described.name, ())
+        names = [name for name in object_type.fields if name not in kept]
+        names += _STATUS_RESETS.get(object_type.name, ())
     else:
-        names = ["status"] if "status" in described.fields else []
+        names = ["status"] if "status" in object_type.fields else []
     resets = Resets(set_of(*names))
-    _RESETS[id(described), on_status] = described, resets
+    _RESETS[id(object_type), on_status] = object_type, resets
     return resets

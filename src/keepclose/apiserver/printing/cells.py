@@ -1,8 +1,16 @@
-"""What a table is made of: columns, and for each kind the way from an object to its cells.
+"""What printers are built from: columns, and functions that read fields and format cells.
 
 A column of priority 1 is shown by `kubectl get -o wide` only; the server always sends all. Cells
-are texts or whole numbers: kubectl sorts and aligns by what it is sent, so a cell has the JSON
-type that kube-apiserver gives it, even where the column's type says otherwise.
+are texts or whole numbers: kubectl sorts and aligns by the type of a cell, so a cell has the JSON
+type that kube-apiserver gives it, even where the column's type says otherwise. A field that is
+absent, null or of another type reads as the empty value of the requested type, as in Go, and
+nothing here raises: a table of a thousand rows must not fail because of one object.
+
+Ages have the two or three figures that kubectl shows: seconds up to two minutes, then "5m10s",
+"42m", "3h5m", "26h", "3d4h", "200d", "2y5d", "9y". A moment up to a second ahead counts as now,
+because clocks differ; a later one is "<invalid>", and a missing one is "<unknown>". Labels are
+sorted as pairs, the requirements of a selector by key. An invalid selector has no text; each kind
+prints its own placeholder for it.
 """
 
 from __future__ import annotations
@@ -17,23 +25,22 @@ from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import label_value, qualified_name
 
 UNKNOWN: Final = "<unknown>"
-
+NONE: Final = "<none>"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO: Final = datetime(1, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _SECOND: Final = 1_000_000
-# Go counts a duration in 64 bits of nanoseconds and stops there.
+# The longest duration in Go, which counts nanoseconds in 64 bits.
 _LONGEST: Final = (2**63 - 1) // 1000
 _SETS: Final = {"In": "in", "NotIn": "notin"}
 _PRESENCE: Final = {"Exists": "", "DoesNotExist": "!"}
-NONE: Final = "<none>"
 
 _Cell = str | int
 Cells = list[_Cell]
 
 
 def value_at(value: object, *path: str) -> object:
-    """Return what lies at the path, or None."""
+    """Return the value at the path, or None."""
     for key in path:
         if not isinstance(value, dict):
             return None
@@ -43,14 +50,14 @@ def value_at(value: object, *path: str) -> object:
 
 def text_at(value: object, *path: str) -> str:
     """Return the string at the path, or an empty one."""
-    found = value_at(value, *path)
-    return found if isinstance(found, str) else ""
+    text = value_at(value, *path)
+    return text if isinstance(text, str) else ""
 
 
 def number_at(value: object, *path: str, default: int = 0) -> int:
     """Return the whole number at the path, or the default."""
-    found = value_at(value, *path)
-    return found if isinstance(found, int) and not isinstance(found, bool) else default
+    number = value_at(value, *path)
+    return number if isinstance(number, int) and not isinstance(number, bool) else default
 
 
 def is_set(value: object, *path: str) -> bool:
@@ -60,25 +67,25 @@ def is_set(value: object, *path: str) -> bool:
 
 def object_at(value: object, *path: str) -> JsonObject | None:
     """Return the object at the path, which may be empty, or None."""
-    found = value_at(value, *path)
-    return found if isinstance(found, dict) else None
+    child = value_at(value, *path)
+    return child if isinstance(child, dict) else None
 
 
 def list_at(value: object, *path: str) -> list[object]:
     """Return the list at the path, or an empty one."""
-    found = value_at(value, *path)
-    return found if isinstance(found, list) else []
+    items = value_at(value, *path)
+    return items if isinstance(items, list) else []
 
 
 def texts_at(value: object, *path: str) -> list[str]:
-    """Return the strings of the list at the path; what is no string reads as an empty one."""
-    return [one if isinstance(one, str) else "" for one in list_at(value, *path)]
+    """Return the strings of the list at the path; an item of another type reads as ""."""
+    return [text if isinstance(text, str) else "" for text in list_at(value, *path)]
 
 
 def pairs_at(value: object, *path: str) -> dict[str, str]:
     """Return the map of strings at the path, such as labels, or an empty one."""
-    found = object_at(value, *path) or {}
-    return {key: one if isinstance(one, str) else "" for key, one in found.items()}
+    pairs = object_at(value, *path) or {}
+    return {key: text if isinstance(text, str) else "" for key, text in pairs.items()}
 
 
 def parse_creation_time(stamp: object) -> datetime | None:
@@ -103,13 +110,13 @@ def age_of(stamp: object, now: float) -> str:
 
 def age_since(moment: datetime, now: float) -> str:
     """Return how long before `now` the moment lies."""
-    # NB: whole microseconds, because differences of such large doubles are a touch too short.
+    # NB: whole microseconds, because differences of such large doubles are slightly too small.
     passed = round(now * _SECOND) - (moment - _EPOCH) // _MICROSECOND
     return human_duration(min(passed, _LONGEST))
 
 
 def human_duration(microseconds: int) -> str:
-    """Return a duration as people read it."""
+    """Return a duration as kubectl shows it."""
     if microseconds <= -2 * _SECOND:
         return "<invalid>"
     if microseconds < 0:
@@ -136,17 +143,13 @@ def human_duration(microseconds: int) -> str:
     return f"{days // 365}y"
 
 
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
-
-
 def show_labels(labels: dict[str, str]) -> str:
     """Return labels as "a=b,c=d", or "<none>"."""
     return ",".join(sorted(f"{key}={value}" for key, value in labels.items())) or NONE
 
 
 def show_selector(item: object, *path: str) -> str | None:
-    """Return the selector at the path as a text, empty without requirements, None if it is bad."""
+    """Return the selector at the path as a text: "" without requirements, None if it is invalid."""
     selector = object_at(item, *path)
     requirements: list[tuple[str, str]] = []
     for key, value in pairs_at(selector, "matchLabels").items():
@@ -162,20 +165,8 @@ def show_selector(item: object, *path: str) -> str | None:
     return ",".join(text for _, text in requirements)
 
 
-def _show_expression(expression: object) -> str | None:
-    key, operator = text_at(expression, "key"), text_at(expression, "operator")
-    values = texts_at(expression, "values")
-    if qualified_name(key) or any(label_value(value) for value in values):
-        return None
-    if operator in _PRESENCE and not values:
-        return _PRESENCE[operator] + key
-    if operator in _SETS and values:
-        return f"{key} {_SETS[operator]} ({','.join(sorted(values))})"
-    return None
-
-
 class TableColumn(msgspec.Struct, frozen=True):
-    """The head of a column."""
+    """The definition of a column."""
 
     name: str
     description: str
@@ -204,7 +195,7 @@ class Printer(msgspec.Struct, frozen=True):
     columns: tuple[TableColumn, ...]
     # From an object and the current time in seconds since 1970 to one cell a column.
     cells: Callable[[JsonObject, float], Cells]
-    # What is to be said of the whole row, such as that its pod is done.
+    # Conditions of the whole row, such as that its pod has completed.
     conditions: Callable[[JsonObject], list[JsonObject]] = _no_conditions
 
 
@@ -213,7 +204,7 @@ AGE: Final = TableColumn("Age", "Time since the object was created.")
 
 
 def wide(name: str, description: str) -> TableColumn:
-    """Return a column that is shown on request only."""
+    """Return a column that only `-o wide` shows."""
     return TableColumn(name, description, priority=1)
 
 
@@ -230,3 +221,19 @@ def object_name(item: JsonObject) -> str:
 def age(item: JsonObject, now: float) -> str:
     """Return how long ago an object was created."""
     return age_of(value_at(item, "metadata", "creationTimestamp"), now)
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+
+
+def _show_expression(expression: object) -> str | None:
+    key, operator = text_at(expression, "key"), text_at(expression, "operator")
+    values = texts_at(expression, "values")
+    if qualified_name(key) or any(label_value(value) for value in values):
+        return None
+    if operator in _PRESENCE and not values:
+        return _PRESENCE[operator] + key
+    if operator in _SETS and values:
+        return f"{key} {_SETS[operator]} ({','.join(sorted(values))})"
+    return None

@@ -1,8 +1,9 @@
-"""Events: when, how bad, why, about what, and in which words.
+"""Nodes, Events and the kinds with hardly a column of their own, and the table for unknown kinds.
 
-The core group and events.k8s.io name the same fields differently; the rows are the same. An event
-that repeats has a series, which then tells when it was last seen and how often; an event of the
-newer group that happened once has no count and counts as one.
+A role of a node is the end of a label `node-role.kubernetes.io/<role>` or the value of
+`kubernetes.io/role`. The core group and events.k8s.io name the fields of an Event differently; the
+rows are the same. A repeated event has a series, which holds its last time and its count; an event
+of the newer group that happened once has no count and counts as one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ROLE_LABEL: Final = "kubernetes.io/role"
 
 
 def node_status(node: JsonObject) -> str:
-    """Return "Ready", "NotReady" or "Unknown", and whether new pods are kept off."""
+    """Return "Ready", "NotReady" or "Unknown", and whether the node is cordoned."""
     ready = [
         text_at(condition, "status") == "True"
         for condition in list_at(node, "status", "conditions")
@@ -49,14 +50,14 @@ def node_status(node: JsonObject) -> str:
 
 
 def node_roles(node: JsonObject) -> str:
-    """Return what the labels say that the node is for."""
+    """Return the roles of the node, by its labels."""
     labels = pairs_at(node, "metadata", "labels")
     roles = {key.removeprefix(_ROLE_PREFIX) for key in labels if key.startswith(_ROLE_PREFIX)}
     roles.add(labels.get(_ROLE_LABEL, ""))
     return ",".join(sorted(roles - {""})) or NONE
 
 
-def _cells(node: JsonObject, now: float) -> Cells:
+def _node_cells(node: JsonObject, now: float) -> Cells:
     architecture = text_at(node, "status", "nodeInfo", "architecture")
     kernel = _info(node, "kernelVersion")
     return [
@@ -84,25 +85,8 @@ def _info(node: JsonObject, name: str) -> str:
     return text_at(node, "status", "nodeInfo", name) or UNKNOWN
 
 
-NODE_COLUMNS: Final = Printer(
-    columns=(
-        NAME,
-        TableColumn("Status", "Whether the node is ready and takes new pods."),
-        TableColumn("Roles", "What the node is for, by its labels."),
-        AGE,
-        TableColumn("Version", "Version of the kubelet."),
-        wide("Internal-IP", "First address inside the cluster."),
-        wide("External-IP", "First address outside the cluster."),
-        wide("OS-Image", "Operating system."),
-        wide("Kernel-Version", "Kernel and its architecture."),
-        wide("Container-Runtime", "What runs the containers."),
-    ),
-    cells=_cells,
-)
-
-
-class _Names(NamedTuple):
-    """Where a group's events keep what is shown."""
+class _EventFields(NamedTuple):
+    """The names of the shown fields in the events of one group."""
 
     subject: str
     message: str
@@ -113,7 +97,7 @@ class _Names(NamedTuple):
     times: str
 
 
-_CORE: Final = _Names(
+_CORE_FIELDS: Final = _EventFields(
     subject="involvedObject",
     message="message",
     source="source",
@@ -122,7 +106,7 @@ _CORE: Final = _Names(
     last="lastTimestamp",
     times="count",
 )
-_NEWER: Final = _Names(
+_NEWER_FIELDS: Final = _EventFields(
     subject="regarding",
     message="note",
     source="deprecatedSource",
@@ -134,14 +118,14 @@ _NEWER: Final = _Names(
 
 
 def _core_cells(event: JsonObject, now: float) -> Cells:
-    return _other_kinds_cells(event, now, names=_CORE)
+    return _event_cells(event, now, names=_CORE_FIELDS)
 
 
 def _newer_cells(event: JsonObject, now: float) -> Cells:
-    return _other_kinds_cells(event, now, names=_NEWER)
+    return _event_cells(event, now, names=_NEWER_FIELDS)
 
 
-def _other_kinds_cells(event: JsonObject, now: float, *, names: _Names) -> Cells:
+def _event_cells(event: JsonObject, now: float, *, names: _EventFields) -> Cells:
     first = _age(event, now, names.first)
     if first == UNKNOWN:
         first = _age(event, now, "eventTime")
@@ -170,31 +154,15 @@ def _age(holder: JsonObject, now: float, field: str) -> str:
     return age_of(value_at(holder, field), now)
 
 
-def _subject(event: JsonObject, names: _Names) -> str:
+def _subject(event: JsonObject, names: _EventFields) -> str:
     kind, name = text_at(event, names.subject, "kind"), text_at(event, names.subject, "name")
     return f"{kind.lower()}/{name}" if name else kind.lower()
 
 
-def _source(event: JsonObject, names: _Names) -> str:
+def _source(event: JsonObject, names: _EventFields) -> str:
     component = text_at(event, names.source, "component") or text_at(event, names.reporter)
     instance = text_at(event, names.source, "host") or text_at(event, "reportingInstance")
     return f"{component}, {instance}" if instance else component
-
-
-_COLUMNS: Final = (
-    TableColumn("Last Seen", "Time since it happened last."),
-    TableColumn("Type", "Normal or Warning."),
-    TableColumn("Reason", "Why it happened, in one word."),
-    TableColumn("Object", "What it happened to."),
-    wide("Subobject", "Which part of the object it happened to."),
-    wide("Source", "Who reports it."),
-    TableColumn("Message", "What happened."),
-    wide("First Seen", "Time since it happened first."),
-    wide("Count", "How often it happened."),
-    TableColumn("Name", "Name of the event.", format="name", priority=1),
-)
-EVENT: Final = Printer(columns=_COLUMNS, cells=_core_cells)
-NEWER_EVENT: Final = Printer(columns=_COLUMNS, cells=_newer_cells)
 
 
 def _namespace_cells(item: JsonObject, now: float) -> Cells:
@@ -227,12 +195,41 @@ def _unknown_cells(item: JsonObject, now: float) -> Cells:
     return [object_name(item), f"{shown}Z"]
 
 
+NODE_COLUMNS: Final = Printer(
+    columns=(
+        NAME,
+        TableColumn("Status", "Whether the node is ready and accepts new pods."),
+        TableColumn("Roles", "The roles of the node, by its labels."),
+        AGE,
+        TableColumn("Version", "Version of the kubelet."),
+        wide("Internal-IP", "First address inside the cluster."),
+        wide("External-IP", "First address outside the cluster."),
+        wide("OS-Image", "Operating system."),
+        wide("Kernel-Version", "Kernel and its architecture."),
+        wide("Container-Runtime", "The container runtime and its version."),
+    ),
+    cells=_node_cells,
+)
+_EVENT_COLUMNS: Final = (
+    TableColumn("Last Seen", "Time since the event happened last."),
+    TableColumn("Type", "Normal or Warning."),
+    TableColumn("Reason", "The reason of the event, in one word."),
+    TableColumn("Object", "The object of the event."),
+    wide("Subobject", "The part of the object."),
+    wide("Source", "The component that reports the event."),
+    TableColumn("Message", "What happened."),
+    wide("First Seen", "Time since the event happened first."),
+    wide("Count", "How often the event happened."),
+    TableColumn("Name", "Name of the event.", format="name", priority=1),
+)
+EVENT: Final = Printer(columns=_EVENT_COLUMNS, cells=_core_cells)
+NEWER_EVENT: Final = Printer(columns=_EVENT_COLUMNS, cells=_newer_cells)
 NAMESPACE_COLUMNS: Final = Printer(
-    columns=(NAME, TableColumn("Status", "Whether the namespace is in use or going away."), AGE),
+    columns=(NAME, TableColumn("Status", "Whether the namespace is active or being deleted."), AGE),
     cells=_namespace_cells,
 )
 CONFIG_MAP: Final = Printer(
-    columns=(NAME, TableColumn("Data", "How many entries it has."), AGE),
+    columns=(NAME, TableColumn("Data", "Number of entries."), AGE),
     cells=_config_map_cells,
 )
 SERVICE_ACCOUNT: Final = Printer(
@@ -240,11 +237,15 @@ SERVICE_ACCOUNT: Final = Printer(
     cells=_service_account_cells,
 )
 LEASE: Final = Printer(
-    columns=(NAME, TableColumn("Holder", "Who holds the lease."), AGE),
+    columns=(NAME, TableColumn("Holder", "Holder of the lease."), AGE),
     cells=_lease_cells,
 )
 SERVICE_CIDR: Final = Printer(
-    columns=(NAME, TableColumn("CIDRs", "Ranges from which Services get their addresses."), AGE),
+    columns=(
+        NAME,
+        TableColumn("CIDRs", "Ranges from which Services are allocated cluster IPs."),
+        AGE,
+    ),
     cells=_service_cidr_cells,
 )
 UNKNOWN_KIND: Final = Printer(

@@ -1,10 +1,10 @@
-"""Pods: how many containers are ready, and the one word that says how the pod is.
+"""Pods: how many containers are ready, and the status in one word.
 
-The word is found in the order that kubectl's users know: the phase, then the first init container
-that is not done ("Init:0/1", "Init:Error"), then the containers from last to first
-("CrashLoopBackOff", "Completed"), and last that the pod is going away ("Terminating"). Restarts
-are those of the containers that run now: init containers count while they run, and after that
-only if they are meant to stay.
+The status is found in the order of kube-apiserver: the phase, then the first init container that is
+not done ("Init:0/1", "Init:Error"), then the containers from last to first ("CrashLoopBackOff",
+"Completed"), and last that the pod is being deleted ("Terminating"). Restarts are those of the
+containers that run now: init containers count while they run, and after that only if they are
+sidecars (restartPolicy Always).
 """
 
 from __future__ import annotations
@@ -33,57 +33,62 @@ from keepclose.apiserver.printing.cells import (
 )
 from keepclose.model.json_values import JsonObject
 
+_COMPLETED_MESSAGES: Final = {
+    "Succeeded": "The pod has completed successfully.",
+    "Failed": "The pod failed.",
+}
+
 
 class _Restarts:
-    """How often containers were started again, and when that was last."""
+    """How often containers restarted, and when the last restart was."""
 
     def __init__(self) -> None:
         self.count = 0
         self.last: datetime | None = None
 
     def add(self, status: object) -> None:
-        """Count a container's restarts in."""
+        """Add the restarts of a container."""
         self.count += number_at(status, "restartCount")
         ended = parse_creation_time(value_at(status, "lastState", "terminated", "finishedAt"))
         if ended is not None and (self.last is None or ended > self.last):
             self.last = ended
 
     def show(self, now: float) -> str:
-        """Return the count, and how long ago the last one was."""
+        """Return the count, and how long ago the last restart was."""
         if self.count and self.last is not None:
             return f"{self.count} ({age_since(self.last, now)} ago)"
         return str(self.count)
 
 
-class _Initialisation(NamedTuple):
-    """How far the init containers are; `stuck_in` is empty when all are done."""
+class _InitProgress(NamedTuple):
+    """The progress of the init containers; `blocked_by` is empty when all are done."""
 
-    stuck_in: str
+    blocked_by: str
     ready: int
     restarts: _Restarts
-    lasting_restarts: _Restarts
+    sidecar_restarts: _Restarts
 
 
-class _Running(NamedTuple):
-    """How the containers are; `word` is empty when they say nothing."""
+class _ContainerStatus(NamedTuple):
+    """The status of the containers."""
 
     word: str
     ready: int
 
 
 def _cells(pod: JsonObject, now: float) -> Cells:
-    lasting = _lasting_init_containers(pod)
-    start = _judge_init_containers(pod, lasting)
-    word, ready, restarts = start.stuck_in or _phase(pod), start.ready, start.restarts
-    if not start.stuck_in or _first_condition(pod, "Initialized") == "True":
-        restarts = start.lasting_restarts
-        running = _judge_containers(pod, word, restarts)
+    sidecars = _sidecars(pod)
+    start = _init_status(pod, sidecars)
+    word, ready, restarts = start.blocked_by or _phase(pod), start.ready, start.restarts
+    if not start.blocked_by or _first_condition(pod, "Initialized") == "True":
+        restarts = start.sidecar_restarts
+        running = _container_status(pod, word, restarts)
         word, ready = running.word, ready + running.ready
-    total = len(list_at(pod, "spec", "containers")) + sum(lasting.values())
+    total = len(list_at(pod, "spec", "containers")) + sum(sidecars.values())
     return [
         object_name(pod),
         f"{ready}/{total}",
-        _judge_deletion(pod, word),
+        _deletion_status(pod, word),
         restarts.show(now),
         age(pod, now),
         _pod_ip(pod) or NONE,
@@ -101,40 +106,40 @@ def _phase(pod: JsonObject) -> str:
     return text_at(pod, "status", "reason") or text_at(pod, "status", "phase")
 
 
-def _lasting_init_containers(pod: JsonObject) -> dict[str, bool]:
+def _sidecars(pod: JsonObject) -> dict[str, bool]:
     return {
         text_at(container, "name"): text_at(container, "restartPolicy") == "Always"
         for container in list_at(pod, "spec", "initContainers")
     }
 
 
-def _judge_init_containers(pod: JsonObject, lasting: dict[str, bool]) -> _Initialisation:
-    ready, restarts, lasting_restarts = 0, _Restarts(), _Restarts()
-    wanted = len(list_at(pod, "spec", "initContainers"))
-    stuck_in = ""
+def _init_status(pod: JsonObject, sidecars: dict[str, bool]) -> _InitProgress:
+    ready, restarts, sidecar_restarts = 0, _Restarts(), _Restarts()
+    total = len(list_at(pod, "spec", "initContainers"))
+    blocked_by = ""
     for done, status in enumerate(list_at(pod, "status", "initContainerStatuses")):
         restarts.add(status)
-        lasts = lasting.get(text_at(status, "name"), False)
-        if lasts:
-            lasting_restarts.add(status)
+        is_sidecar = sidecars.get(text_at(status, "name"), False)
+        if is_sidecar:
+            sidecar_restarts.add(status)
         ended = object_at(status, "state", "terminated")
         if ended is not None and number_at(ended, "exitCode") == 0:
             continue
-        if lasts and is_set(status, "started"):
+        if is_sidecar and is_set(status, "started"):
             ready += is_set(status, "ready")
             continue
         waiting = text_at(status, "state", "waiting", "reason")
         if ended is not None:
-            stuck_in = f"Init:{_ending(ended)}"
+            blocked_by = f"Init:{_termination_reason(ended)}"
         elif waiting not in ("", "PodInitializing"):
-            stuck_in = f"Init:{waiting}"
+            blocked_by = f"Init:{waiting}"
         else:
-            stuck_in = f"Init:{done}/{wanted}"
+            blocked_by = f"Init:{done}/{total}"
         break
-    return _Initialisation(stuck_in, ready, restarts, lasting_restarts)
+    return _InitProgress(blocked_by, ready, restarts, sidecar_restarts)
 
 
-def _judge_containers(pod: JsonObject, word: str, restarts: _Restarts) -> _Running:
+def _container_status(pod: JsonObject, word: str, restarts: _Restarts) -> _ContainerStatus:
     ready, failure = 0, ""
     for status in reversed(list_at(pod, "status", "containerStatuses")):
         restarts.add(status)
@@ -143,7 +148,7 @@ def _judge_containers(pod: JsonObject, word: str, restarts: _Restarts) -> _Runni
         if waiting:
             word = waiting
         elif ended is not None:
-            word = _ending(ended)
+            word = _termination_reason(ended)
             if number_at(ended, "exitCode") != 0:
                 failure = word
         elif is_set(status, "ready") and object_at(status, "state", "running") is not None:
@@ -155,16 +160,16 @@ def _judge_containers(pod: JsonObject, word: str, restarts: _Restarts) -> _Runni
             word = failure
         elif ready:
             word = "NotReady"
-    return _Running(word, ready)
+    return _ContainerStatus(word, ready)
 
 
-def _ending(ended: JsonObject) -> str:
+def _termination_reason(ended: JsonObject) -> str:
     signal = number_at(ended, "signal")
     code = f"Signal:{signal}" if signal else f"ExitCode:{number_at(ended, 'exitCode')}"
     return text_at(ended, "reason") or code
 
 
-def _judge_deletion(pod: JsonObject, word: str) -> str:
+def _deletion_status(pod: JsonObject, word: str) -> str:
     if not value_at(pod, "metadata", "deletionTimestamp"):
         return word
     if text_at(pod, "status", "reason") == "NodeLost":
@@ -173,7 +178,7 @@ def _judge_deletion(pod: JsonObject, word: str) -> str:
 
 
 def _pod_ip(pod: JsonObject) -> str:
-    # NB: where the two differ, the older field wins.
+    # NB: podIP wins where it differs from podIPs.
     first = next(iter(list_at(pod, "status", "podIPs")), None)
     return text_at(pod, "status", "podIP") or text_at(first, "ip")
 
@@ -198,31 +203,25 @@ def _has_ready_condition(pod: JsonObject) -> bool:
     )
 
 
-_CONDITIONS: Final = {
-    "Succeeded": "The pod has completed successfully.",
-    "Failed": "The pod failed.",
-}
-
-
 def _conditions(pod: JsonObject) -> list[JsonObject]:
     phase = text_at(pod, "status", "phase")
-    if phase not in _CONDITIONS:
+    if phase not in _COMPLETED_MESSAGES:
         return []
-    message = _CONDITIONS[phase]
+    message = _COMPLETED_MESSAGES[phase]
     return [{"type": "Completed", "status": "True", "reason": phase, "message": message}]
 
 
 POD: Final = Printer(
     columns=(
         NAME,
-        TableColumn("Ready", "Ready containers of all that are to run."),
-        TableColumn("Status", "How the pod is, in one word."),
-        TableColumn("Restarts", "How often containers were started again, and when that was last."),
+        TableColumn("Ready", "Ready containers of all containers."),
+        TableColumn("Status", "The status of the pod, in one word."),
+        TableColumn("Restarts", "How often containers restarted, and when the last restart was."),
         AGE,
         wide("IP", "First address of the pod."),
         wide("Node", "Node on which the pod runs."),
-        wide("Nominated Node", "Node on which room is being made for the pod."),
-        wide("Readiness Gates", "Extra conditions of readiness that are fulfilled, of all."),
+        wide("Nominated Node", "Node on which pods are preempted for the pod."),
+        wide("Readiness Gates", "Readiness gates that are true, of all."),
     ),
     cells=_cells,
     conditions=_conditions,

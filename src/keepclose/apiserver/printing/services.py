@@ -1,7 +1,9 @@
-"""Services, as `kubectl get services` shows them.
+"""Services, EndpointSlices and Endpoints, as `kubectl get` shows them.
 
-The address that clients of the cluster use, the ones that clients outside use, and the ports. A
-load balancer that nobody has given an address yet is "<pending>".
+A Service shows its cluster IP, the addresses for clients outside the cluster, and its ports. A load
+balancer without an address is "<pending>". Slices and Endpoints show the first three addresses, and
+how many more there are. A slice without ports or endpoints shows "<unset>", Endpoints without
+subsets "<none>". A port without a number is shown by its name.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ from keepclose.apiserver.printing.cells import (
 )
 from keepclose.model.json_values import JsonObject
 
-_SHOWN: Final = 3
+_SHOWN_ADDRESSES: Final = 3
 
 
 def external_address(service: JsonObject) -> str:
-    """Return the addresses under which clients outside reach the Service."""
+    """Return the addresses of the Service for clients outside the cluster."""
     kind = text_at(service, "spec", "type") or "ClusterIP"
     external_ips = texts_at(service, "spec", "externalIPs")
     if kind in ("ClusterIP", "NodePort"):
@@ -50,7 +52,7 @@ def port_list(service: JsonObject) -> str:
     return ",".join(_port(port) for port in list_at(service, "spec", "ports")) or NONE
 
 
-def _cells(service: JsonObject, now: float) -> Cells:
+def _service_cells(service: JsonObject, now: float) -> Cells:
     return [
         object_name(service),
         text_at(service, "spec", "type") or "ClusterIP",
@@ -71,7 +73,7 @@ def _cluster_ip(service: JsonObject) -> str:
 
 def _balancer_addresses(service: JsonObject) -> list[str]:
     ingress = list_at(service, "status", "loadBalancer", "ingress")
-    addresses = {text_at(one, "ip") or text_at(one, "hostname") for one in ingress}
+    addresses = {text_at(entry, "ip") or text_at(entry, "hostname") for entry in ingress}
     return sorted(addresses - {""})
 
 
@@ -79,20 +81,6 @@ def _port(port: object) -> str:
     number, node_port = number_at(port, "port"), number_at(port, "nodePort")
     protocol = text_at(port, "protocol") or "TCP"
     return f"{number}:{node_port}/{protocol}" if node_port > 0 else f"{number}/{protocol}"
-
-
-SERVICE_COLUMNS: Final = Printer(
-    columns=(
-        NAME,
-        TableColumn("Type", "How the Service is exposed."),
-        TableColumn("Cluster-IP", "Address of the Service inside the cluster."),
-        TableColumn("External-IP", "Addresses of the Service for clients outside the cluster."),
-        TableColumn("Port(s)", "Ports of the Service, with node ports after a colon."),
-        AGE,
-        wide("Selector", "Labels of the pods behind the Service."),
-    ),
-    cells=_cells,
-)
 
 
 def _slice_cells(item: JsonObject, now: float) -> Cells:
@@ -135,10 +123,26 @@ def _join(host: str, port: int) -> str:
 
 
 def _shorten(texts: Sequence[str]) -> str:
-    shown = ",".join(texts[:_SHOWN])
-    return f"{shown} + {len(texts) - _SHOWN} more..." if len(texts) > _SHOWN else shown
+    shown = ",".join(texts[:_SHOWN_ADDRESSES])
+    return (
+        f"{shown} + {len(texts) - _SHOWN_ADDRESSES} more..."
+        if len(texts) > _SHOWN_ADDRESSES
+        else shown
+    )
 
 
+SERVICE_COLUMNS: Final = Printer(
+    columns=(
+        NAME,
+        TableColumn("Type", "How the Service is exposed."),
+        TableColumn("Cluster-IP", "Address of the Service inside the cluster."),
+        TableColumn("External-IP", "Addresses of the Service for clients outside the cluster."),
+        TableColumn("Port(s)", "Ports of the Service, with node ports after a colon."),
+        AGE,
+        wide("Selector", "Labels of the pods behind the Service."),
+    ),
+    cells=_service_cells,
+)
 ENDPOINT_SLICE: Final = Printer(
     columns=(
         NAME,

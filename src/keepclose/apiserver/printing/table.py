@@ -1,6 +1,6 @@
 """The Table that answers `kubectl get`: one row an object, cells as kube-apiserver fills them.
 
-kubectl prints what the server sends and knows no kind by itself. v1 and v1beta1 of the Table have
+kubectl prints what the server sends and has no columns of its own. v1 and v1beta1 of the Table have
 the same shape. A kind without a printer of its own gets name and time of creation.
 """
 
@@ -30,7 +30,6 @@ from keepclose.model.json_values import JsonObject
 Include = Literal["Metadata", "Object", "None"]
 
 META_V1: Final = "meta.k8s.io/v1"
-
 _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = {
     ("", "Namespace"): NAMESPACE_COLUMNS,
     ("", "Node"): NODE_COLUMNS,
@@ -63,10 +62,10 @@ def make_table(
 ) -> JsonObject:
     """Return the objects as a Table.
 
-    `list_metadata` is that of the list; without it the Table stands for a single object and has
-    the version of that. `columns_only` leaves the rows out, `headers=False` the columns: a watch
-    sends columns with its first event only. The rows hold the given objects' metadata, or the
-    objects, as they are: nothing is copied.
+    `list_metadata` is that of the list; without it the Table is of a single object and has its
+    resourceVersion. `columns_only` omits the rows, `headers=False` the columns: a watch sends
+    columns with its first event only. The rows hold the objects' metadata, or the objects, as they
+    are: nothing is copied.
     """
     printer = _PRINTERS.get((resource.group, resource.kind), UNKNOWN_KIND)
     return {

@@ -1,4 +1,4 @@
-"""Deployments, ReplicaSets and DaemonSets: wanted pods against pods that are there."""
+"""Deployments, ReplicaSets and DaemonSets: desired pods against existing pods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEMPLATE: Final = (
 
 
 def _deployment_cells(item: JsonObject, now: float) -> Cells:
-    # NB: a selector without requirements stays empty here, and a bad one is "<invalid>".
+    # NB: a selector without requirements stays empty here, and an invalid one is "<invalid>".
     selector = show_selector(item, "spec", "selector")
     return [
         object_name(item),
@@ -92,8 +92,8 @@ def _selector(item: JsonObject) -> str:
 DEPLOYMENT: Final = Printer(
     columns=(
         NAME,
-        TableColumn("Ready", "Ready pods of those wanted."),
-        TableColumn("Up-to-date", "Pods made from the current template."),
+        TableColumn("Ready", "Ready pods of the desired ones."),
+        TableColumn("Up-to-date", "Pods created from the current template."),
         TableColumn("Available", "Pods that have been ready for long enough."),
         AGE,
         *_TEMPLATE,
@@ -103,7 +103,7 @@ DEPLOYMENT: Final = Printer(
 REPLICA_SET: Final = Printer(
     columns=(
         NAME,
-        whole_number("Desired", "Pods wanted."),
+        whole_number("Desired", "Desired pods."),
         whole_number("Current", "Pods that exist."),
         whole_number("Ready", "Pods that are ready."),
         AGE,
@@ -117,7 +117,7 @@ DAEMON_SET: Final = Printer(
         whole_number("Desired", "Nodes that should run the pod."),
         whole_number("Current", "Nodes that run the pod and should."),
         whole_number("Ready", "Nodes on which the pod is ready."),
-        whole_number("Up-to-date", "Nodes whose pod is made from the current template."),
+        whole_number("Up-to-date", "Nodes whose pod was created from the current template."),
         whole_number("Available", "Nodes whose pod has been ready for long enough."),
         TableColumn("Node Selector", "Labels of the nodes that run the pod."),
         AGE,

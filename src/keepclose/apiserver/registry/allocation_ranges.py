@@ -1,7 +1,12 @@
-"""The ranges that a cluster hands out to Services: cluster IPs of one family, and node ports.
+"""The ranges that a cluster allocates to Services: cluster IPs of one family, and node ports.
 
-Both say in the words of Kubernetes why they refuse a value that a user named. The first address of
-a network is never handed out, nor the last one of an IPv4 network.
+A pool has a lower band for numbers that users name and an upper one for automatic allocation, so
+that the two rarely collide; automatic allocation falls back to the lower band when the upper one is
+empty, as Kubernetes does for cluster IPs (KEP-3070) and node ports (KEP-3668). Every operation
+takes constant time, and a pool of 2**64 numbers needs memory only for the allocated ones. Large
+writes of Services run in threads, so a pool has a lock. Ranges explain in the words of Kubernetes
+why they reject a value that a user named. The first address of a network is never allocated, nor
+the last one of an IPv4 network.
 """
 
 from __future__ import annotations
@@ -13,78 +18,81 @@ from typing import Final
 
 from keepclose.model.addresses import IPV4, IPV6, parse_lenient
 
-_SYSTEM_RANDOM: Final = SystemRandom()
 FULL: Final = "range is full"
 IP_TAKEN: Final = "provided IP is already allocated"
 IP_ELSEWHERE: Final = "the provided network does not match the current range"
 PORT_TAKEN: Final = "provided port is already allocated"
 # A longer host part would not fit the 64 bits in which Kubernetes counts addresses.
 SHORTEST_IPV6_PREFIX: Final = 64
+_SYSTEM_RANDOM: Final = SystemRandom()
 
 
 class Band:
-    """The numbers from 0 up to a size, the free ones before the held ones in an imagined list.
+    """The numbers from 0 up to a size, as a virtual list of free numbers before allocated ones.
 
-    Only numbers that are not at their own place in that list are written down.
+    Only numbers that are not at their own index in that list are stored.
     """
 
-    __slots__ = ("_at", "_place", "free", "size")
+    __slots__ = ("_index_of", "_number_at", "free", "size")
 
     def __init__(self, size: int) -> None:
         """Start with all numbers free."""
         self.size = size
         self.free = size
-        self._at: dict[int, int] = {}
-        self._place: dict[int, int] = {}
+        self._number_at: dict[int, int] = {}
+        self._index_of: dict[int, int] = {}
 
     def holds(self, number: int) -> bool:
-        """Return whether somebody has the number."""
-        return self._place.get(number, number) >= self.free
+        """Return whether the number is allocated."""
+        return self._index_of.get(number, number) >= self.free
 
-    def take(self, number: int) -> bool:
-        """Hold the number; return False when somebody has it already."""
+    def allocate(self, number: int) -> bool:
+        """Allocate the number; return False when it is allocated already."""
         if self.holds(number):
             return False
         self.free -= 1
-        self._swap(self._place.get(number, number), self.free)
+        self._swap(self._index_of.get(number, number), self.free)
         return True
 
-    def draw(self, random: Random) -> int | None:
-        """Hold any free number and return it, or None when there is none."""
+    def allocate_next(self, random: Random) -> int | None:
+        """Allocate and return any free number, or None when there is none."""
         if self.free == 0:
             return None
-        place = random.randrange(self.free)
-        number = self._at.get(place, place)
-        self.take(number)
+        index = random.randrange(self.free)
+        number = self._number_at.get(index, index)
+        self.allocate(number)
         return number
 
-    def give(self, number: int) -> None:
-        """Let the number go; nothing happens when nobody has it."""
+    def release(self, number: int) -> None:
+        """Release the number; a free number changes nothing."""
         if not self.holds(number):
             return
-        self._swap(self._place.get(number, number), self.free)
+        self._swap(self._index_of.get(number, number), self.free)
         self.free += 1
-        # NB: free numbers go back to their own places, or in time the whole list is written down.
+        # NB: free numbers return to their own index, or in time the whole list would be stored.
         last = self.free - 1
-        while last != (found := self._at.get(last, last)) and found < self.free:
-            self._swap(last, found)
+        while (
+            last != (number_at_last := self._number_at.get(last, last))
+            and number_at_last < self.free
+        ):
+            self._swap(last, number_at_last)
 
-    def _swap(self, one: int, other: int) -> None:
-        first, second = self._at.get(one, one), self._at.get(other, other)
-        self._set(one, second)
-        self._set(other, first)
+    def _swap(self, left: int, right: int) -> None:
+        first, second = self._number_at.get(left, left), self._number_at.get(right, right)
+        self._set(left, second)
+        self._set(right, first)
 
-    def _set(self, place: int, number: int) -> None:
-        if place == number:
-            self._at.pop(place, None)
-            self._place.pop(number, None)
+    def _set(self, index: int, number: int) -> None:
+        if index == number:
+            self._number_at.pop(index, None)
+            self._index_of.pop(number, None)
         else:
-            self._at[place] = number
-            self._place[number] = place
+            self._number_at[index] = number
+            self._index_of[number] = index
 
 
 class Pool:
-    """Two bands: the lower one is drawn from only when nothing else is left."""
+    """Two bands; automatic allocation uses the lower one only when the upper one is empty."""
 
     def __init__(self, size: int, *, reserved: int, random: Random | None = None) -> None:
         """Start with all numbers free; the first `reserved` ones are the lower band."""
@@ -97,31 +105,33 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many numbers nobody has."""
+        """How many numbers are free."""
         return self._lower.free + self._upper.free
 
     def holds(self, number: int) -> bool:
-        """Return whether somebody has the number; it must be one of the pool's."""
-        band, place = self._find(number)
-        return band.holds(place)
+        """Return whether the number is allocated; it must be one of the pool's."""
+        band, index = self._find(number)
+        return band.holds(index)
 
-    def take(self, number: int) -> bool:
-        """Hold the number, which must be one of the pool's; return False when it is held."""
-        band, place = self._find(number)
+    def allocate(self, number: int) -> bool:
+        """Allocate the number, which must be one of the pool's; return False when it is taken."""
+        band, index = self._find(number)
         with self._lock:
-            return band.take(place)
+            return band.allocate(index)
 
-    def draw(self) -> int | None:
-        """Hold any free number and return it, or None when the pool is empty."""
+    def allocate_next(self) -> int | None:
+        """Allocate and return any free number, or None when the pool is empty."""
         with self._lock:
-            drawn = self._upper.draw(self._random)
-            return self._lower.draw(self._random) if drawn is None else drawn + self._reserved
+            drawn = self._upper.allocate_next(self._random)
+            return (
+                self._lower.allocate_next(self._random) if drawn is None else drawn + self._reserved
+            )
 
-    def give(self, number: int) -> None:
-        """Let the number go, which must be one of the pool's."""
-        band, place = self._find(number)
+    def release(self, number: int) -> None:
+        """Release the number, which must be one of the pool's."""
+        band, index = self._find(number)
         with self._lock:
-            band.give(place)
+            band.release(index)
 
     def _find(self, number: int) -> tuple[Band, int]:
         if number < self._reserved:
@@ -130,7 +140,7 @@ class Pool:
 
 
 def reserved_for_names(size: int, *, share: int, most: int) -> int:
-    """Return how many numbers of a range are kept for those who name theirs.
+    """Return how many numbers of a range are reserved for values that users name.
 
     One in `share`, at least 16 and at most `most`; none of a range of 16 or less.
     """
@@ -138,14 +148,14 @@ def reserved_for_names(size: int, *, share: int, most: int) -> int:
 
 
 class RangeError(ValueError):
-    """A range that cannot be used; says why."""
+    """The reason why a range cannot be used."""
 
 
 class AddressRange:
     """The cluster IPs of one family."""
 
     def __init__(self, cidr: str, *, random: Random | None = None) -> None:
-        """Read the range; raises RangeError when it is none or too large."""
+        """Parse the range; raises RangeError when it is invalid or too large."""
         self._network = _read_network(cidr)
         self.family = IPV4 if self._network.version == 4 else IPV6
         self._first = int(self._network.network_address) + 1
@@ -161,60 +171,60 @@ class AddressRange:
 
     @property
     def first(self) -> str:
-        """The first address, which is that of the Service default/kubernetes; "" of none."""
+        """The first address, that of the Service default/kubernetes; "" of an empty range."""
         return self._text_at(0) if self._pool.size else ""
 
     @property
     def free(self) -> int:
-        """How many addresses nobody has."""
+        """How many addresses are free."""
         return self._pool.free
 
     @property
     def placeholder(self) -> str:
-        """What a dry run shows for an address: one that nobody ever has."""
+        """The address that a dry run shows: it is never allocated."""
         return str(self._network.network_address)
 
     def holds(self, address: str) -> bool:
-        """Return whether somebody has the address."""
-        place = self._place(address)
-        return place is not None and self._pool.holds(place)
+        """Return whether the address is allocated."""
+        index = self._index_of(address)
+        return index is not None and self._pool.holds(index)
 
     def refusal(self, address: str) -> str:
-        """Return why the range cannot hand the address out to anybody, or ""."""
-        return IP_ELSEWHERE if self._place(address) is None else ""
+        """Return why the address can never be allocated from this range, or ""."""
+        return IP_ELSEWHERE if self._index_of(address) is None else ""
 
-    def take(self, address: str) -> str:
-        """Hold the address; return why not, or "" when it is held now."""
-        place = self._place(address)
-        if place is None:
+    def allocate(self, address: str) -> str:
+        """Allocate the address; return "", or the reason why it cannot be allocated."""
+        index = self._index_of(address)
+        if index is None:
             return IP_ELSEWHERE
-        return "" if self._pool.take(place) else IP_TAKEN
+        return "" if self._pool.allocate(index) else IP_TAKEN
 
-    def draw(self) -> str | None:
-        """Hold any free address and return it, or None when there is none."""
-        place = self._pool.draw()
-        return None if place is None else self._text_at(place)
+    def allocate_next(self) -> str | None:
+        """Allocate and return any free address, or None when there is none."""
+        index = self._pool.allocate_next()
+        return None if index is None else self._text_at(index)
 
-    def give(self, address: str) -> None:
-        """Let the address go; one of another range, or a free one, changes nothing."""
-        place = self._place(address)
-        if place is not None:
-            self._pool.give(place)
+    def release(self, address: str) -> None:
+        """Release the address; one of another range, or a free one, changes nothing."""
+        index = self._index_of(address)
+        if index is not None:
+            self._pool.release(index)
 
-    def _text_at(self, place: int) -> str:
+    def _text_at(self, index: int) -> str:
         kind = IPv4Address if self.family == IPV4 else IPv6Address
-        return str(kind(self._first + place))
+        return str(kind(self._first + index))
 
-    def _place(self, address: str) -> int | None:
+    def _index_of(self, address: str) -> int | None:
         parsed = parse_lenient(address)
         if parsed is None or parsed.address.version != self._network.version:
             return None
-        place = int(parsed.address) - self._first
-        return place if 0 <= place < self._pool.size else None
+        index = int(parsed.address) - self._first
+        return index if 0 <= index < self._pool.size else None
 
 
 class NodePorts:
-    """The ports that are opened on every node, those for health checks among them."""
+    """The node ports, including those for health checks."""
 
     def __init__(self, first: int, last: int, *, random: Random | None = None) -> None:
         """Start with all ports from first to last free."""
@@ -229,31 +239,31 @@ class NodePorts:
 
     @property
     def free(self) -> int:
-        """How many ports nobody has."""
+        """How many ports are free."""
         return self._pool.free
 
     def holds(self, port: int) -> bool:
-        """Return whether somebody has the port."""
+        """Return whether the port is allocated."""
         return self.first <= port <= self.last and self._pool.holds(port - self.first)
 
-    def take(self, port: int) -> str:
-        """Hold the port; return why not, or "" when it is held now."""
+    def allocate(self, port: int) -> str:
+        """Allocate the port; return "", or the reason why it cannot be allocated."""
         if not self.first <= port <= self.last:
             return (
                 "provided port is not in the valid range. "
                 f"The range of valid ports is {self.first}-{self.last}"
             )
-        return "" if self._pool.take(port - self.first) else PORT_TAKEN
+        return "" if self._pool.allocate(port - self.first) else PORT_TAKEN
 
-    def draw(self) -> int | None:
-        """Hold any free port and return it, or None when there is none."""
-        drawn = self._pool.draw()
+    def allocate_next(self) -> int | None:
+        """Allocate and return any free port, or None when there is none."""
+        drawn = self._pool.allocate_next()
         return None if drawn is None else drawn + self.first
 
-    def give(self, port: int) -> None:
-        """Let the port go; one outside the range, or a free one, changes nothing."""
+    def release(self, port: int) -> None:
+        """Release the port; one outside the range, or a free one, changes nothing."""
         if self.first <= port <= self.last:
-            self._pool.give(port - self.first)
+            self._pool.release(port - self.first)
 
 
 def _read_network(cidr: str) -> IPv4Network | IPv6Network:

@@ -1,7 +1,11 @@
-"""What becomes of a Namespace when it is written.
+"""Writes of ServiceAccounts, Leases, Namespaces, ConfigMaps and Nodes.
 
-A namespace carries its own name as a label, so that selectors can find it. Its contents hold it
-through a list of finalizers in its spec, which only the finalize subresource changes.
+This server issues no tokens for ServiceAccounts, so an account is a name with lists of secrets,
+which only a kubelet reads. A Lease cannot be updated without a resourceVersion: that would steal
+it. A namespace carries its own name as a label, so that selectors can find it; its contents hold it
+through finalizers in its spec, which only the finalize subresource changes. The keys of a ConfigMap
+must be able to name files. A node may bring its status when it is created; its allocatable
+resources default to its capacity; its pod CIDRs and provider ID cannot change once they are set.
 """
 
 from __future__ import annotations
@@ -49,13 +53,13 @@ from keepclose.model.workload import NOT_NEGATIVE, Node, validate_node
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 FINALIZER: Final = "kubernetes"
 MAX_BYTES: Final = 1 << 20
-_FORM = "[-._a-zA-Z0-9]+"
-_is_key = re.compile(_FORM).fullmatch
-_KEY_SENTENCE: Final = (
-    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
-    f"(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '{_FORM}')"
-)
 TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_KEY_PATTERN: Final = "[-._a-zA-Z0-9]+"
+_is_key = re.compile(_KEY_PATTERN).fullmatch
+_BAD_KEY: Final = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+    f"'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '{_KEY_PATTERN}')"
+)
 _NODE_INFO: Final = (
     "machineID",
     "systemUUID",
@@ -71,26 +75,26 @@ _NODE_INFO: Final = (
 
 
 class ServiceAccountStrategy(PlainStrategy):
-    """Accounts of pods."""
+    """Strategy of ServiceAccounts."""
 
     returns_deleted = True
 
 
 class LeaseStrategy(PlainStrategy):
-    """Locks with a time limit."""
+    """Strategy of Leases."""
 
     allows_unconditional_update = False
     allows_create_on_update = True
 
     def set_defaults(self, new: JsonObject) -> None:
-        """Drop what belongs to coordinated elections, which are switched off."""
+        """Drop the fields of coordinated leader election, whose gate is off."""
         for key in ("strategy", "preferredHolder"):
             (new.get("spec") or {}).pop(key, None)
 
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the numbers."""
+        """Return the validation errors of duration and transitions."""
         del old, context
         spec = new.get("spec") or {}
         causes: list[FieldError] = []
@@ -103,13 +107,13 @@ class LeaseStrategy(PlainStrategy):
 
 
 class NamespaceStrategy(PlainStrategy):
-    """Namespaces."""
+    """Strategy of Namespaces."""
 
     has_status = True
     returns_deleted = True
 
     def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Make the namespace active, held by its contents."""
+        """Make the namespace Active, with the finalizer of its contents."""
         del context
         new["status"] = {"phase": "Active"}
         finalizers = (new.get("spec") or {}).get("finalizers") or []
@@ -137,7 +141,7 @@ class NamespaceStrategy(PlainStrategy):
             keep(new, old, "spec")
 
     def set_defaults(self, new: JsonObject) -> None:
-        """Set the label that is the name."""
+        """Set the label that holds the name."""
         name = new["metadata"].get("name")
         if name:
             labels = new["metadata"].get("labels") or {}
@@ -146,7 +150,7 @@ class NamespaceStrategy(PlainStrategy):
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the finalizers of the spec."""
+        """Return the validation errors of the finalizers in the spec."""
         del old, context
         causes: list[FieldError] = []
         for finalizer in (new.get("spec") or {}).get("finalizers") or ():
@@ -159,26 +163,26 @@ class NamespaceStrategy(PlainStrategy):
     def status_causes(
         self, new: JsonObject, old: JsonObject, context: WriteContext
     ) -> list[FieldError]:
-        """Return when the phase does not fit."""
+        """Return an error when the phase does not fit the deletion timestamp."""
         del old, context
         phase = (new.get("status") or {}).get("phase", "")
-        leaving = bool(new["metadata"].get("deletionTimestamp"))
-        wanted = "Terminating" if leaving else "Active"
-        if phase == wanted:
+        is_deleted = bool(new["metadata"].get("deletionTimestamp"))
+        expected = "Terminating" if is_deleted else "Active"
+        if phase == expected:
             return []
-        state = "not empty" if leaving else "empty"
-        detail = f"may only be '{wanted}' if `deletionTimestamp` is {state}"
+        state = "not empty" if is_deleted else "empty"
+        detail = f"may only be '{expected}' if `deletionTimestamp` is {state}"
         # NB: the path is upstream's.
         return [invalid("status.Phase", phase, detail)]
 
 
 class ConfigMapStrategy(PlainStrategy):
-    """Settings."""
+    """Strategy of ConfigMaps."""
 
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with keys and sizes, and what an immutable one may not change."""
+        """Return the validation errors of keys, sizes and changes of an immutable ConfigMap."""
         del context
         causes: list[FieldError] = []
         if old is not None and old.get("immutable"):
@@ -202,12 +206,12 @@ class ConfigMapStrategy(PlainStrategy):
 
 
 def config_key(value: str) -> list[str]:
-    """Return what keeps the string from being a key: it must be able to name a file."""
+    """Return why the string cannot be a key: a key must be able to name a file."""
     messages: list[str] = []
     if byte_length(value) > DNS1123_SUBDOMAIN_MAX:
         messages.append(f"must be no more than {DNS1123_SUBDOMAIN_MAX} characters")
     if not _is_key(value):
-        messages.append(_KEY_SENTENCE)
+        messages.append(_BAD_KEY)
     if value == ".":
         messages.append("must not be '.'")
     elif value == "..":
@@ -217,15 +221,8 @@ def config_key(value: str) -> list[str]:
     return messages
 
 
-def _decoded_length(text: str) -> int:
-    try:
-        return len(b64decode(text, validate=True))
-    except (NotBase64, ValueError):
-        return len(text)
-
-
 class NodeStrategy(PlainStrategy):
-    """Machines."""
+    """Strategy of Nodes."""
 
     has_status = True
 
@@ -248,19 +245,19 @@ class NodeStrategy(PlainStrategy):
             _set_status_defaults(new["status"])
 
     def set_defaults(self, new: JsonObject) -> None:
-        """Make the two fields for ranges of pod addresses agree."""
+        """Make podCIDR and podCIDRs agree."""
         spec = new.get("spec") or {}
-        first, ranges = spec.get("podCIDR"), spec.get("podCIDRs")
-        if first and (not ranges or ranges[0] != first):
-            # The single range wins over a list that begins with another one.
+        first, cidrs = spec.get("podCIDR"), spec.get("podCIDRs")
+        if first and (not cidrs or cidrs[0] != first):
+            # podCIDR wins over a list that begins with another range.
             spec["podCIDRs"] = [first]
-        elif ranges and not first:
-            spec["podCIDR"] = ranges[0]
+        elif cidrs and not first:
+            spec["podCIDR"] = cidrs[0]
 
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the node."""
+        """Return the validation errors of the node."""
         spec: JsonObject = new.get("spec") or {}
         causes = _taint_causes(spec.get("taints") or [])
         causes += beyond_metadata(validate_node(read_as(Node, new)))
@@ -271,17 +268,24 @@ class NodeStrategy(PlainStrategy):
     def status_causes(
         self, new: JsonObject, old: JsonObject, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with what the node reports."""
+        """Return the validation errors of the reported status."""
         del old, context
         causes = beyond_metadata(validate_node(read_as(Node, new)))
         seen: set[frozenset[tuple[str, Any]]] = set()
-        for place, address in enumerate(new["status"].get("addresses") or ()):
+        for index, address in enumerate(new["status"].get("addresses") or ()):
             members = frozenset(address.items())
             if members in seen:
                 shown = {"Type": address.get("type", ""), "Address": address.get("address", "")}
-                causes.append(duplicate(f"status.addresses[{place}]", shown))
+                causes.append(duplicate(f"status.addresses[{index}]", shown))
             seen.add(members)
         return causes
+
+
+def _decoded_length(text: str) -> int:
+    try:
+        return len(b64decode(text, validate=True))
+    except (NotBase64, ValueError):
+        return len(text)
 
 
 def _set_status_defaults(status: JsonObject) -> None:
@@ -296,9 +300,9 @@ def _set_status_defaults(status: JsonObject) -> None:
 def _taint_causes(taints: list[JsonObject]) -> list[FieldError]:
     causes: list[FieldError] = []
     seen: set[tuple[Any, Any]] = set()
-    for place, taint in enumerate(taints):
-        # NB: the path is upstream's, although taints stand in the spec.
-        field = f"metadata.taints[{place}]"
+    for index, taint in enumerate(taints):
+        # NB: the path is upstream's, although taints are part of the spec.
+        field = f"metadata.taints[{index}]"
         key, value, effect = (taint.get(name, "") for name in ("key", "value", "effect"))
         causes += [invalid(f"{field}.key", key, text) for text in qualified_name(key)]
         causes += [invalid(f"{field}.value", value, text) for text in label_value(value)]
@@ -314,15 +318,15 @@ def _taint_causes(taints: list[JsonObject]) -> list[FieldError]:
     return causes
 
 
-def _range_causes(ranges: list[str], *, strict: bool) -> list[FieldError]:
+def _range_causes(cidrs: list[str], *, strict: bool) -> list[FieldError]:
     field = "spec.podCIDRs"
     causes: list[FieldError] = []
-    for place, one in enumerate(ranges):
-        causes += cidr_causes(f"{field}[{place}]", one, strict=strict)
-    families = {family_of(one.partition("/")[0]) for one in ranges}
-    if len(ranges) > 1 and (len(families) < 2 or len(ranges) > 2):
+    for index, cidr in enumerate(cidrs):
+        causes += cidr_causes(f"{field}[{index}]", cidr, strict=strict)
+    families = {family_of(cidr.partition("/")[0]) for cidr in cidrs}
+    if len(cidrs) > 1 and (len(families) < 2 or len(cidrs) > 2):
         detail = "may specify no more than one CIDR for each IP family"
-        causes.append(invalid(field, ranges, detail))
+        causes.append(invalid(field, cidrs, detail))
     return causes
 
 

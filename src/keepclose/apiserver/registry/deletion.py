@@ -1,10 +1,10 @@
-"""How an object comes to its end: at once, after a grace period, or when others have let it go.
+"""How an object is deleted: at once, after a grace period, or when its last finalizer is removed.
 
-Decides only; storing is up to the caller. An object goes at once unless it has finalizers, its
-kind has a grace period (pods have), or the client wants the garbage collector to act first, which
-is said by a finalizer of its own. An object on its way out goes with the update that removes its
-last finalizer. Namespaces have a second list of finalizers, in their spec, which their contents
-hold.
+This module decides only; the caller stores the result. An object is removed at once unless it has
+finalizers, its kind has a grace period (pods have one), or the client asks the garbage collector to
+act first, which is expressed by a finalizer. An object that is being deleted is removed with the
+update that removes its last finalizer. Namespaces have a second list of finalizers, in their spec,
+which their contents hold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Propagation(StrEnum):
-    """What becomes of the objects that the deleted one owns."""
+    """How the dependents of a deleted object are treated."""
 
     FOREGROUND = "Foreground"
     BACKGROUND = "Background"
@@ -42,14 +42,14 @@ class Propagation(StrEnum):
 
 
 class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
-    """What must hold of the stored object, or the deletion is refused."""
+    """Preconditions of a deletion; a conflict rejects it when the stored object differs."""
 
     uid: str | None = None
     resource_version: str | None = None
 
 
 class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
-    """How a client wants an object deleted; the members are those of the API."""
+    """The client's DeleteOptions; the members are those of the API."""
 
     grace_period_seconds: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     propagation_policy: str | None = None
@@ -58,25 +58,25 @@ class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeletionStep(StrEnum):
-    """What is to be done with the stored object."""
+    """What the write path does with the stored object."""
 
     # Remove it from the store; the object is its last state.
     REMOVE = "remove"
-    # Store the object, which is marked as being deleted.
+    # Store the object with its deletionTimestamp.
     MARK = "mark"
-    # Nothing: it is being deleted already.
+    # Do nothing: the object is being deleted already.
     WAIT = "wait"
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """What a request for deletion leads to. The stored object is never changed."""
+    """Result of a delete request. The stored object is never changed."""
 
     step: DeletionStep
     object: JsonObject
 
 
 def check_options(options: DeleteOptions) -> None:
-    """Raise a Failure when the options contradict themselves."""
+    """Raise a StatusError when the options contradict each other."""
     policy = options.propagation_policy
     causes: list[FieldError] = []
     if policy is not None and options.orphan_dependents is not None:
@@ -96,7 +96,7 @@ def decide_deletion(
     *,
     now: str,
 ) -> Deletion:
-    """Return what a request to delete the stored object leads to; raises a Failure to refuse it.
+    """Return the result of a request to delete the object; raises a StatusError to reject it.
 
     `now` is RFC 3339, to the second.
     """
@@ -111,7 +111,7 @@ def decide_deletion(
     graceful = _begin_grace(marked, strategy.grace_period(stored, asked), asked, now)
     if graceful is None:
         return Deletion(DeletionStep.WAIT, stored)
-    _set_finalizers(marked, _wanted_finalizers(stored, options))
+    _set_finalizers(marked, _desired_finalizers(stored, options))
     if finalizers_of(marked):
         if not graceful:
             _mark(marked, now)
@@ -122,7 +122,7 @@ def decide_deletion(
 
 
 def is_finished(new: JsonObject) -> bool:
-    """Return whether an updated object is to go: it is being deleted and nothing holds it."""
+    """Return whether to remove an updated object: it is being deleted and no finalizer is left."""
     metadata = new["metadata"]
     if not metadata.get("deletionTimestamp") or metadata.get("finalizers"):
         return False
@@ -132,43 +132,45 @@ def is_finished(new: JsonObject) -> bool:
 
 
 def refuse_immortal(resource: Resource, name: str) -> None:
-    """Raise a Failure for the namespaces that every cluster has."""
+    """Raise a StatusError for the namespaces that every cluster has."""
     if resource.kind == "Namespace" and name in IMMORTAL_NAMESPACES:
         raise forbidden("namespaces", "", name, "this namespace may not be deleted")
 
 
 def refuse_new_content(resource: Resource, name: str, namespace: JsonObject) -> None:
-    """Raise a Failure when an object is created in a namespace that is on its way out."""
+    """Raise a StatusError when an object is created in a namespace that is being deleted."""
     if not namespace["metadata"].get("deletionTimestamp"):
         return
-    held = namespace["metadata"]["name"]
-    why = f"unable to create new content in namespace {held} because it is being terminated"
-    failure = forbidden(resource.plural, resource.group, name, why)
+    namespace_name = namespace["metadata"]["name"]
+    why = (
+        f"unable to create new content in namespace {namespace_name} because it is being terminated"
+    )
+    error = forbidden(resource.plural, resource.group, name, why)
     cause = {
         "reason": "NamespaceTerminating",
-        "message": f"namespace {held} is being terminated",
+        "message": f"namespace {namespace_name} is being terminated",
         "field": "metadata.namespace",
     }
-    failure.details = {**(failure.details or {}), "causes": [cause]}
-    raise failure
+    error.details = {**(error.details or {}), "causes": [cause]}
+    raise error
 
 
-def _check_preconditions(resource: Resource, stored: JsonObject, wanted: Preconditions) -> None:
+def _check_preconditions(resource: Resource, stored: JsonObject, required: Preconditions) -> None:
     metadata = stored["metadata"]
-    # NB: these conflicts name the kind, all others the resource; clients know them so.
-    if wanted.uid is not None and wanted.uid != metadata.get("uid", ""):
+    # NB: these conflicts name the kind, as in kube-apiserver; all others name the resource.
+    if required.uid is not None and required.uid != metadata.get("uid", ""):
         raise _conflict(
             resource,
             stored,
-            f"the UID in the precondition ({wanted.uid}) does not match the UID in record "
+            f"the UID in the precondition ({required.uid}) does not match the UID in record "
             f"({metadata.get('uid', '')}). The object might have been deleted and then recreated",
         )
     version = metadata.get("resourceVersion", "")
-    if wanted.resource_version is not None and wanted.resource_version != version:
+    if required.resource_version is not None and required.resource_version != version:
         raise _conflict(
             resource,
             stored,
-            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match "
+            f"the ResourceVersion in the precondition ({required.resource_version}) does not match "
             f"the ResourceVersion in record ({version}). The object might have been modified",
         )
 
@@ -189,13 +191,13 @@ def _begin_grace(
         metadata["deletionGracePeriodSeconds"] = period
         _count_generation(metadata)
         return True
-    left = metadata.get("deletionGracePeriodSeconds") or 0
-    if left == 0:
+    remaining = metadata.get("deletionGracePeriodSeconds") or 0
+    if remaining == 0:
         return False
-    if asked is None or asked >= left:
+    if asked is None or asked >= remaining:
         # A grace period can be shortened only.
         return None
-    ends = _later(metadata["deletionTimestamp"], asked - left)
+    ends = _later(metadata["deletionTimestamp"], asked - remaining)
     if ends < now:
         ends, asked = now, min(asked, 1)
     metadata["deletionTimestamp"] = ends
@@ -213,10 +215,14 @@ def _mark(marked: JsonObject, now: str) -> None:
     metadata["deletionGracePeriodSeconds"] = 0
 
 
-def _wanted_finalizers(stored: JsonObject, options: DeleteOptions) -> list[str]:
-    """Return the finalizers with which the garbage collector is told what to do first."""
+def _desired_finalizers(stored: JsonObject, options: DeleteOptions) -> list[str]:
+    """Return the finalizers that tell the garbage collector what to do first."""
     finalizers = finalizers_of(stored)
-    others = [one for one in finalizers if one not in (ORPHAN_FINALIZER, FOREGROUND_FINALIZER)]
+    others = [
+        finalizer
+        for finalizer in finalizers
+        if finalizer not in (ORPHAN_FINALIZER, FOREGROUND_FINALIZER)
+    ]
     if options.orphan_dependents is not None:
         return [*others, ORPHAN_FINALIZER] if options.orphan_dependents else others
     if options.propagation_policy == Propagation.ORPHAN:
@@ -241,7 +247,7 @@ def _decide_namespace(stored: JsonObject, options: DeleteOptions, now: str) -> D
         marked = _copy(stored)
         marked["metadata"]["deletionTimestamp"] = now
         marked["status"] = {**(marked.get("status") or {}), "phase": "Terminating"}
-        _set_finalizers(marked, _wanted_finalizers(stored, options))
+        _set_finalizers(marked, _desired_finalizers(stored, options))
         return Deletion(DeletionStep.REMOVE if is_finished(marked) else DeletionStep.MARK, marked)
     return Deletion(DeletionStep.REMOVE if is_finished(stored) else DeletionStep.WAIT, stored)
 
@@ -253,16 +259,16 @@ def _copy(stored: JsonObject) -> JsonObject:
 
 
 def _count_generation(metadata: JsonObject) -> None:
-    # Whoever controls the object must see that it is to behave differently from now on.
+    # A new generation tells the controller of the object that its desired state has changed.
     if metadata.get("generation"):
         metadata["generation"] += 1
 
 
 def _later(moment: str, seconds: int) -> str:
-    """Return the moment so many seconds later, by the arithmetic of a kube-apiserver.
+    """Return the moment so many seconds later, by the arithmetic of kube-apiserver.
 
-    NB: Go counts nanoseconds in 64 bits, which hold 292 years and start again below zero. So a
-    client may ask for any number of seconds, and the time is one that can be written.
+    NB: Go counts nanoseconds in 64 bits, which hold 292 years and wrap below zero. So a client may
+    ask for any number of seconds, and the result is always a time that can be written.
     """
     read = dt.datetime.strptime(moment, _TIME_FORMAT).replace(tzinfo=dt.UTC)
     wrapped = (seconds * _NANOSECONDS + _HALF_RANGE) % (2 * _HALF_RANGE) - _HALF_RANGE

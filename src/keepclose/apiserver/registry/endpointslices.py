@@ -1,6 +1,9 @@
-"""What becomes of the legacy Endpoints object when it is written.
+"""Writes of EndpointSlices and of the legacy Endpoints, by the rules of the model.
 
-Protocols default to TCP. Addresses are checked like those of slices; unlike there, ports are too.
+The generation of a slice counts labels too, so that its writer can see whether another client
+changed it. Hints whose gate is off are dropped unless the stored slice has some. Protocols of
+Endpoints default to TCP. Their addresses are validated like those of slices; their ports are
+validated too.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _MANAGED_BY: Final = ("endpoints.kubernetes.io/managed-by", "endpoint-controller
 
 
 class EndpointsStrategy(PlainStrategy):
-    """Addresses of a Service, the old way."""
+    """Strategy of the legacy Endpoints."""
 
     allows_create_on_update = True
 
@@ -58,7 +61,7 @@ class EndpointsStrategy(PlainStrategy):
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the addresses and ports; unchanged ones are left alone."""
+        """Return the validation errors of addresses and ports, unless they are unchanged."""
         if old is not None and same(new.get("subsets"), old.get("subsets")):
             return []
         strict = context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
@@ -78,7 +81,7 @@ class EndpointsStrategy(PlainStrategy):
         return causes
 
     def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
-        """Return which addresses are badly spelt; the controller knows its own."""
+        """Return which addresses are not canonical, unless the Endpoints controller wrote them."""
         del old, context
         label, controller = _MANAGED_BY
         if (new["metadata"].get("labels") or {}).get(label) == controller:
@@ -93,6 +96,58 @@ class EndpointsStrategy(PlainStrategy):
             for index, address in enumerate(addresses)
             for warning in ip_warnings(f"subsets[{place}].{name}[{index}].ip", address.ip)
         ]
+
+
+class EndpointSliceStrategy(PlainStrategy):
+    """Strategy of EndpointSlices."""
+
+    allows_unconditional_update = ALLOWS_UNCONDITIONAL_UPDATE
+    allows_create_on_update = ALLOWS_CREATE_ON_UPDATE
+    counts_generations = True
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Set what a client may leave out."""
+        before = read_as(EndpointSlice, new)
+        carry(new, before, default_endpoint_slice(before))
+
+    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
+        """Set defaults and the first generation, drop fields whose gate is off."""
+        before = read_as(EndpointSlice, new)
+        after = prepare_slice_for_create(default_endpoint_slice(before), gates=context.gates)
+        carry(new, before, after)
+        _write_empty_fields(new)
+
+    def prepare_update(
+        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
+    ) -> None:
+        """Set defaults and the next generation, drop new fields whose gate is off."""
+        del subresource
+        carry_system_metadata(new, old)
+        before = read_as(EndpointSlice, new)
+        stored = read_as(EndpointSlice, old)
+        after = prepare_slice_for_update(
+            default_endpoint_slice(before), stored, gates=context.gates
+        )
+        carry(new, before, after)
+        _write_empty_fields(new)
+
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
+        """Return the validation errors of the slice."""
+        new_slice = read_as(EndpointSlice, new)
+        if old is None:
+            causes = validate_endpoint_slice(new_slice, gates=context.gates)
+        else:
+            stored = read_as(EndpointSlice, old)
+            causes = validate_endpoint_slice_update(new_slice, stored, gates=context.gates)
+        return beyond_metadata(causes)
+
+    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
+        """Return the warnings for the client of an accepted write."""
+        del context
+        new_slice = read_as(EndpointSlice, new)
+        return warnings_on_create(new_slice) if old is None else warnings_on_update(new_slice)
 
 
 def _address_causes(field: str, address: EndpointAddress, *, strict: bool) -> list[FieldError]:
@@ -127,60 +182,8 @@ def _port_causes(field: str, port: EndpointsPort, *, named: bool) -> list[FieldE
     return causes
 
 
-class EndpointSliceStrategy(PlainStrategy):
-    """Slices of endpoints."""
-
-    allows_unconditional_update = ALLOWS_UNCONDITIONAL_UPDATE
-    allows_create_on_update = ALLOWS_CREATE_ON_UPDATE
-    counts_generations = True
-
-    def set_defaults(self, new: JsonObject) -> None:
-        """Set what a client may leave out."""
-        before = read_as(EndpointSlice, new)
-        carry(new, before, default_endpoint_slice(before))
-
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults and the first generation, drop what has no gate."""
-        before = read_as(EndpointSlice, new)
-        after = prepare_slice_for_create(default_endpoint_slice(before), gates=context.gates)
-        carry(new, before, after)
-        _write_empty(new)
-
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
-        """Set defaults and the next generation, drop what has no gate and was not there before."""
-        del subresource
-        carry_system_metadata(new, old)
-        before = read_as(EndpointSlice, new)
-        stored = read_as(EndpointSlice, old)
-        after = prepare_slice_for_update(
-            default_endpoint_slice(before), stored, gates=context.gates
-        )
-        carry(new, before, after)
-        _write_empty(new)
-
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
-        """Return what is wrong with the slice."""
-        new_slice = read_as(EndpointSlice, new)
-        if old is None:
-            causes = validate_endpoint_slice(new_slice, gates=context.gates)
-        else:
-            stored = read_as(EndpointSlice, old)
-            causes = validate_endpoint_slice_update(new_slice, stored, gates=context.gates)
-        return beyond_metadata(causes)
-
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
-        """Return what to tell the client although the write is followed."""
-        del context
-        new_slice = read_as(EndpointSlice, new)
-        return warnings_on_create(new_slice) if old is None else warnings_on_update(new_slice)
-
-
-def _write_empty(new: JsonObject) -> None:
-    """Write what clients look for even when it is empty."""
+def _write_empty_fields(new: JsonObject) -> None:
+    """Write the fields that clients expect even when they are empty."""
     for key in ("endpoints", "ports"):
         if new.get(key) is None:
             new[key] = []

@@ -1,7 +1,10 @@
-"""What becomes of an Event when it is written. It is stored as core/v1 has it.
+"""Writes of Events, and the conversion of events and slices between API versions.
 
-An event with an eventTime was made by a client of the newer API, which must say more. Clients of
-events.k8s.io/v1 themselves are held to stricter rules, which `newer_event_causes` adds.
+Events are stored as core/v1 and converted to events.k8s.io/v1, which renamed most fields; nothing
+is lost in either direction. An event with an eventTime comes from a client of the newer API and
+must have more fields. Clients of events.k8s.io/v1 itself must meet stricter rules, which
+`newer_event_causes` adds. Slices can also be read in discovery.k8s.io/v1beta1, with which kubectl
+1.20 describes them. Every other kind is stored as it is served.
 """
 
 from __future__ import annotations
@@ -28,10 +31,10 @@ _CORE_NAMES: Final = {
     "deprecatedCount": "count",
 }
 _EVENTS_NAMES: Final = {core: newer for newer, core in _CORE_NAMES.items()}
-_NOT_OURS: Final = "does not match event.namespace"
+_OTHER_NAMESPACE: Final = "does not match event.namespace"
 _LIMIT: Final = 128
 _NOTE_LIMIT: Final = 1024
-_FIXED: Final = (
+_IMMUTABLE_FIELDS: Final = (
     "involvedObject",
     "reason",
     "message",
@@ -69,12 +72,84 @@ def from_stored(resource: Resource, stored: JsonObject) -> JsonObject:
     return shown
 
 
+class EventStrategy(PlainStrategy):
+    """Strategy of Events."""
+
+    allows_create_on_update = True
+
+    def set_defaults(self, new: JsonObject) -> None:
+        """Write the fields that clients expect even when they are empty."""
+        for key in ("involvedObject", "source"):
+            if new.get(key) is None:
+                new[key] = {}
+        for key in ("firstTimestamp", "lastTimestamp", "eventTime"):
+            new.setdefault(key, None)
+        for key in ("reportingComponent", "reportingInstance"):
+            new[key] = new.get(key) or ""
+
+    def causes(
+        self, new: JsonObject, old: JsonObject | None, context: WriteContext
+    ) -> list[FieldError]:
+        """Return the validation errors of the event."""
+        del old, context
+        namespace = new["metadata"].get("namespace", "")
+        object_namespace = new["involvedObject"].get("namespace", "")
+        field = "involvedObject.namespace"
+        if not new.get("eventTime"):
+            if object_namespace == namespace or (not object_namespace and namespace == "default"):
+                return []
+            return [invalid(field, object_namespace, _OTHER_NAMESPACE)]
+        causes: list[FieldError] = []
+        if not object_namespace and namespace not in ("default", "kube-system"):
+            causes.append(invalid(field, object_namespace, _OTHER_NAMESPACE))
+        return causes + _text_causes(new)
+
+
+def newer_event_causes(
+    causes: list[FieldError], new: JsonObject, old: JsonObject | None
+) -> list[FieldError]:
+    """Return the causes of an event that was written through events.k8s.io/v1, in its names."""
+    renamed = [
+        FieldError(cause.type, "reportingController", cause.detail, cause.value)
+        if cause.field == "reportingComponent"
+        else cause
+        for cause in causes
+    ]
+    return renamed + strict_event_causes(new, old)
+
+
+def strict_event_causes(new: JsonObject, old: JsonObject | None) -> list[FieldError]:
+    """Return the additional validation errors of an event written through events.k8s.io/v1.
+
+    The event is in its stored form.
+    """
+    if old is None:
+        causes = _series_causes(new)
+        if not new.get("eventTime"):
+            causes.append(required("eventTime"))
+        kind = new.get("type", "")
+        if kind not in ("Normal", "Warning"):
+            causes.append(invalid("type", "", f"has invalid value: {kind}"))
+        causes += [
+            invalid(key, "", "needs to be unset")
+            for key in ("firstTimestamp", "lastTimestamp", "count", "source")
+            if new.get(key)
+        ]
+        return causes
+    causes = [] if same(new.get("series"), old.get("series")) else _series_causes(new)
+    for key in _IMMUTABLE_FIELDS:
+        if not same(new.get(key), old.get(key)):
+            shown = "reportingController" if key == "reportingComponent" else key
+            causes.append(invalid(shown, new.get(key), IMMUTABLE))
+    return causes
+
+
 def _as_old_slice(stored: JsonObject) -> JsonObject:
-    """Return a slice as discovery.k8s.io/v1beta1 shows it: places are labels of a topology."""
+    """Return a slice as discovery.k8s.io/v1beta1 shows it: node and zone are topology labels."""
     endpoints: list[JsonObject] = []
-    for one in stored.get("endpoints") or ():
-        shown = {key: value for key, value in one.items() if key != "deprecatedTopology"}
-        topology = dict(one.get("deprecatedTopology") or {})
+    for endpoint in stored.get("endpoints") or ():
+        shown = {key: value for key, value in endpoint.items() if key != "deprecatedTopology"}
+        topology = dict(endpoint.get("deprecatedTopology") or {})
         if shown.get("nodeName"):
             topology[HOSTNAME_LABEL] = shown["nodeName"]
         zone = shown.pop("zone", None)
@@ -94,78 +169,6 @@ def _renamed(obj: JsonObject, names: dict[str, str], api_version: str) -> JsonOb
     renamed = {names.get(key, key): value for key, value in obj.items()}
     renamed["apiVersion"] = api_version
     return renamed
-
-
-class EventStrategy(PlainStrategy):
-    """Things worth telling about an object."""
-
-    allows_create_on_update = True
-
-    def set_defaults(self, new: JsonObject) -> None:
-        """Write what clients look for even when it is empty."""
-        for key in ("involvedObject", "source"):
-            if new.get(key) is None:
-                new[key] = {}
-        for key in ("firstTimestamp", "lastTimestamp", "eventTime"):
-            new.setdefault(key, None)
-        for key in ("reportingComponent", "reportingInstance"):
-            new[key] = new.get(key) or ""
-
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
-        """Return what is wrong with the event."""
-        del old, context
-        namespace = new["metadata"].get("namespace", "")
-        about = new["involvedObject"].get("namespace", "")
-        place = "involvedObject.namespace"
-        if not new.get("eventTime"):
-            if about == namespace or (not about and namespace == "default"):
-                return []
-            return [invalid(place, about, _NOT_OURS)]
-        causes: list[FieldError] = []
-        if not about and namespace not in ("default", "kube-system"):
-            causes.append(invalid(place, about, _NOT_OURS))
-        return causes + _text_causes(new)
-
-
-def newer_event_causes(
-    causes: list[FieldError], new: JsonObject, old: JsonObject | None
-) -> list[FieldError]:
-    """Return the causes of an event that came by way of events.k8s.io/v1, in that group's names."""
-    renamed = [
-        FieldError(cause.type, "reportingController", cause.detail, cause.value)
-        if cause.field == "reportingComponent"
-        else cause
-        for cause in causes
-    ]
-    return renamed + strict_event_causes(new, old)
-
-
-def strict_event_causes(new: JsonObject, old: JsonObject | None) -> list[FieldError]:
-    """Return what else is wrong with an event that came by way of events.k8s.io/v1.
-
-    The event is in the form in which it is stored.
-    """
-    if old is None:
-        causes = _series_causes(new)
-        if not new.get("eventTime"):
-            causes.append(required("eventTime"))
-        kind = new.get("type", "")
-        if kind not in ("Normal", "Warning"):
-            causes.append(invalid("type", "", f"has invalid value: {kind}"))
-        causes += [
-            invalid(key, "", "needs to be unset")
-            for key in ("firstTimestamp", "lastTimestamp", "count", "source")
-            if new.get(key)
-        ]
-        return causes
-    causes = [] if same(new.get("series"), old.get("series")) else _series_causes(new)
-    for key in _FIXED:
-        if not same(new.get(key), old.get(key)):
-            shown = "reportingController" if key == "reportingComponent" else key
-            causes.append(invalid(shown, new.get(key), IMMUTABLE))
-    return causes
 
 
 def _series_causes(new: JsonObject) -> list[FieldError]:

@@ -1,8 +1,9 @@
-"""Rules for metadata, for every kind: names, labels, owners, finalizers, and what must stay.
+"""Validation of metadata for every kind (names, labels, owners, finalizers), and label selectors.
 
-One function answers for all kinds; the kinds differ in how they may be called. The write path asks
-it beside the strategy of the kind, which leaves metadata alone. The rules themselves are those of
-the model, to which finalizers are added here, because nothing but a server looks at them.
+One function serves all kinds; the kinds differ in which names they allow. The write path calls it
+beside the strategy of the kind, which ignores metadata. The rules are those of the model; only
+finalizers are validated here, because no other component validates them. The selectors are those of
+workloads, with matchLabels and matchExpressions, not those of a query string.
 """
 
 from __future__ import annotations
@@ -42,24 +43,23 @@ ORPHAN_FINALIZER: Final = "orphan"
 STANDARD_FINALIZERS: Final = frozenset({"kubernetes", ORPHAN_FINALIZER, FOREGROUND_FINALIZER})
 FIELD_MANAGER_MAX: Final = 128
 OWNERS_MAX: Final = 1000
-"""References to owners; the garbage collector reads all of them when one of the owners goes."""
+"""The limit of owner references; the garbage collector reads all when an owner is deleted."""
 NOT_STANDARD: Final = "name is neither a standard finalizer name nor is it fully qualified"
 
-_FINALIZERS = "metadata.finalizers"
-# Everything else may have dots in its name.
+_FINALIZERS: Final = "metadata.finalizers"
+# Kinds whose names are DNS labels; the names of all other kinds may have dots.
 _LABEL_NAMES: Final = frozenset({"Service", "Namespace"})
-# These may be called anything that can stand in a path.
+# Kinds whose names may be any path segment.
 _PATH_NAMES: Final = frozenset({"Event"})
-# These take any finalizer that looks like a label.
+# Kinds that allow any finalizer that is a qualified name.
 _ANY_FINALIZERS: Final = frozenset({"Event", "Lease"})
-_Labels = dict[str, str]
-
 _WITH_VALUES: Final = ("In", "NotIn")
 _WITHOUT_VALUES: Final = ("Exists", "DoesNotExist")
+_Labels = dict[str, str]
 
 
 def name_check(resource: Resource, gates: FeatureGates = DEFAULT_GATES) -> NameCheck:
-    """Return the check on names of the kind."""
+    """Return the function that validates names of the kind."""
     if resource.kind == "Service" and not gates.on(Gate.RELAXED_SERVICE_NAME_VALIDATION):
         return dns1035_label
     if resource.kind in _PATH_NAMES:
@@ -74,9 +74,9 @@ def metadata_causes(
     *,
     gates: FeatureGates = DEFAULT_GATES,
 ) -> list[FieldError]:
-    """Return what is wrong with the metadata of an object that is to be written.
+    """Return the validation errors of the metadata of an object that is to be written.
 
-    `old` is the stored object when it is an update. A name is judged only once, on create.
+    `old` is the stored object on update. A name is validated only once, on create.
     """
     meta = read_object_metadata(new)
     before = None if old is None else read_object_metadata(old)
@@ -88,36 +88,36 @@ def metadata_causes(
     if before is not None:
         causes += validate_metadata_update(meta, before)
     owners = len(meta.owner_references)
-    # NB: what is stored with more may lose some, one by one.
+    # NB: a stored object with more references stays writable, so that a client can remove them.
     if owners > OWNERS_MAX and (before is None or owners > len(before.owner_references)):
         causes.append(too_many("metadata.ownerReferences", owners, OWNERS_MAX))
     causes += finalizer_causes(new, old, known_only=resource.kind not in _ANY_FINALIZERS)
-    for place, entry in enumerate(new["metadata"].get("managedFields") or ()):
-        field = f"metadata.managedFields[{place}].manager"
+    for index, entry in enumerate(new["metadata"].get("managedFields") or ()):
+        field = f"metadata.managedFields[{index}].manager"
         causes += manager_causes(field, entry.get("manager") or "")
     return causes
 
 
 def manager_causes(field: str, manager: str) -> list[FieldError]:
-    """Return what is wrong with the name of a field manager, which logs and events show."""
+    """Return the validation errors of a field manager's name, which logs and events show."""
     if len(manager) > FIELD_MANAGER_MAX or len(manager.encode()) > FIELD_MANAGER_MAX:
-        # NB: no word of its letters: each cause repeats the name, which may be as long as a body.
+        # NB: characters are not checked: each cause repeats the name, which may fill a whole body.
         return [too_long(field, FIELD_MANAGER_MAX)]
     return [
         invalid(
             field,
             manager,
-            f"invalid character U+{ord(letter):04X} (at position {len(manager[:place].encode())})",
+            f"invalid character U+{ord(char):04X} (at position {len(manager[:index].encode())})",
         )
-        for place, letter in enumerate(manager)
-        if not letter.isprintable()
+        for index, char in enumerate(manager)
+        if not char.isprintable()
     ]
 
 
 def finalizer_causes(
     new: JsonObject, old: JsonObject | None, *, known_only: bool
 ) -> list[FieldError]:
-    """Return what is wrong with the finalizers of an object that is to be written.
+    """Return the validation errors of the finalizers of an object that is to be written.
 
     With `known_only` a finalizer without a domain must be one of Kubernetes' own.
     """
@@ -141,8 +141,8 @@ def finalizer_causes(
             )
     if known_only:
         causes += [
-            invalid(f"{_FINALIZERS}[{place}]", finalizer, NOT_STANDARD)
-            for place, finalizer in enumerate(finalizers)
+            invalid(f"{_FINALIZERS}[{index}]", finalizer, NOT_STANDARD)
+            for index, finalizer in enumerate(finalizers)
             if not is_known_finalizer(finalizer)
         ]
     return causes
@@ -154,7 +154,7 @@ def is_known_finalizer(finalizer: str) -> bool:
 
 
 def beyond_metadata(causes: list[FieldError]) -> list[FieldError]:
-    """Return the causes of a typed object without those that `metadata_causes` gives too."""
+    """Return the causes of a typed object without those that `metadata_causes` returns too."""
     return [
         cause
         for cause in causes
@@ -166,8 +166,8 @@ def beyond_metadata(causes: list[FieldError]) -> list[FieldError]:
 def carry_system_metadata(new: JsonObject, old: JsonObject) -> None:
     """Give an update the metadata of the stored object that a client cannot change.
 
-    Call it before the strategy sees the update. A uid or a deletion timestamp that the client made
-    up stays, so that the rules tell.
+    Call it before the strategy sees the update. A uid or deletion timestamp that the client
+    invented stays, so that validation rejects it.
     """
     meta, before = new["metadata"], old["metadata"]
     _copy(meta, before, "generation")
@@ -198,6 +198,41 @@ def finalizers_of(raw: JsonObject) -> list[str]:
     return finalizers or []
 
 
+def selector_causes(selector: JsonObject, field: str) -> list[FieldError]:
+    """Return the validation errors of a selector."""
+    causes = validate_labels(selector.get("matchLabels") or {}, f"{field}.matchLabels")
+    for index, expression in enumerate(selector.get("matchExpressions") or ()):
+        causes += _expression_causes(expression, f"{field}.matchExpressions[{index}]")
+    return causes
+
+
+def is_empty(selector: JsonObject) -> bool:
+    """Return whether a selector has no requirement."""
+    return not selector.get("matchLabels") and not selector.get("matchExpressions")
+
+
+def selector_matches(selector: JsonObject | None, labels: _Labels) -> bool:
+    """Return whether a valid selector matches the labels; None matches nothing."""
+    if selector is None:
+        return False
+    match_labels: _Labels = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in match_labels.items()) and all(
+        _matches(expression, labels) for expression in selector.get("matchExpressions") or ()
+    )
+
+
+def selector_text(selector: JsonObject | None) -> str:
+    """Return a selector in the form of the labelSelector query parameter."""
+    if selector is None:
+        return ""
+    parts = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
+    parts += [
+        (expression["key"], _expression_text(expression))
+        for expression in selector.get("matchExpressions") or ()
+    ]
+    return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))
+
+
 def _copy(meta: JsonObject, before: JsonObject, key: str) -> None:
     if key in before:
         meta[key] = before[key]
@@ -207,41 +242,6 @@ def _copy(meta: JsonObject, before: JsonObject, key: str) -> None:
 
 def _accept_stored_name(_name: str) -> list[str]:
     return []
-
-
-def selector_causes(selector: JsonObject, field: str) -> list[FieldError]:
-    """Return what is wrong with a selector."""
-    causes = validate_labels(selector.get("matchLabels") or {}, f"{field}.matchLabels")
-    for place, expression in enumerate(selector.get("matchExpressions") or ()):
-        causes += _expression_causes(expression, f"{field}.matchExpressions[{place}]")
-    return causes
-
-
-def is_empty(selector: JsonObject) -> bool:
-    """Return whether a selector asks for nothing at all."""
-    return not selector.get("matchLabels") and not selector.get("matchExpressions")
-
-
-def selector_matches(selector: JsonObject | None, labels: _Labels) -> bool:
-    """Return whether the labels are what a valid selector asks for; none matches nothing."""
-    if selector is None:
-        return False
-    wanted: _Labels = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        _holds(expression, labels) for expression in selector.get("matchExpressions") or ()
-    )
-
-
-def selector_text(selector: JsonObject | None) -> str:
-    """Return a selector as a query string would have it."""
-    if selector is None:
-        return ""
-    parts = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
-    parts += [
-        (expression["key"], _expression_text(expression))
-        for expression in selector.get("matchExpressions") or ()
-    ]
-    return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))
 
 
 def _expression_causes(expression: JsonObject, field: str) -> list[FieldError]:
@@ -259,12 +259,12 @@ def _expression_causes(expression: JsonObject, field: str) -> list[FieldError]:
     else:
         causes.append(invalid(f"{field}.operator", operator, "not a valid selector operator"))
     causes += [invalid(f"{field}.key", key, text) for text in qualified_name(key)]
-    for place, value in enumerate(values):
-        causes += [invalid(f"{field}.values[{place}]", value, text) for text in label_value(value)]
+    for index, value in enumerate(values):
+        causes += [invalid(f"{field}.values[{index}]", value, text) for text in label_value(value)]
     return causes
 
 
-def _holds(expression: JsonObject, labels: _Labels) -> bool:
+def _matches(expression: JsonObject, labels: _Labels) -> bool:
     key, values = expression["key"], expression.get("values") or []
     match expression["operator"]:
         case "In":

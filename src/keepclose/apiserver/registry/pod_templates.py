@@ -1,7 +1,9 @@
-"""What a pod, or the template of one, gets where its writer said nothing.
+"""Defaults and validation of pods and of pod templates, as far as users commonly break the rules.
 
-Templates get less than pods: what a pod gets beyond that is not part of what a workload wants, and
-would make it look changed.
+A template gets fewer defaults than a pod: the additional ones are not part of a workload's spec and
+would make the workload look changed. The model validates the ports, names and addresses that
+routing decisions use; this module validates what only an API server reads. Fields that no part of
+this project reads are not validated.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from keepclose.model.workload import NOT_NEGATIVE, Pod, validate_pod
 
 GRACE_PERIOD: Final = 30
 _MODE: Final = 0o644
-# What the server adds to every pod that does not say how long it stays on a node that is lost.
+# Admission adds these tolerations to every pod that does not say how long it stays on a lost node.
 _LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _LOST_NODE_SECONDS: Final = 300
 RESTART_POLICIES: Final = ("Always", "OnFailure", "Never")
@@ -46,7 +48,7 @@ _BAD_VARIABLE: Final = (
 
 
 def default_pod_spec(spec: JsonObject) -> None:
-    """Set what both a pod and a template get."""
+    """Set the defaults that pods and pod templates share."""
     spec["restartPolicy"] = spec.get("restartPolicy") or "Always"
     spec["dnsPolicy"] = spec.get("dnsPolicy") or "ClusterFirst"
     spec["schedulerName"] = spec.get("schedulerName") or "default-scheduler"
@@ -66,7 +68,7 @@ def default_pod_spec(spec: JsonObject) -> None:
 
 
 def default_pod(spec: JsonObject) -> None:
-    """Set what a pod gets beyond a template; call it after `default_pod_spec`."""
+    """Set the defaults that only a pod gets; call it after `default_pod_spec`."""
     for container in containers_of(spec):
         resources = container["resources"]
         limits = resources.get("limits") or {}
@@ -81,8 +83,8 @@ def default_pod(spec: JsonObject) -> None:
         spec["terminationGracePeriodSeconds"] = 1
 
 
-def default_and_check_pod(spec: JsonObject) -> None:
-    """Set what the admission of a cluster adds to a pod; its writer does not own that."""
+def set_admission_defaults(spec: JsonObject) -> None:
+    """Set what admission adds to a pod; no field manager owns these fields."""
     if spec.get("priority") is None:
         spec["priority"] = 0
     spec["preemptionPolicy"] = spec.get("preemptionPolicy") or "PreemptLowerPriority"
@@ -90,24 +92,57 @@ def default_and_check_pod(spec: JsonObject) -> None:
 
 
 def containers_of(spec: JsonObject) -> Iterator[JsonObject]:
-    """Yield all containers of a pod, those that run first before the others."""
+    """Yield all containers of a pod, init containers first."""
     yield from spec.get("initContainers") or ()
     yield from spec.get("containers") or ()
 
 
 def quality_of_service(spec: JsonObject) -> str:
-    """Return how a pod is treated when a node runs short, by what its containers ask for."""
-    wanted: list[tuple[JsonObject, JsonObject]] = []
+    """Return the QoS class of a pod, by the requests and limits of its containers."""
+    resources_of_containers: list[tuple[JsonObject, JsonObject]] = []
     for container in containers_of(spec):
         resources = container.get("resources") or {}
-        wanted.append((_amounts(resources.get("requests")), _amounts(resources.get("limits"))))
-    if not any(requests or limits for requests, limits in wanted):
+        resources_of_containers.append(
+            (_amounts(resources.get("requests")), _amounts(resources.get("limits")))
+        )
+    if not any(requests or limits for requests, limits in resources_of_containers):
         return "BestEffort"
-    whole = all(
+    is_guaranteed = all(
         limits.keys() == {"cpu", "memory"} and all(requests.get(k) == v for k, v in limits.items())
-        for requests, limits in wanted
+        for requests, limits in resources_of_containers
     )
-    return "Guaranteed" if whole else "Burstable"
+    return "Guaranteed" if is_guaranteed else "Burstable"
+
+
+def pod_causes(pod: JsonObject) -> list[FieldError]:
+    """Return the validation errors of a defaulted pod, apart from its metadata."""
+    spec = pod.get("spec") or {}
+    return _spec_causes(spec, "spec") + beyond_metadata(validate_pod(read_as(Pod, pod)))
+
+
+def template_causes(template: JsonObject, field: str) -> list[FieldError]:
+    """Return the validation errors of a pod template; `field` is its path."""
+    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
+    causes = validate_labels(metadata.get("labels") or {}, f"{field}.labels")
+    causes += validate_annotations(metadata.get("annotations") or {}, f"{field}.annotations")
+    causes += _spec_causes(spec, f"{field}.spec")
+    stand_in = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
+    for cause in beyond_metadata(validate_pod(read_as(Pod, stand_in))):
+        causes.append(FieldError(cause.type, f"{field}.{cause.field}", cause.detail, cause.value))
+    return causes
+
+
+def hostname_warnings(new: JsonObject, where: str) -> list[str]:
+    """Return a warning when a name that becomes part of host names is no DNS label."""
+    problems = dns1123_label(new["metadata"].get("name", ""))
+    if not problems:
+        return []
+    return [
+        (
+            f"metadata.name: this is used in {where}, which can result in surprising behavior; "
+            f"a DNS label is recommended: [{' '.join(problems)}]"
+        )
+    ]
 
 
 def _amounts(resources: JsonObject | None) -> JsonObject:
@@ -142,7 +177,7 @@ def _default_container(container: JsonObject) -> None:
 
 
 def _pull_policy(image: str) -> str:
-    """Return that an image which may change under its name is to be fetched every time."""
+    """Return Always for an image whose tag may move, else IfNotPresent."""
     if not image or "@" in image:
         return "IfNotPresent"
     tag = image.rpartition("/")[2].partition(":")[2]
@@ -188,7 +223,7 @@ def _tolerate_lost_nodes(spec: JsonObject) -> None:
             "tolerationSeconds": _LOST_NODE_SECONDS,
         }
         for taint in _LOST_NODE_TAINTS
-        if not any(_tolerates(one, taint) for one in tolerations)
+        if not any(_tolerates(toleration, taint) for toleration in tolerations)
     ]
     if added:
         spec["tolerations"] = [*tolerations, *added]
@@ -201,46 +236,15 @@ def _tolerates(toleration: JsonObject, taint: str) -> bool:
     )
 
 
-def pod_causes(pod: JsonObject) -> list[FieldError]:
-    """Return what is wrong with a pod apart from its metadata; it must be defaulted."""
-    spec = pod.get("spec") or {}
-    return _spec_causes(spec, "spec") + beyond_metadata(validate_pod(read_as(Pod, pod)))
-
-
-def template_causes(template: JsonObject, field: str) -> list[FieldError]:
-    """Return what is wrong with the template of a pod, which stands at the given field."""
-    metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
-    causes = validate_labels(metadata.get("labels") or {}, f"{field}.labels")
-    causes += validate_annotations(metadata.get("annotations") or {}, f"{field}.annotations")
-    causes += _spec_causes(spec, f"{field}.spec")
-    stand_in = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
-    for cause in beyond_metadata(validate_pod(read_as(Pod, stand_in))):
-        causes.append(FieldError(cause.type, f"{field}.{cause.field}", cause.detail, cause.value))
-    return causes
-
-
-def hostname_warnings(new: JsonObject, where: str) -> list[str]:
-    """Return a warning when a name that is used in host names is no DNS label."""
-    problems = dns1123_label(new["metadata"].get("name", ""))
-    if not problems:
-        return []
-    return [
-        (
-            f"metadata.name: this is used in {where}, which can result in surprising behavior; "
-            f"a DNS label is recommended: [{' '.join(problems)}]"
-        )
-    ]
-
-
 def _spec_causes(spec: JsonObject, field: str) -> list[FieldError]:
     volumes, causes = _volume_causes(spec.get("volumes") or [], f"{field}.volumes")
     containers = spec.get("containers") or []
     seen: set[str] = set()
     if not containers:
         causes.append(required(f"{field}.containers"))
-    for key, some in (("containers", containers), ("initContainers", spec.get("initContainers"))):
-        for place, container in enumerate(some or ()):
-            causes += _container_causes(container, f"{field}.{key}[{place}]", seen, volumes)
+    for key, group in (("containers", containers), ("initContainers", spec.get("initContainers"))):
+        for index, container in enumerate(group or ()):
+            causes += _container_causes(container, f"{field}.{key}[{index}]", seen, volumes)
     for key, supported in (("restartPolicy", RESTART_POLICIES), ("dnsPolicy", DNS_POLICIES)):
         if spec.get(key) not in supported:
             causes.append(not_supported(f"{field}.{key}", spec.get(key, ""), supported))
@@ -261,8 +265,8 @@ def _spec_causes(spec: JsonObject, field: str) -> list[FieldError]:
 def _volume_causes(volumes: list[JsonObject], field: str) -> tuple[set[str], list[FieldError]]:
     names: set[str] = set()
     causes: list[FieldError] = []
-    for place, volume in enumerate(volumes):
-        causes += _name_causes(volume.get("name") or "", f"{field}[{place}].name", names)
+    for index, volume in enumerate(volumes):
+        causes += _name_causes(volume.get("name") or "", f"{field}[{index}].name", names)
     return names, causes
 
 
@@ -290,28 +294,28 @@ def _container_causes(
     policy = container.get("imagePullPolicy")
     if policy not in PULL_POLICIES:
         causes.append(not_supported(f"{field}.imagePullPolicy", policy, PULL_POLICIES))
-    for place, port in enumerate(container.get("ports") or ()):
+    for index, port in enumerate(container.get("ports") or ()):
         number = port.get("hostPort") or 0
         if number:
             causes += [
-                invalid(f"{field}.ports[{place}].hostPort", number, text)
+                invalid(f"{field}.ports[{index}].hostPort", number, text)
                 for text in port_number(number)
             ]
     causes += _resource_causes(container.get("resources") or {}, f"{field}.resources")
-    for place, variable in enumerate(container.get("env") or ()):
+    for index, variable in enumerate(container.get("env") or ()):
         name = variable.get("name") or ""
         if not name:
-            causes.append(required(f"{field}.env[{place}].name"))
+            causes.append(required(f"{field}.env[{index}].name"))
         elif "=" in name or not (name.isascii() and name.isprintable()):
-            causes.append(invalid(f"{field}.env[{place}].name", name, _BAD_VARIABLE))
-    for place, mount in enumerate(container.get("volumeMounts") or ()):
+            causes.append(invalid(f"{field}.env[{index}].name", name, _BAD_VARIABLE))
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
         name = mount.get("name") or ""
         if not name:
-            causes.append(required(f"{field}.volumeMounts[{place}].name"))
+            causes.append(required(f"{field}.volumeMounts[{index}].name"))
         if name not in volumes:
-            causes.append(missing_reference(f"{field}.volumeMounts[{place}].name", name))
+            causes.append(missing_reference(f"{field}.volumeMounts[{index}].name", name))
         if not mount.get("mountPath"):
-            causes.append(required(f"{field}.volumeMounts[{place}].mountPath"))
+            causes.append(required(f"{field}.volumeMounts[{index}].mountPath"))
     return causes
 
 

@@ -1,7 +1,8 @@
-"""What becomes of a Pod when it is written or deleted.
+"""Writes and deletions of Pods.
 
-A pod's spec hardly changes: images, a shorter deadline, more tolerations. A pod on a node is given
-time to end; one that is nowhere, or has ended, goes at once.
+Few fields of a pod's spec may change: images, a shorter deadline, additional tolerations. A pod on
+a node is deleted with a grace period; a pod without a node, or one that has ended, is removed at
+once.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import msgspec
 from keepclose.apiserver.registry.metadata import beyond_metadata
 from keepclose.apiserver.registry.pod_templates import (
     containers_of,
-    default_and_check_pod,
     default_pod,
     default_pod_spec,
     hostname_warnings,
     pod_causes,
     quality_of_service,
+    set_admission_defaults,
 )
 from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, read_as, same
 from keepclose.model.field_errors import FieldError, forbidden_field, invalid, required
@@ -45,7 +46,7 @@ _GATED: Final = {
 
 
 class PodStrategy(PlainStrategy):
-    """Pods."""
+    """Strategy of Pods."""
 
     counts_generations = True
     has_status = True
@@ -53,21 +54,21 @@ class PodStrategy(PlainStrategy):
     kept_by_status_updates = ("ownerReferences",)
 
     def set_defaults(self, new: JsonObject) -> None:
-        """Set what a pod gets where its writer said nothing."""
+        """Set the defaults of a pod and make its address fields agree."""
         spec = new["spec"] = new.get("spec") or {}
         default_pod_spec(spec)
         default_pod(spec)
         status = new.get("status") or {}
-        _settle_single_address(status)
+        _complete_addresses(status)
         for condition in status.get("conditions") or ():
-            # A time that was not given is written as none, and has an owner.
+            # An absent time is written as null, and null has a field manager.
             condition.setdefault("lastProbeTime", None)
             condition.setdefault("lastTransitionTime", None)
 
     def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults; a new pod waits for a node."""
+        """Set defaults; a new pod is Pending."""
         super().prepare_create(new, context)
-        default_and_check_pod(new["spec"])
+        set_admission_defaults(new["spec"])
         new["status"] = {"phase": "Pending", "qosClass": quality_of_service(new["spec"])}
         if new["spec"].get("schedulingGates"):
             new["status"]["conditions"] = [{**_GATED, "lastTransitionTime": context.now}]
@@ -77,18 +78,18 @@ class PodStrategy(PlainStrategy):
     ) -> None:
         """Keep the status, or with a status update everything else."""
         if not subresource:
-            # NB: admission comes first; what it adds again is no change that a generation counts.
-            default_and_check_pod(new["spec"])
+            # NB: admission comes first; the fields that it adds again do not count as a change.
+            set_admission_defaults(new["spec"])
         super().prepare_update(new, old, context, subresource=subresource)
         if subresource == "status":
             status, before = new.setdefault("status", {}), old.get("status") or {}
-            _settle_addresses(status, before)
+            _reconcile_addresses(status, before)
             _keep_set_once(status, before)
 
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the pod, or with what an update changed."""
+        """Return the validation errors of the pod, or of what an update changed."""
         del context
         if old is None:
             return pod_causes(new)
@@ -97,20 +98,20 @@ class PodStrategy(PlainStrategy):
     def status_causes(
         self, new: JsonObject, old: JsonObject, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with what was reported of the pod."""
+        """Return the validation errors of the reported status."""
         del context
-        found = beyond_metadata(validate_pod(read_as(Pod, new)))
-        # The single address stands in the list too, where it is judged.
-        causes = [cause for cause in found if cause.field.startswith("status.podIPs")]
-        return _reported_causes(new.get("status") or {}, old.get("status") or {}) + causes
+        causes = beyond_metadata(validate_pod(read_as(Pod, new)))
+        # The single address is in the list too, where it is validated.
+        address_causes = [cause for cause in causes if cause.field.startswith("status.podIPs")]
+        return _reported_causes(new.get("status") or {}, old.get("status") or {}) + address_causes
 
     def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
-        """Return that the name of a new pod is no good host name."""
+        """Return a warning when the name of a new pod is no good host name."""
         del context
         return [] if old is not None else hostname_warnings(new, "the Pod's hostname")
 
     def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:
-        """Return how long the pod may take to end; 0 when nothing of it runs."""
+        """Return the grace period in seconds; 0 for a pod without a node and one that has ended."""
         spec = stored.get("spec") or {}
         period = spec.get("terminationGracePeriodSeconds") or 0 if asked is None else asked
         if not spec.get("nodeName") or (stored.get("status") or {}).get("phase") in _ENDED:
@@ -134,8 +135,8 @@ def _reported_causes(status: JsonObject, before: JsonObject) -> list[FieldError]
     return causes
 
 
-def _settle_single_address(status: JsonObject) -> None:
-    """Fill whichever of the two fields for addresses is empty from the other."""
+def _complete_addresses(status: JsonObject) -> None:
+    """Fill the empty one of podIP and podIPs from the other."""
     first, addresses = status.get("podIP") or "", status.get("podIPs") or []
     if addresses and not first:
         status["podIP"] = addresses[0].get("ip", "")
@@ -143,8 +144,8 @@ def _settle_single_address(status: JsonObject) -> None:
         status["podIPs"] = [{"ip": first}]
 
 
-def _settle_addresses(status: JsonObject, before: JsonObject) -> None:
-    """Make the two fields for addresses agree; the single one wins over a list left as it was."""
+def _reconcile_addresses(status: JsonObject, before: JsonObject) -> None:
+    """Make podIP and podIPs agree; a changed podIP wins over the list."""
     first, addresses = status.get("podIP") or "", status.get("podIPs") or []
     if first and (not addresses or addresses[0].get("ip") != first):
         if first == before.get("podIP") and addresses:
@@ -156,11 +157,11 @@ def _settle_addresses(status: JsonObject, before: JsonObject) -> None:
 
 
 def _keep_set_once(status: JsonObject, before: JsonObject) -> None:
-    """Keep what an update of the status cannot take away: the QoS class, observed generations."""
+    """Keep what a status update cannot remove: the QoS class and observed generations."""
     if not status.get("qosClass") and before.get("qosClass"):
         status["qosClass"] = before["qosClass"]
     _keep_observed_generation(status, before)
-    # Conditions of one type may be several; the first of them then stands for the first.
+    # Several conditions may have one type; they are paired in their order.
     stored: dict[str, list[JsonObject]] = {}
     for condition in before.get("conditions") or ():
         stored.setdefault(condition.get("type", ""), []).append(condition)
@@ -182,16 +183,16 @@ def _change_causes(spec: JsonObject, before: JsonObject) -> list[FieldError]:
     causes: list[FieldError] = []
     for key in ("containers", "initContainers"):
         causes += [
-            required(f"spec.{key}[{place}].image")
-            for place, container in enumerate(spec.get(key) or ())
+            required(f"spec.{key}[{index}].image")
+            for index, container in enumerate(spec.get(key) or ())
             if not container.get("image")
         ]
     causes += _deadline_causes(spec, before)
     causes += _toleration_causes(spec.get("tolerations") or [], before.get("tolerations") or [])
     causes += _gate_causes(spec.get("schedulingGates") or [], before.get("schedulingGates") or [])
     changed, fixed = _fixed_part(spec), _fixed_part(before)
-    for container, other in zip(containers_of(changed), containers_of(fixed), strict=True):
-        container["image"] = other.get("image", "")
+    for container, stored in zip(containers_of(changed), containers_of(fixed), strict=True):
+        container["image"] = stored.get("image", "")
     if (before.get("terminationGracePeriodSeconds") or 0) < 0:
         changed["terminationGracePeriodSeconds"] = before["terminationGracePeriodSeconds"]
     if not same(changed, fixed):
@@ -207,22 +208,22 @@ def _fixed_part(spec: JsonObject) -> JsonObject:
 
 
 def _toleration_causes(now: list[JsonObject], before: list[JsonObject]) -> list[FieldError]:
-    given = list(map(_without_seconds, now))
-    if all(_without_seconds(one) in given for one in before):
+    without_seconds = list(map(_without_seconds, now))
+    if all(_without_seconds(toleration) in without_seconds for toleration in before):
         return []
     detail = "existing toleration can not be modified except its tolerationSeconds"
     return [forbidden_field("spec.tolerations", detail)]
 
 
 def _gate_causes(now: list[JsonObject], before: list[JsonObject]) -> list[FieldError]:
-    known = [one.get("name") for one in before]
+    stored_names = [gate.get("name") for gate in before]
     return [
         forbidden_field(
-            f"spec.schedulingGates[{place}].name",
-            f"only deletion is allowed, but found new scheduling gate '{one.get('name', '')}'",
+            f"spec.schedulingGates[{index}].name",
+            f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'",
         )
-        for place, one in enumerate(now)
-        if one.get("name") not in known
+        for index, gate in enumerate(now)
+        if gate.get("name") not in stored_names
     ]
 
 
@@ -247,9 +248,9 @@ def _without_seconds(toleration: JsonObject) -> JsonObject:
 def _difference(before: JsonObject, after: JsonObject) -> str:
     """Return the lines that differ, with three around each, as upstream shows them."""
     old, new = (
-        msgspec.json.format(msgspec.json.encode(one, order="sorted"), indent=1)
+        msgspec.json.format(msgspec.json.encode(spec, order="sorted"), indent=1)
         .decode()
         .splitlines()
-        for one in (before, after)
+        for spec in (before, after)
     )
     return "".join(f"{line}\n" for line in list(unified_diff(old, new, lineterm=""))[2:])

@@ -1,4 +1,4 @@
-"""The strategy of every kind that the server serves, made once at start.
+"""The strategy of every kind that the server serves, created once at start.
 
 A kind that is served in two groups has one strategy, because it has one store.
 """
@@ -49,21 +49,23 @@ _PLAIN_KINDS: Final[dict[str, type[PlainStrategy]]] = {
 
 
 class AllocationSettings(msgspec.Struct, frozen=True):
-    """What the cluster hands out to Services."""
+    """The ranges from which Services are allocated cluster IPs and node ports."""
 
     # One or two, of different families; the first one is that of the primary family.
     service_cidrs: tuple[str, ...] = ("10.96.0.0/16",)
     first_node_port: int = 30000
     last_node_port: int = 32767
-    # None draws from the system's randomness.
+    # None uses the randomness of the operating system.
     seed: int | None = None
 
 
 def make_ranges(settings: AllocationSettings) -> Ranges:
-    """Return the ranges with everything free; raises RangeError for settings that contradict."""
+    """Return the ranges, all free; raises RangeError for settings that contradict each other."""
     random = None if settings.seed is None else Random(settings.seed)  # noqa: S311 (for tests)
     addresses = tuple(AddressRange(cidr, random=random) for cidr in settings.service_cidrs)
-    if not 1 <= len(addresses) <= 2 or len({one.family for one in addresses}) < len(addresses):
+    if not 1 <= len(addresses) <= 2 or len(
+        {address_range.family for address_range in addresses}
+    ) < len(addresses):
         raise RangeError("there must be one range of cluster IPs, or one of each family")
     ports = NodePorts(settings.first_node_port, settings.last_node_port, random=random)
     return Ranges(addresses, ports)
@@ -74,15 +76,15 @@ def strategies(
 ) -> dict[str, KindStrategy]:
     """Return the strategy of every store, by its name; see `Resource.store`.
 
-    Services are given from the ranges, which are made from the settings where none are given.
+    Services are allocated from `ranges`; without it the ranges are those of the settings.
     """
-    found: dict[str, KindStrategy] = {
-        one.store: _PLAIN_KINDS[one.kind](one)
-        for one in RESOURCES
-        if not one.stored_as and one.kind in _PLAIN_KINDS
+    by_store: dict[str, KindStrategy] = {
+        resource.store: _PLAIN_KINDS[resource.kind](resource)
+        for resource in RESOURCES
+        if not resource.stored_as and resource.kind in _PLAIN_KINDS
     }
     services = BY_KIND["v1", "Service"]
-    found[services.store] = ServiceStrategy(
+    by_store[services.store] = ServiceStrategy(
         services, ranges or make_ranges(settings or AllocationSettings())
     )
-    return found
+    return by_store

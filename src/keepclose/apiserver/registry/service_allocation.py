@@ -1,9 +1,13 @@
-"""What a write of a Service takes from the ranges, and what it lets go once it is stored.
+"""What a write of a Service allocates from the ranges, and what it releases once it is stored.
 
 Follows kube-apiserver: families first get their addresses, then ports their node ports, of which
-one number serves all protocols of a port; last comes the port for health checks. Refusals are
-those of Kubernetes: a value that the user named is a cause at its field, an empty range is an
-internal error. A `Reservation` remembers what was taken until the write is stored or has failed.
+one number serves all protocols of a port; last comes the port for health checks. Errors are those
+of Kubernetes: a value that the user named is a cause at its field, an empty range is an internal
+error.
+
+A `Reservation` records what one write allocated until the write is stored or has failed. Values are
+allocated only while a write is prepared, and nothing that the stored object holds is released
+before the write is stored. A dry run shows values that no Service holds and allocates none.
 """
 
 from __future__ import annotations
@@ -26,105 +30,112 @@ from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.service.network_validation import NO_CLUSTER_IP
 from keepclose.model.service.types import Service, ServicePort
 
-# What a dry run shows for the first node port that would be drawn.
+# The first node port that a dry run shows for an automatic one.
 _FIRST_SHOWN_PORT: Final = 32769
 _WITH_NODE_PORTS: Final = ("NodePort", "LoadBalancer")
 
 
 class Ranges(msgspec.Struct, frozen=True):
-    """All that Services are given from, the range of the primary family first."""
+    """The ranges from which Services are allocated, that of the primary family first."""
 
     addresses: tuple[AddressRange, ...]
     ports: NodePorts
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families that the cluster hands out, the primary one first."""
-        return tuple(one.family for one in self.addresses)
+        """The IP families of the cluster, the primary one first."""
+        return tuple(address_range.family for address_range in self.addresses)
 
     def of_family(self, family: str | None) -> AddressRange | None:
         """Return the range of the family, or None when the cluster has none."""
-        return next((one for one in self.addresses if one.family == family), None)
+        return next(
+            (address_range for address_range in self.addresses if address_range.family == family),
+            None,
+        )
 
-    def give_address(self, address: str) -> None:
-        """Let a cluster IP go."""
-        found = self.of_family(family_of(address))
-        if found is not None:
-            found.give(address)
+    def release_address(self, address: str) -> None:
+        """Release a cluster IP."""
+        address_range = self.of_family(family_of(address))
+        if address_range is not None:
+            address_range.release(address)
 
 
 class Reservation:
-    """What one write has taken, and what it will let go, until it is stored or has failed."""
+    """What one write has allocated, and what it releases once it is stored."""
 
     def __init__(self, ranges: Ranges, *, dry_run: bool = False) -> None:
-        """Start with nothing taken."""
+        """Start with nothing allocated."""
         self._ranges = ranges
         self._dry_run = dry_run
         self._addresses: list[str] = []
         self._ports: list[int] = []
-        self._leaving_addresses: list[str] = []
-        self._leaving_ports: list[int] = []
+        self._released_addresses: list[str] = []
+        self._released_ports: list[int] = []
 
-    def take_address(self, family: str, wanted: str) -> tuple[str, str]:
-        """Return the address, or "" and why there is none; "" wants any."""
-        found = self._ranges.of_family(family)
-        if found is None:
+    def allocate_address(self, family: str, requested: str) -> tuple[str, str]:
+        """Return the address, or "" and the reason; `requested` is "" for any address."""
+        address_range = self._ranges.of_family(family)
+        if address_range is None:
             return "", FULL
         if self._dry_run:
-            # NB: whether a named address is free is not looked at in a dry run, as upstream.
-            return (wanted, found.refusal(wanted)) if wanted else (found.placeholder, "")
-        if wanted:
-            why = found.take(wanted)
+            # NB: a dry run does not check whether a named address is free, as upstream.
+            return (
+                (requested, address_range.refusal(requested))
+                if requested
+                else (address_range.placeholder, "")
+            )
+        if requested:
+            why = address_range.allocate(requested)
             if not why:
-                self._addresses.append(wanted)
-            return wanted, why
-        drawn = found.draw()
+                self._addresses.append(requested)
+            return requested, why
+        drawn = address_range.allocate_next()
         if drawn is None:
             return "", FULL
         self._addresses.append(drawn)
         return drawn, ""
 
-    def take_port(self, port: int) -> str:
-        """Hold a named port; return why not, or ""."""
+    def allocate_port(self, port: int) -> str:
+        """Allocate a named port; return "", or the reason why it cannot be allocated."""
         if self._dry_run:
             why = PORT_TAKEN if self._ranges.ports.holds(port) or port in self._ports else ""
         else:
-            why = self._ranges.ports.take(port)
+            why = self._ranges.ports.allocate(port)
         if not why:
             self._ports.append(port)
         return why
 
-    def draw_port(self) -> int | None:
-        """Return any free port, held now, or None when there is none."""
+    def allocate_next_port(self) -> int | None:
+        """Allocate and return any free port, or None when there is none."""
         drawn: int | None
         if self._dry_run:
             drawn = max(self._ports) + 1 if self._ports else _FIRST_SHOWN_PORT
         else:
-            drawn = self._ranges.ports.draw()
+            drawn = self._ranges.ports.allocate_next()
         if drawn is not None:
             self._ports.append(drawn)
         return drawn
 
-    def leave_address(self, address: str) -> None:
-        """Let an address go once the write is stored."""
-        self._leaving_addresses.append(address)
+    def release_address_when_stored(self, address: str) -> None:
+        """Release an address once the write is stored."""
+        self._released_addresses.append(address)
 
-    def leave_port(self, port: int) -> None:
-        """Let a port go once the write is stored."""
-        self._leaving_ports.append(port)
+    def release_port_when_stored(self, port: int) -> None:
+        """Release a port once the write is stored."""
+        self._released_ports.append(port)
 
     def settle(self, *, stored: bool) -> None:
-        """Let go what the write left behind, or all that it took when it was not stored."""
+        """Release what the stored write no longer uses, or all that a failed write allocated."""
         if self._dry_run:
             return
-        for address in self._leaving_addresses if stored else self._addresses:
-            self._ranges.give_address(address)
-        for port in self._leaving_ports if stored else self._ports:
-            self._ranges.ports.give(port)
+        for address in self._released_addresses if stored else self._addresses:
+            self._ranges.release_address(address)
+        for port in self._released_ports if stored else self._ports:
+            self._ranges.ports.release(port)
 
 
 def allocate_for_create(service: Service, reservation: Reservation) -> Service:
-    """Return the new Service with all that it needs; raises a Failure, and takes nothing, else."""
+    """Return the new Service with all it needs; a StatusError releases what was allocated."""
     try:
         service = _allocate_addresses(service, reservation)
         if service.spec.type in _WITH_NODE_PORTS:
@@ -138,14 +149,14 @@ def allocate_for_create(service: Service, reservation: Reservation) -> Service:
 
 
 def allocate_for_update(service: Service, old: Service, reservation: Reservation) -> Service:
-    """Return the changed Service with all that it needs beyond what the stored one has."""
+    """Return the changed Service with all that it needs beyond what the stored one holds."""
     try:
         service = _change_addresses(service, old, reservation)
         service = _change_node_ports(service, old, reservation)
         if service.needs_health_check and not old.needs_health_check:
             service = _allocate_health_check(service, reservation)
         elif old.needs_health_check and not service.needs_health_check:
-            reservation.leave_port(old.spec.health_check_node_port)
+            reservation.release_port_when_stored(old.spec.health_check_node_port)
     except StatusError:
         reservation.settle(stored=False)
         raise
@@ -162,7 +173,7 @@ def held_addresses(service: Service) -> tuple[str, ...]:
 
 
 def held_ports(service: Service) -> set[int]:
-    """Return the node ports that a stored Service holds, that for health checks among them."""
+    """Return the node ports that a stored Service holds, including that for health checks."""
     ports = set(_held_node_ports(service))
     if service.needs_health_check and service.spec.health_check_node_port:
         ports.add(service.spec.health_check_node_port)
@@ -170,23 +181,23 @@ def held_ports(service: Service) -> set[int]:
 
 
 def _allocate_addresses(service: Service, reservation: Reservation, *, first: int = 0) -> Service:
-    """Return the Service with an address of each of its families, from the given place on."""
+    """Return the Service with an address of each of its families, from the index `first` on."""
     spec = service.spec
-    # NB: one that turns headless and gets a family more is given an address all the same; the rules
-    # refuse it then.
+    # NB: a Service that turns headless and gets another family is allocated an address all the
+    # same; validation rejects it then.
     is_headless = first == 0 and spec.cluster_ips[:1] == (NO_CLUSTER_IP,)
     if spec.type == "ExternalName" or is_headless:
         return service
     missing = len(spec.ip_families) - len(spec.cluster_ips)
     addresses = [*spec.cluster_ips, *[""] * missing]
     shown = list(addresses)
-    for place, family in enumerate(spec.ip_families):
-        if place < first:
+    for index, family in enumerate(spec.ip_families):
+        if index < first:
             continue
-        wanted = addresses[place]
-        addresses[place], why = reservation.take_address(family, wanted)
-        if why and wanted:
-            detail = f"failed to allocate IP {wanted}: {why}"
+        requested = addresses[index]
+        addresses[index], why = reservation.allocate_address(family, requested)
+        if why and requested:
+            detail = f"failed to allocate IP {requested}: {why}"
             raise _refused(service, invalid_value("spec.clusterIPs", shown, detail))
         if why:
             name = service.metadata.name
@@ -207,13 +218,13 @@ def _change_addresses(service: Service, old: Service, reservation: Reservation) 
         return service
     if spec.type == "ExternalName":
         for address in before.cluster_ips:
-            reservation.leave_address(address)
+            reservation.release_address_when_stored(address)
         return service
     if len(before.ip_families) == 1 and len(spec.ip_families) == 2:
         return _allocate_addresses(service, reservation, first=1)
     if len(before.ip_families) == 2 and len(spec.ip_families) == 1:
         for address in before.cluster_ips[1:]:
-            reservation.leave_address(address)
+            reservation.release_address_when_stored(address)
     return service
 
 
@@ -221,22 +232,26 @@ def _first_node_ports(service: Service, reservation: Reservation) -> Service:
     """Return the new Service with node ports; ports of one number share theirs over protocols."""
     ports = list(service.spec.ports)
     by_number: dict[int, int] = {}
-    for place, port in enumerate(ports):
-        if port.node_port == 0 and not _is_given_node_ports(service):
+    for index, port in enumerate(ports):
+        if port.node_port == 0 and not _gets_node_ports(service):
             continue
-        given = by_number.get(port.port, 0)
-        if given == 0:
-            asked = (one.node_port for one in ports if one.port == port.port and one.node_port)
-            wanted = next(asked, 0)
-            if wanted:
-                _take_port(service, reservation, place, wanted)
-            given = wanted or _draw_port(reservation)
-            ports[place] = replace(port, node_port=given)
-            by_number[port.port] = given
+        node_port = by_number.get(port.port, 0)
+        if node_port == 0:
+            asked = (
+                candidate.node_port
+                for candidate in ports
+                if candidate.port == port.port and candidate.node_port
+            )
+            requested = next(asked, 0)
+            if requested:
+                _allocate_port(service, reservation, index, requested)
+            node_port = requested or _allocate_next_port(reservation)
+            ports[index] = replace(port, node_port=node_port)
+            by_number[port.port] = node_port
         elif port.node_port == 0:
-            ports[place] = replace(port, node_port=given)
-        elif port.node_port != given:
-            _take_port(service, reservation, place, port.node_port)
+            ports[index] = replace(port, node_port=node_port)
+        elif port.node_port != node_port:
+            _allocate_port(service, reservation, index, port.node_port)
     return replace(service, spec=replace(service.spec, ports=tuple(ports)))
 
 
@@ -246,69 +261,69 @@ def _change_node_ports(service: Service, old: Service, reservation: Reservation)
     if service.spec.type in _WITH_NODE_PORTS:
         taken: set[int] = set(held)
         seen: set[tuple[str, int]] = set()
-        for place, port in enumerate(ports):
-            if port.node_port == 0 and not _is_given_node_ports(service):
+        for index, port in enumerate(ports):
+            if port.node_port == 0 and not _gets_node_ports(service):
                 continue
             if port.node_port == 0:
-                ports[place] = replace(port, node_port=_draw_port(reservation))
+                ports[index] = replace(port, node_port=_allocate_next_port(reservation))
             elif port.node_port not in taken:
-                _take_port(service, reservation, place, port.node_port)
+                _allocate_port(service, reservation, index, port.node_port)
                 taken.add(port.node_port)
-            _refuse_twice(ports[place], seen)
-        wanted = {port.node_port for port in ports}
+            _reject_duplicate(ports[index], seen)
+        still_used = {port.node_port for port in ports}
         for number in held:
-            if number not in wanted:
-                reservation.leave_port(number)
+            if number not in still_used:
+                reservation.release_port_when_stored(number)
     else:
         for number in held:
-            reservation.leave_port(number)
+            reservation.release_port_when_stored(number)
     if tuple(ports) == service.spec.ports:
         return service
     return replace(service, spec=replace(service.spec, ports=tuple(ports)))
 
 
 def _held_node_ports(service: Service) -> list[int]:
-    # NB: an ExternalName Service may carry node ports, which it was never given.
+    # NB: an ExternalName Service may carry node ports, which were never allocated.
     if service.spec.type not in _WITH_NODE_PORTS:
         return []
     return [port.node_port for port in service.spec.ports if port.node_port]
 
 
-def _refuse_twice(port: ServicePort, seen: set[tuple[str, int]]) -> None:
-    one = (port.protocol, port.node_port)
-    if one in seen:
-        # NB: this one never became a cause upstream; clients get the bare text.
+def _reject_duplicate(port: ServicePort, seen: set[tuple[str, int]]) -> None:
+    key = (port.protocol, port.node_port)
+    if key in seen:
+        # NB: upstream has no cause for this error; clients get the bare text.
         raise StatusError(500, "", f"duplicate nodePort: {{{port.protocol} {port.node_port}}}")
-    seen.add(one)
+    seen.add(key)
 
 
 def _allocate_health_check(service: Service, reservation: Reservation) -> Service:
-    wanted = service.spec.health_check_node_port
-    if wanted:
-        if why := reservation.take_port(wanted):
+    requested = service.spec.health_check_node_port
+    if requested:
+        if why := reservation.allocate_port(requested):
             raise internal_error(
-                f"failed to allocate requested HealthCheck NodePort {wanted}: {why}"
+                f"failed to allocate requested HealthCheck NodePort {requested}: {why}"
             )
         return service
-    drawn = reservation.draw_port()
+    drawn = reservation.allocate_next_port()
     if drawn is None:
         raise internal_error(f"failed to allocate a HealthCheck NodePort 0: {FULL}")
     return replace(service, spec=replace(service.spec, health_check_node_port=drawn))
 
 
-def _take_port(service: Service, reservation: Reservation, place: int, wanted: int) -> None:
-    if why := reservation.take_port(wanted):
-        raise _refused(service, invalid_value(f"spec.ports[{place}].nodePort", wanted, why))
+def _allocate_port(service: Service, reservation: Reservation, index: int, requested: int) -> None:
+    if why := reservation.allocate_port(requested):
+        raise _refused(service, invalid_value(f"spec.ports[{index}].nodePort", requested, why))
 
 
-def _draw_port(reservation: Reservation) -> int:
-    drawn = reservation.draw_port()
+def _allocate_next_port(reservation: Reservation) -> int:
+    drawn = reservation.allocate_next_port()
     if drawn is None:
         raise internal_error(f"failed to allocate a nodePort: {FULL}")
     return drawn
 
 
-def _is_given_node_ports(service: Service) -> bool:
+def _gets_node_ports(service: Service) -> bool:
     spec = service.spec
     return spec.type == "NodePort" or spec.allocate_load_balancer_node_ports is not False
 

@@ -1,9 +1,12 @@
-"""What becomes of a Service when it is written: the one kind that is given something to keep.
+"""Writes of Services, the one kind that is allocated something, and of ServiceCIDRs.
 
-The order is that of kube-apiserver: defaults; on update the values allocated before; cluster IPs
-made whole; families; allocation; fields dropped that no longer apply or have no gate; rules;
-warnings; and last the reservation is kept or given back. Every step is a rule of the model, worked
-on structs and carried over to the raw object.
+The order is that of kube-apiserver: defaults; on update the values allocated before; both cluster
+IP fields made to agree; families; allocation; fields dropped that no longer apply or have no gate;
+validation; warnings; and last the reservation is kept or released. Every step is a rule of the
+model, applied to structs and carried over to the raw object.
+
+The ranges of a ServiceCIDR are immutable but for one addition: a second family. The first
+ServiceCIDR, `kubernetes`, names the ranges from which this server allocates cluster IPs.
 """
 
 from __future__ import annotations
@@ -51,11 +54,11 @@ from keepclose.model.service.validation import (
 )
 
 DEFAULT_NAME: Final = "kubernetes"
-_FIELD = "spec.cidrs"
+_CIDRS: Final = "spec.cidrs"
 
 
 class ServiceStrategy(PlainStrategy):
-    """Services, and the ranges that they share."""
+    """Strategy of Services; owns the ranges that all Services share."""
 
     allows_create_on_update = True
     has_status = True
@@ -63,12 +66,12 @@ class ServiceStrategy(PlainStrategy):
     returns_deleted = True
 
     def __init__(self, resource: Resource, ranges: Ranges) -> None:
-        """Serve Services from the given ranges."""
+        """Allocate from the given ranges."""
         super().__init__(resource)
         self.ranges = ranges
-        # NB: a write is known by the object that was prepared, which is held here so that no other
-        # one can come to have its id.
-        self._open: dict[int, tuple[JsonObject, Reservation]] = {}
+        # NB: a write is identified by the id of the object that was prepared. The object is kept
+        # here too, so that its id cannot be reused meanwhile.
+        self._reservations: dict[int, tuple[JsonObject, Reservation]] = {}
 
     def set_defaults(self, new: JsonObject) -> None:
         """Set what a client may leave out."""
@@ -76,14 +79,14 @@ class ServiceStrategy(PlainStrategy):
         carry(new, before, default_service(before))
 
     def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults and allocate; raises a Failure when a range refuses."""
+        """Set defaults and allocate; raises a StatusError when a range refuses."""
         new["status"] = {"loadBalancer": {}}
         before = read_as(Service, new)
         service = normalize_cluster_ips(default_service(before))
         service = self._with_families(service, None, context)
         reservation = Reservation(self.ranges, dry_run=context.dry_run)
         service = allocate_for_create(service, reservation)
-        self._open[id(new)] = (new, reservation)
+        self._reservations[id(new)] = (new, reservation)
         carry(new, before, prepare_service_for_create(service, gates=context.gates))
 
     def prepare_update(
@@ -104,14 +107,14 @@ class ServiceStrategy(PlainStrategy):
         service = self._with_families(normalize_cluster_ips(service, stored), stored, context)
         reservation = Reservation(self.ranges, dry_run=context.dry_run)
         service = allocate_for_update(service, stored, reservation)
-        self._open[id(new)] = (new, reservation)
+        self._reservations[id(new)] = (new, reservation)
         carry(new, before, prepare_service_for_update(service, stored, gates=context.gates))
         new.setdefault("status", {}).setdefault("loadBalancer", {})
 
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the Service."""
+        """Return the validation errors of the Service."""
         service = read_as(Service, new)
         if old is None:
             causes = validate_service(service, gates=context.gates)
@@ -122,43 +125,43 @@ class ServiceStrategy(PlainStrategy):
     def status_causes(
         self, new: JsonObject, old: JsonObject, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the addresses of a load balancer."""
+        """Return the validation errors of a load balancer's addresses."""
         service, stored = read_as(Service, new), read_as(Service, old)
         return beyond_metadata(validate_service_status_update(service, stored, gates=context.gates))
 
     def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
-        """Return what to tell the client although the write is followed."""
+        """Return the warnings for the client of an accepted write."""
         del old, context
         return warnings_for(read_as(Service, new))
 
     def status_warnings(self, new: JsonObject) -> list[str]:
-        """Return what to tell the reporter of a load balancer."""
+        """Return the warnings for the client that reports a load balancer."""
         return status_warnings_for(read_as(Service, new))
 
     def settle(self, new: JsonObject, old: JsonObject | None, *, stored: bool) -> None:
-        """Keep what was allocated for this very object, or give it back."""
+        """Keep what was allocated for this very object, or release it."""
         del old
-        _, reservation = self._open.pop(id(new), (None, None))
+        _, reservation = self._reservations.pop(id(new), (None, None))
         if reservation is not None:
             reservation.settle(stored=stored)
 
     def restore(self, stored: JsonObject) -> None:
-        """Hold what a stored Service has; what lies outside the ranges is left alone."""
+        """Allocate what a stored Service holds; values outside the ranges are ignored."""
         service = read_as(Service, stored)
         reservation = Reservation(self.ranges)
         for address in held_addresses(service):
-            for one in self.ranges.addresses:
-                one.take(address)
+            for address_range in self.ranges.addresses:
+                address_range.allocate(address)
         for port in held_ports(service):
-            reservation.take_port(port)
+            reservation.allocate_port(port)
 
     def remove(self, old: JsonObject) -> None:
-        """Give back what a deleted Service had."""
+        """Release what a deleted Service held."""
         service = read_as(Service, old)
         for address in held_addresses(service):
-            self.ranges.give_address(address)
+            self.ranges.release_address(address)
         for port in held_ports(service):
-            self.ranges.ports.give(port)
+            self.ranges.ports.release(port)
 
     def on_read(self, stored: JsonObject) -> None:
         """Hide the internal traffic policy of an ExternalName Service: it has no such traffic.
@@ -174,19 +177,19 @@ class ServiceStrategy(PlainStrategy):
     def _with_families(
         self, service: Service, old: Service | None, context: WriteContext
     ) -> Service:
-        settled = default_families(
+        with_families = default_families(
             service,
             cluster_families=self.ranges.families,
             strict=context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION),
             old=old,
         )
-        if isinstance(settled, list):
-            raise invalid_object("Service", "", service.metadata.name, settled)
-        return settled
+        if isinstance(with_families, list):
+            raise invalid_object("Service", "", service.metadata.name, with_families)
+        return with_families
 
 
 class ServiceCIDRStrategy(PlainStrategy):
-    """Ranges of cluster IPs."""
+    """Strategy of ServiceCIDRs."""
 
     has_status = True
     kept_by_status_updates = ("labels", "annotations", "finalizers", "ownerReferences")
@@ -194,33 +197,33 @@ class ServiceCIDRStrategy(PlainStrategy):
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the ranges, or what an update changed of them."""
+        """Return the validation errors of the ranges, or of their update."""
         del context
-        ranges: list[str] = (new.get("spec") or {}).get("cidrs") or []
+        cidrs: list[str] = (new.get("spec") or {}).get("cidrs") or []
         if old is None:
-            return _range_causes(ranges)
+            return _range_causes(cidrs)
         before: list[str] = (old.get("spec") or {}).get("cidrs") or []
-        if len(ranges) == len(before):
+        if len(cidrs) == len(before):
             return [
-                invalid(f"{_FIELD}[{place}]", one, IMMUTABLE)
-                for place, (one, other) in enumerate(zip(ranges, before, strict=True))
-                if one != other
+                invalid(f"{_CIDRS}[{index}]", cidr, IMMUTABLE)
+                for index, (cidr, stored) in enumerate(zip(cidrs, before, strict=True))
+                if cidr != stored
             ]
-        if len(before) == 1 and len(ranges) == 2:
-            causes = _range_causes(ranges)
-            if ranges[0] != before[0]:
-                causes.insert(0, invalid(f"{_FIELD}[0]", ranges[0], IMMUTABLE))
+        if len(before) == 1 and len(cidrs) == 2:
+            causes = _range_causes(cidrs)
+            if cidrs[0] != before[0]:
+                causes.insert(0, invalid(f"{_CIDRS}[0]", cidrs[0], IMMUTABLE))
             return causes
-        return [invalid(_FIELD, ranges, IMMUTABLE)]
+        return [invalid(_CIDRS, cidrs, IMMUTABLE)]
 
 
-def default_service_cidr(ranges: tuple[str, ...], *, now: str) -> JsonObject:
-    """Return the object that names the ranges of the cluster, ready from the start."""
+def default_service_cidr(cidrs: tuple[str, ...], *, now: str) -> JsonObject:
+    """Return the ServiceCIDR that names the ranges of the cluster; it is ready from the start."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "ServiceCIDR",
         "metadata": {"name": DEFAULT_NAME},
-        "spec": {"cidrs": list(ranges)},
+        "spec": {"cidrs": list(cidrs)},
         "status": {
             "conditions": [
                 {
@@ -235,19 +238,19 @@ def default_service_cidr(ranges: tuple[str, ...], *, now: str) -> JsonObject:
     }
 
 
-def _range_causes(ranges: list[str]) -> list[FieldError]:
-    if not ranges:
-        return [required(_FIELD, "at least one CIDR required")]
-    if len(ranges) > 2:
-        return [invalid(_FIELD, {"CIDRs": ranges}, "may only hold up to 2 values")]
+def _range_causes(cidrs: list[str]) -> list[FieldError]:
+    if not cidrs:
+        return [required(_CIDRS, "at least one CIDR required")]
+    if len(cidrs) > 2:
+        return [invalid(_CIDRS, {"CIDRs": cidrs}, "may only hold up to 2 values")]
     causes: list[FieldError] = []
-    for place, one in enumerate(ranges):
-        causes += cidr_causes(f"{_FIELD}[{place}]", one, strict=True)
-    families = [] if causes else [family_of(one.partition("/")[0]) for one in ranges]
+    for index, cidr in enumerate(cidrs):
+        causes += cidr_causes(f"{_CIDRS}[{index}]", cidr, strict=True)
+    families = [] if causes else [family_of(cidr.partition("/")[0]) for cidr in cidrs]
     if len(families) == 2 and families[0] == families[1] is not None:
         detail = (
             "may specify no more than one IP for each IP family, "
             "i.e 192.168.0.0/24 and 2001:db8::/64"
         )
-        causes.append(invalid(_FIELD, ranges, detail))
+        causes.append(invalid(_CIDRS, cidrs, detail))
     return causes

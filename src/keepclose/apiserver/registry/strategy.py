@@ -1,10 +1,12 @@
-"""What every kind does with a write unless it says otherwise.
+"""What every kind does with a write, unless its own strategy overrides it.
 
 The write path calls, in this order: `prepare_create` or `prepare_update`, `metadata_causes` (which
 is the same for all kinds), `validate` for the rest, `warnings`, the store, and last `settle` with
-the very object that was prepared and whether it was stored, so that allocations are kept or given
-back. Objects are plain JSON values and are changed in place: a typed subset is never encoded over
-a user's object, because that would lose the fields it does not know.
+the very object that was prepared and whether it was stored, so that allocations are kept or
+released. Objects are plain JSON values and are changed in place. A typed subset is never encoded
+over a user's object, because that would lose the fields it does not know: `carry` compares the
+struct that was read from the object with the changed struct, and writes only the difference.
+`same` compares raw values as Kubernetes does, to which an empty list and none at all are equal.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Known = TypeVar("Known", bound=KnownObject)
 
 
 class WriteContext(msgspec.Struct, frozen=True):
-    """What a strategy may know besides the objects."""
+    """The facts of a write that a strategy reads besides the objects."""
 
     gates: FeatureGates
     # RFC 3339, to the second.
@@ -35,17 +37,17 @@ class WriteContext(msgspec.Struct, frozen=True):
 
 
 class KindStrategy:
-    """Plain storage: spec and status apart, generation counted, names and labels checked."""
+    """Interface of a strategy; the defaults store an object as it is."""
 
     # Whether an update may come without a resourceVersion.
     allows_unconditional_update = True
     # Whether a PUT to a free name creates the object.
     allows_create_on_update = False
-    # Whether metadata.generation is kept: 1 at creation, one more with every change of the spec.
+    # Whether metadata.generation is counted: 1 at creation, one more with every change of the spec.
     counts_generations = False
     # Whether status is written by its own subresource only.
     has_status = False
-    # Whether `restore` has anything to take note of; most kinds need no look at start.
+    # Whether `restore` must see the stored objects at start; most kinds need not.
     restores = False
     # Whether a delete that takes effect at once is answered with the object, not with a Status.
     returns_deleted = False
@@ -69,57 +71,57 @@ class KindStrategy:
         *,
         subresource: str = "",
     ) -> list[FieldError]:
-        """Return what is wrong apart from metadata; with the stored object when it is an update."""
+        """Return the validation errors apart from metadata; `old` is the stored object, if any."""
         del new, old, context, subresource
         return []
 
     def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
-        """Return what to tell the client although the write is followed."""
+        """Return the warnings for the client of an accepted write."""
         del new, old, context
         return []
 
     def status_warnings(self, new: JsonObject) -> list[str]:
-        """Return what to tell the client although its update of the status is followed."""
+        """Return the warnings for the client of an accepted status update."""
         del new
         return []
 
     def settle(self, new: JsonObject, old: JsonObject | None, *, stored: bool) -> None:
-        """Keep what was allocated for this write, or give it back."""
+        """Keep what was allocated for this write, or release it."""
 
     def restore(self, stored: JsonObject) -> None:
-        """Take note of an object that was found in the store at start."""
+        """Allocate what an object holds that was in the store at start."""
 
     def remove(self, old: JsonObject) -> None:
-        """Give back what a deleted object held."""
+        """Release what a deleted object held."""
 
     def on_read(self, stored: JsonObject) -> None:
         """Change a stored object, in place, to what readers see of it."""
 
     def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:
-        """Return how many seconds the object may live on once its deletion was asked for.
+        """Return the grace period in seconds of an object whose deletion a client requests.
 
-        `asked` is what the client wants, or None. The answer is None for kinds that have no grace
-        period; of the others the object goes at once with 0.
+        `asked` is the client's gracePeriodSeconds, or None. The result is None for kinds without a
+        grace period; with 0 the object is removed at once.
         """
         del stored, asked
         return None
 
 
 def read_as(kind: type[Known], raw: dict[str, Any]) -> Known:
-    """Return the raw object as the struct of its kind; raises a Failure when it is not one."""
-    found = convert(raw)
-    if isinstance(found, kind):
-        return found
-    if isinstance(found, Rejected):
+    """Return the raw object as the struct of its kind; raises a StatusError when it is not one."""
+    decoded = convert(raw)
+    if isinstance(decoded, kind):
+        return decoded
+    if isinstance(decoded, Rejected):
         name = (raw.get("metadata") or {}).get("name", "")
-        raise invalid_object(kind.__name__, "", name, [found.cause])
+        raise invalid_object(kind.__name__, "", name, [decoded.cause])
     raise bad_request(f"the object provided is unrecognized (must be of type {kind.__name__})")
 
 
 class _Member(NamedTuple):
     name: str
     key: str
-    # How the default looks; None where the field has none or is always written.
+    # The default value; None where the field has none or is always written.
     default: Any
     omitted: bool
 
@@ -145,67 +147,10 @@ def carry(raw: JsonObject, before: msgspec.Struct, after: msgspec.Struct) -> Non
             raw[member.key] = value
 
 
-@lru_cache(maxsize=256)
-def _members(struct: type[msgspec.Struct]) -> tuple[_Member, ...]:
-    omits = struct.__struct_config__.omit_defaults
-    members: list[_Member] = []
-    for field in msgspec.structs.fields(struct):
-        default, omitted = None, omits
-        if field.default is not msgspec.NODEFAULT:
-            default = field.default
-        elif field.default_factory is not msgspec.NODEFAULT:
-            default = field.default_factory()
-        else:
-            omitted = False
-        members.append(_Member(field.name, field.encode_name, default, omitted))
-    return tuple(members)
-
-
-def _is_part(now: Any, raw: Any) -> bool:
-    # An object that is at its default may still hold fields that the struct does not know.
-    return isinstance(now, msgspec.Struct) and isinstance(raw, dict)
-
-
-def _carried(raw: Any, was: Any, now: Any) -> Any:
-    """Return the raw value with the change from `was` to `now` in it."""
-    if isinstance(now, msgspec.Struct):
-        if isinstance(raw, dict) and isinstance(was, type(now)):
-            carry(raw, was, now)
-            return raw
-        return _plain(now)
-    if isinstance(now, tuple) and isinstance(raw, list) and isinstance(was, tuple):
-        return _carried_items(raw, was, now)
-    return _plain(now)
-
-
-def _carried_items(raw: list[Any], was: tuple[Any, ...], now: tuple[Any, ...]) -> list[Any]:
-    by_name: dict[Any, int] = {}
-    if len(was) != len(now):
-        by_name = {getattr(item, "name", None): place for place, item in enumerate(was)}
-    items: list[Any] = []
-    used: set[int] = set()
-    for position, item in enumerate(now):
-        source = position
-        if by_name and hasattr(item, "name"):
-            source = by_name.get(item.name, len(was))
-        if source in used or source >= min(len(was), len(raw)):
-            items.append(_plain(item))
-            continue
-        used.add(source)
-        found = raw[source]
-        items.append(found if was[source] == item else _carried(found, was[source], item))
-    return items
-
-
-def _plain(value: Any) -> Any:
-    # NB: msgspec.to_builtins keeps tuples; a raw object holds lists only.
-    return msgspec.json.decode(msgspec.json.encode(value))
-
-
 class PlainStrategy(KindStrategy):
-    """What becomes of an object whose kind has no rules of its own."""
+    """Strategy of a kind without rules of its own, and the base of all others."""
 
-    # What an update through the status subresource leaves as it is, besides all but metadata.
+    # Metadata that a status update does not change; outside metadata and status it changes nothing.
     kept_by_status_updates: tuple[str, ...] = ()
 
     def __init__(self, resource: Resource) -> None:
@@ -257,7 +202,7 @@ class PlainStrategy(KindStrategy):
         *,
         subresource: str = "",
     ) -> list[FieldError]:
-        """Return what is wrong with the object, or with its status, apart from the metadata."""
+        """Return the validation errors of the object, or of its status, apart from the metadata."""
         if subresource == "status" and old is not None:
             return self.status_causes(new, old, context)
         return self.causes(new, old, context)
@@ -265,20 +210,20 @@ class PlainStrategy(KindStrategy):
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the object."""
+        """Return the validation errors of the object."""
         del new, old, context
         return []
 
     def status_causes(
         self, new: JsonObject, old: JsonObject, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with an update of the status."""
+        """Return the validation errors of a status update."""
         del new, old, context
         return []
 
 
 def keep(new: JsonObject, old: JsonObject, key: str) -> None:
-    """Give the new object the old one's member, or none where the old one has none."""
+    """Copy a member of the old object to the new one; remove it where the old one has none."""
     if key in old:
         # NB: many times as quick as copy.deepcopy, for lists of thousands of conditions.
         new[key] = msgspec.json.decode(msgspec.json.encode(old[key]))
@@ -292,13 +237,72 @@ def keep_all_but_status(new: JsonObject, old: JsonObject) -> None:
         keep(new, old, key)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two raw values mean the same; empty and absent members are alike."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return all(same(one.get(key), other.get(key)) for key in one.keys() | other.keys())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other) or (_is_empty(one) and _is_empty(other))
+def same(left: Any, right: Any) -> bool:
+    """Return whether two raw values mean the same; empty and absent members are equal."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return all(same(left.get(key), right.get(key)) for key in left.keys() | right.keys())
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right) or (_is_empty(left) and _is_empty(right))
+
+
+@lru_cache(maxsize=256)
+def _members(struct: type[msgspec.Struct]) -> tuple[_Member, ...]:
+    omits = struct.__struct_config__.omit_defaults
+    members: list[_Member] = []
+    for field in msgspec.structs.fields(struct):
+        default, omitted = None, omits
+        if field.default is not msgspec.NODEFAULT:
+            default = field.default
+        elif field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        else:
+            omitted = False
+        members.append(_Member(field.name, field.encode_name, default, omitted))
+    return tuple(members)
+
+
+def _is_part(now: Any, raw: Any) -> bool:
+    # An object that is at its default may still hold fields that the struct does not know.
+    return isinstance(now, msgspec.Struct) and isinstance(raw, dict)
+
+
+def _carried(raw: Any, was: Any, now: Any) -> Any:
+    """Return the raw value with the change from `was` to `now` in it."""
+    if isinstance(now, msgspec.Struct):
+        if isinstance(raw, dict) and isinstance(was, type(now)):
+            carry(raw, was, now)
+            return raw
+        return _plain(now)
+    if isinstance(now, tuple) and isinstance(raw, list) and isinstance(was, tuple):
+        return _carried_items(raw, was, now)
+    return _plain(now)
+
+
+def _carried_items(raw: list[Any], was: tuple[Any, ...], now: tuple[Any, ...]) -> list[Any]:
+    by_name: dict[Any, int] = {}
+    if len(was) != len(now):
+        by_name = {getattr(item, "name", None): index for index, item in enumerate(was)}
+    items: list[Any] = []
+    used: set[int] = set()
+    for position, item in enumerate(now):
+        source = position
+        if by_name and hasattr(item, "name"):
+            source = by_name.get(item.name, len(was))
+        if source in used or source >= min(len(was), len(raw)):
+            items.append(_plain(item))
+            continue
+        used.add(source)
+        stored_item = raw[source]
+        items.append(
+            stored_item if was[source] == item else _carried(stored_item, was[source], item)
+        )
+    return items
+
+
+def _plain(value: Any) -> Any:
+    # NB: msgspec.to_builtins keeps tuples; a raw object holds lists only.
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _is_empty(value: Any) -> bool:

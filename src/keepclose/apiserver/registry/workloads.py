@@ -1,8 +1,9 @@
-"""What becomes of Deployments, ReplicaSets and DaemonSets when they are written.
+"""Writes of Deployments, ReplicaSets and DaemonSets.
 
-Each has a template for pods and a selector that must match it and never changes. The generation
-counts changes of the spec; that of a Deployment counts annotations too, because its ReplicaSets
-get them.
+Each has a pod template and a selector that must match the template and never changes. The
+generation counts changes of the spec; that of a Deployment counts annotations too, because its
+ReplicaSets get them. The limits of rolling updates are numbers or percentages of pods; Deployments
+and DaemonSets differ in little but the wording of errors.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from keepclose.model.json_values import INT64_MAX, JsonObject, parse_natural
 from keepclose.model.metadata_validation import IMMUTABLE
 from keepclose.model.workload import NOT_NEGATIVE
 
-_PERCENT_SENTENCE: Final = (
+TEMPLATE_GENERATION: Final = "deprecated.daemonset.template.generation"
+_TEMPLATE: Final = "spec.template"
+_BAD_PERCENT: Final = (
     "a valid percent string must be a numeric string followed by an ending '%' "
     "(e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
 )
 _is_percent = re.compile("[0-9]+%").fullmatch
-TEMPLATE_GENERATION: Final = "deprecated.daemonset.template.generation"
-_TEMPLATE: Final = "spec.template"
 
 
 def rolling_causes(rolling: JsonObject, field: str, *, daemon: bool) -> list[FieldError]:
-    """Return what is wrong with how many pods may be missing or too many during an update."""
+    """Return the validation errors of maxUnavailable and maxSurge."""
     causes: list[FieldError] = []
     order = ("maxUnavailable", "maxSurge")
     for key in order:
-        causes += _share_causes(rolling[key], f"{field}.{key}")
+        causes += _int_or_percent_causes(rolling[key], f"{field}.{key}")
     if daemon:
         for key in order:
-            causes += _whole_causes(rolling[key], f"{field}.{key}")
-    unavailable, surge = (_share(rolling[key]) for key in order)
+            causes += _over_100_percent_causes(rolling[key], f"{field}.{key}")
+    unavailable, surge = (_number_of(rolling[key]) for key in order)
     if unavailable == 0 == surge:
         place = f"{field}.maxUnavailable"
         if daemon:
@@ -58,47 +59,23 @@ def rolling_causes(rolling: JsonObject, field: str, *, daemon: bool) -> list[Fie
         detail = "may not be set when maxUnavailable is non-zero"
         causes.append(invalid(f"{field}.maxSurge", rolling["maxSurge"], detail))
     if not daemon:
-        causes += _whole_causes(rolling["maxUnavailable"], f"{field}.maxUnavailable")
+        causes += _over_100_percent_causes(rolling["maxUnavailable"], f"{field}.maxUnavailable")
     return causes
 
 
-def _share_causes(value: int | str, field: str) -> list[FieldError]:
-    if isinstance(value, str):
-        return [] if _is_percent(value) else [invalid(field, value, _PERCENT_SENTENCE)]
-    return [invalid(field, value, NOT_NEGATIVE)] if value < 0 else []
-
-
-def _whole_causes(value: int | str, field: str) -> list[FieldError]:
-    if isinstance(value, str) and _is_percent(value) and _percent(value) > 100:
-        return [invalid(field, value, "must not be greater than 100%")]
-    return []
-
-
-def _share(value: int | str) -> int:
-    if isinstance(value, str):
-        return _percent(value) if _is_percent(value) else 0
-    return value
-
-
-def _percent(text: str) -> int:
-    """Return the number before the sign; one of more than 64 bits counts as the largest."""
-    number = parse_natural(text[:-1])
-    return INT64_MAX if number is None else number
-
-
 class WorkloadStrategy(PlainStrategy):
-    """What all workloads have in common."""
+    """Strategy that all workloads share."""
 
     counts_generations = True
     has_status = True
     # Numbers of the spec and of the status that may not be negative.
     amounts: tuple[str, ...] = ()
     status_amounts: tuple[str, ...] = ()
-    # Whether the writer of a new object hears that its name makes no good host names.
+    # Whether a create warns when the name makes no good host names.
     warns_of_names = True
 
     def set_defaults(self, new: JsonObject) -> None:
-        """Set what the template and the spec get where their writer said nothing."""
+        """Set the defaults of the template and the spec."""
         spec = new["spec"] = new.get("spec") or {}
         template = spec["template"] = spec.get("template") or {}
         template["metadata"] = template.get("metadata") or {}
@@ -108,7 +85,7 @@ class WorkloadStrategy(PlainStrategy):
     def causes(
         self, new: JsonObject, old: JsonObject | None, context: WriteContext
     ) -> list[FieldError]:
-        """Return what is wrong with the spec, and whether the selector was changed."""
+        """Return the validation errors of the spec; the selector is immutable."""
         del context
         spec = new["spec"]
         causes = _negative_causes(spec, "spec", self.amounts) + self.selector_and_template(spec)
@@ -118,30 +95,30 @@ class WorkloadStrategy(PlainStrategy):
         return causes
 
     def selector_and_template(self, spec: JsonObject) -> list[FieldError]:
-        """Return what is wrong with the selector, the template, or both together."""
+        """Return the validation errors of the selector, the template, or both together."""
         selector, causes = spec.get("selector"), []
         if selector is None:
             causes.append(required("spec.selector"))
         else:
-            found = selector_causes(selector, "spec.selector")
-            causes += found
+            invalid_parts = selector_causes(selector, "spec.selector")
+            causes += invalid_parts
             if is_empty(selector):
                 detail = "empty selector is invalid for deployment"
                 causes.append(invalid("spec.selector", selector, detail))
-            elif found:
+            elif invalid_parts:
                 causes.append(invalid("spec.selector", selector, "invalid label selector"))
                 return causes
         return causes + self.template_and_policy(spec)
 
     def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
-        """Return that the name of a new workload makes no good host names."""
+        """Return a warning when the name of a new workload makes no good host names."""
         del context
         if old is not None or not self.warns_of_names:
             return []
         return hostname_warnings(new, "Pod names and hostnames")
 
     def template_and_policy(self, spec: JsonObject) -> list[FieldError]:
-        """Return what is wrong with the template, given a selector that can be read."""
+        """Return the validation errors of the template; the selector must be valid."""
         selector, template = spec.get("selector"), spec["template"]
         labels = template["metadata"].get("labels")
         causes: list[FieldError] = []
@@ -159,14 +136,14 @@ class WorkloadStrategy(PlainStrategy):
         return causes
 
     def strategy_causes(self, spec: JsonObject) -> list[FieldError]:
-        """Return what is wrong with how the workload is brought up to date."""
+        """Return the validation errors of the update strategy."""
         del spec
         return []
 
     def status_causes(
         self, new: JsonObject, old: JsonObject, context: WriteContext
     ) -> list[FieldError]:
-        """Return which numbers of the status cannot be."""
+        """Return the validation errors of the numbers in the status."""
         del context
         status, before = new.get("status") or {}, old.get("status") or {}
         causes = _negative_causes(status, "status", self.status_amounts)
@@ -193,7 +170,7 @@ class WorkloadStrategy(PlainStrategy):
 
 
 class DeploymentStrategy(WorkloadStrategy):
-    """Deployments."""
+    """Strategy of Deployments."""
 
     kept_by_status_updates = ("labels",)
     amounts = ("replicas",)
@@ -209,7 +186,7 @@ class DeploymentStrategy(WorkloadStrategy):
     )
 
     def set_defaults(self, new: JsonObject) -> None:
-        """Set one replica, and updates by quarters."""
+        """Set one replica, and rolling updates of 25 %."""
         super().set_defaults(new)
         spec = new["spec"]
         strategy = spec["strategy"] = spec.get("strategy") or {}
@@ -226,7 +203,7 @@ class DeploymentStrategy(WorkloadStrategy):
         )
 
     def strategy_causes(self, spec: JsonObject) -> list[FieldError]:
-        """Return what is wrong with the strategy and the deadlines."""
+        """Return the validation errors of the update strategy and the deadlines."""
         strategy = spec["strategy"]
         rolling = strategy.get("rollingUpdate")
         causes: list[FieldError] = []
@@ -249,7 +226,7 @@ class DeploymentStrategy(WorkloadStrategy):
 
 
 class ReplicaSetStrategy(WorkloadStrategy):
-    """ReplicaSets."""
+    """Strategy of ReplicaSets."""
 
     amounts = ("replicas", "minReadySeconds")
     status_amounts = (
@@ -267,12 +244,12 @@ class ReplicaSetStrategy(WorkloadStrategy):
         _default(new["spec"], replicas=1)
 
     def first_status(self) -> JsonObject:
-        """Return that there are no replicas yet."""
+        """Return a status of no replicas."""
         return {"replicas": 0}
 
 
 class DaemonSetStrategy(WorkloadStrategy):
-    """DaemonSets."""
+    """Strategy of DaemonSets."""
 
     warns_of_names = False
     status_amounts = (
@@ -288,7 +265,7 @@ class DaemonSetStrategy(WorkloadStrategy):
     )
 
     def set_defaults(self, new: JsonObject) -> None:
-        """Set updates of one pod after the other."""
+        """Set rolling updates of one pod at a time."""
         super().set_defaults(new)
         spec = new["spec"]
         strategy = spec["updateStrategy"] = spec.get("updateStrategy") or {}
@@ -301,7 +278,7 @@ class DaemonSetStrategy(WorkloadStrategy):
             _annotate(new, "0")
 
     def first_status(self) -> JsonObject:
-        """Return that there are no pods yet."""
+        """Return a status of no pods."""
         return dict.fromkeys(self.status_amounts[:4], 0)
 
     def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
@@ -314,26 +291,26 @@ class DaemonSetStrategy(WorkloadStrategy):
     ) -> None:
         """Set defaults, and count the generations of the template."""
         super().prepare_update(new, old, context, subresource=subresource)
-        known = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
+        counted = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
         changed = not same(new["spec"].get("template"), old["spec"].get("template"))
-        generation = parse_natural(known)
-        _annotate(new, str(generation + 1) if changed and generation is not None else known)
+        generation = parse_natural(counted)
+        _annotate(new, str(generation + 1) if changed and generation is not None else counted)
 
     def selector_and_template(self, spec: JsonObject) -> list[FieldError]:
-        """Return what is wrong with the selector, the template, or both together."""
+        """Return the validation errors of the selector, the template, or both together."""
         selector, causes = spec.get("selector"), []
         if selector is not None:
             causes += selector_causes(selector, "spec.selector")
         if causes:
             return causes + template_causes(spec["template"], _TEMPLATE)
-        found = self.template_and_policy(spec)
+        template_errors = self.template_and_policy(spec)
         if selector is not None and is_empty(selector):
             detail = "empty selector is invalid for daemonset"
-            found.insert(0, invalid("spec.selector", selector, detail))
-        return found
+            template_errors.insert(0, invalid("spec.selector", selector, detail))
+        return template_errors
 
     def strategy_causes(self, spec: JsonObject) -> list[FieldError]:
-        """Return what is wrong with the strategy."""
+        """Return the validation errors of the update strategy."""
         causes = _negative_causes(spec, "spec", ("minReadySeconds",))
         strategy = spec["updateStrategy"]
         rolling = strategy.get("rollingUpdate")
@@ -347,6 +324,30 @@ class DaemonSetStrategy(WorkloadStrategy):
         return causes + _negative_causes(spec, "spec", ("revisionHistoryLimit",))
 
 
+def _int_or_percent_causes(value: int | str, field: str) -> list[FieldError]:
+    if isinstance(value, str):
+        return [] if _is_percent(value) else [invalid(field, value, _BAD_PERCENT)]
+    return [invalid(field, value, NOT_NEGATIVE)] if value < 0 else []
+
+
+def _over_100_percent_causes(value: int | str, field: str) -> list[FieldError]:
+    if isinstance(value, str) and _is_percent(value) and _percent(value) > 100:
+        return [invalid(field, value, "must not be greater than 100%")]
+    return []
+
+
+def _number_of(value: int | str) -> int:
+    if isinstance(value, str):
+        return _percent(value) if _is_percent(value) else 0
+    return value
+
+
+def _percent(text: str) -> int:
+    """Return the number before the percent sign; more than 64 bits count as the largest int64."""
+    number = parse_natural(text[:-1])
+    return INT64_MAX if number is None else number
+
+
 def _default(values: JsonObject, **defaults: Any) -> None:
     for key, value in defaults.items():
         if values.get(key) is None:
@@ -354,7 +355,7 @@ def _default(values: JsonObject, **defaults: Any) -> None:
 
 
 def _shown(rolling: JsonObject | None) -> JsonObject | None:
-    # NB: causes show the names of Go's fields.
+    # NB: causes show the field names of the Go types.
     if rolling is None:
         return None
     members = (("MaxUnavailable", "maxUnavailable"), ("MaxSurge", "maxSurge"))

@@ -1,8 +1,14 @@
-"""One function a type, made once, that checks a value and brings it to its stored form.
+"""Whether a JSON value has the shape of its type, and in which form it is stored.
 
-Every write of every object passes here, so the common cases, a string or a boolean where one is
-due, take no call at all. A checker gets the value, and the place that holds it for the rare case
-that it is stored otherwise; it returns None when all is well.
+One walk does it all: it drops fields that the type does not have, treats null as absent, omits the
+empty values that kube-apiserver would not write, brings quantities, times and bytes to their stored
+form, and reports in the words of Go's decoder which value has the wrong type. The value is changed
+in place. Rules, defaults and required fields belong to the strategies.
+
+Each type has one checker, a function that is created once. Every write of every object passes here,
+so the common cases, a string or a boolean where one is expected, need no call at all. A checker
+gets the value, and its holder and key for the rare case that the stored form differs; it returns
+None when it finds nothing.
 """
 
 from __future__ import annotations
@@ -16,14 +22,14 @@ import msgspec
 from keepclose.apiserver.schema.findings import (
     MAX_FINDINGS,
     Checker,
-    Found,
+    Findings,
     ValueProblem,
     find_too_deep,
     find_wrong,
     join_findings,
     word_of,
 )
-from keepclose.apiserver.schema.scalars import Unread, store_bytes, store_quantity, store_time
+from keepclose.apiserver.schema.scalars import Unparsable, store_bytes, store_quantity, store_time
 from keepclose.apiserver.schema.types import ANY_TYPE, Type, TypeForm
 from keepclose.model.quantities import MUST_BE_QUANTITY
 
@@ -32,8 +38,8 @@ _RANGES: Final = {
     "int64": (-(2**63), 2**63 - 1),
     "uint8": (0, 255),
 }
-# What null stands for inside a list or a map. Objects are made anew each time.
-_EMPTIES: Final[dict[TypeForm, Any]] = {
+# The value that replaces null inside a list or a map. An object is a new one each time.
+_NULL_VALUES: Final[dict[TypeForm, Any]] = {
     TypeForm.STRING: "",
     TypeForm.INTEGER: 0,
     TypeForm.NUMBER: 0,
@@ -41,37 +47,20 @@ _EMPTIES: Final[dict[TypeForm, Any]] = {
     TypeForm.QUANTITY: "0",
     TypeForm.INT_OR_STRING: 0,
 }
-
-
 _checkers: dict[int, tuple[Type, Checker]] = {}
 
 
 def _string_checker(shape: Type) -> Checker:
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         return None if type(value) is str else find_wrong(value, shape.go_type)
 
     return _check_bytes if shape.format == "byte" else check
 
 
-def _check_bytes(value: Any, holder: Any, key: Any) -> Found:
-    if type(value) is str:
-        # NB: the decoder reads base64 itself and goes on after bad text.
-        return _stored(store_bytes(value), holder, key, final=False)
-    if type(value) is not list:
-        return find_wrong(value, "[]uint8")
-    # Go takes bytes as a list of numbers too.
-    for one in value:
-        wrong = None if one is None else _check_integer(one, "uint8")
-        if wrong is not None:
-            return wrong
-    holder[key] = base64.b64encode(bytes(one or 0 for one in value)).decode()
-    return None
-
-
 def _integer_checker(shape: Type) -> Checker:
     low, high = _RANGES[shape.format]
 
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         if type(value) is int and low <= value <= high:
             return None
         return _check_integer(value, shape.format)
@@ -79,23 +68,15 @@ def _integer_checker(shape: Type) -> Checker:
     return check
 
 
-def _check_integer(value: Any, width: str) -> Found:
-    low, high = _RANGES[width]
-    if type(value) is int and low <= value <= high:
-        return None
-    number = type(value) in (int, float)
-    return [ValueProblem(word=f"number {value!r}" if number else word_of(value), go_type=width)]
-
-
 def _number_checker(shape: Type) -> Checker:
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         return None if type(value) in (int, float) else find_wrong(value, shape.go_type)
 
     return check
 
 
 def _boolean_checker(shape: Type) -> Checker:
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         return None if type(value) is bool else find_wrong(value, shape.go_type)
 
     return check
@@ -104,7 +85,7 @@ def _boolean_checker(shape: Type) -> Checker:
 def _time_checker(shape: Type) -> Checker:
     micro = shape.go_type == "v1.MicroTime"
 
-    def check(value: Any, holder: Any, key: Any) -> Found:
+    def check(value: Any, holder: Any, key: Any) -> Findings:
         if type(value) is not str:
             return [ValueProblem(final=True, word=word_of(value), go_type="string")]
         return _stored(store_time(value, micro=micro), holder, key, final=True)
@@ -113,7 +94,7 @@ def _time_checker(shape: Type) -> Checker:
 
 
 def _quantity_checker(_shape: Type) -> Checker:
-    def check(value: Any, holder: Any, key: Any) -> Found:
+    def check(value: Any, holder: Any, key: Any) -> Findings:
         if type(value) not in (str, int, float):
             return [ValueProblem(final=True, text=MUST_BE_QUANTITY)]
         return _stored(store_quantity(str(value)), holder, key, final=True)
@@ -122,30 +103,23 @@ def _quantity_checker(_shape: Type) -> Checker:
 
 
 def _int_or_string_checker(_shape: Type) -> Checker:
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
-        found = None if type(value) is str else _check_integer(value, "int32")
-        if found is not None:
-            found[0].final = True
-        return found
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
+        findings = None if type(value) is str else _check_integer(value, "int32")
+        if findings is not None:
+            findings[0].final = True
+        return findings
 
     return check
 
 
 def _any_checker(_shape: Type) -> Checker:
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         return find_too_deep(value)
 
     return check
 
 
-def _stored(stored: str, holder: Any, key: Any, *, final: bool) -> Found:
-    if isinstance(stored, Unread):
-        return [ValueProblem(final=final, text=str(stored))]
-    holder[key] = stored
-    return None
-
-
-# The makers of checkers, by the form of the type.
+# Functions that create the checker of a type, by the form of the type.
 SCALAR_CHECKERS: Final[dict[TypeForm, Callable[[Type], Checker]]] = {
     TypeForm.ANY: _any_checker,
     TypeForm.BOOLEAN: _boolean_checker,
@@ -159,36 +133,36 @@ SCALAR_CHECKERS: Final[dict[TypeForm, Callable[[Type], Checker]]] = {
 
 
 class _NoType:
-    """The type of no JSON value."""
+    """A type that no JSON value has."""
 
 
 def checker_of(shape: Type) -> Checker:
     """Return the checker of a type; the same one for the same type."""
-    known = _checkers.get(id(shape))
-    if known is None:
-        # The type is kept beside its checker, so that its id is never given to another.
-        known = _checkers[id(shape)] = (shape, _MAKERS[shape.form](shape))
-    return known[1]
+    entry = _checkers.get(id(shape))
+    if entry is None:
+        # The type is kept beside its checker, so that its id is never reused.
+        entry = _checkers[id(shape)] = (shape, _CHECKER_FACTORIES[shape.form](shape))
+    return entry[1]
 
 
 def _object_checker(shape: Type) -> Checker:
     exact = {TypeForm.STRING: str, TypeForm.BOOLEAN: bool}
     entries = {
         name: (
-            _NoType if below.format else exact.get(below.form, _NoType),
-            not below.omits_empty,
-            checker_of(below),
-            f"{below.embedded}.{name}" if below.embedded else name,
+            _NoType if field_type.format else exact.get(field_type.form, _NoType),
+            not field_type.omits_empty,
+            checker_of(field_type),
+            f"{field_type.embedded}.{name}" if field_type.embedded else name,
         )
-        for name, below in shape.fields.items()
+        for name, field_type in shape.fields.items()
     }
     find = entries.get
     struct = shape.go_type[3:]
 
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         if type(value) is not dict:
             return find_wrong(value, shape.go_type)
-        found: Found = None
+        findings: Findings = None
         dropped: list[str] | None = None
         for key, child in value.items():
             entry = find(key)
@@ -212,9 +186,9 @@ def _object_checker(shape: Type) -> Checker:
                         problem.stack.append(step)
                         problem.path.append(f".{key}")
             if inner is not None:
-                found = join_findings(found, inner)
+                findings = join_findings(findings, inner)
                 if inner[-1].final:
-                    return found
+                    return findings
             if entry is None or inner is None:
                 if dropped is None:
                     dropped = []
@@ -222,20 +196,20 @@ def _object_checker(shape: Type) -> Checker:
         if dropped is not None:
             for key in dropped:
                 del value[key]
-        return found
+        return findings
 
     return check
 
 
 def _list_checker(shape: Type) -> Checker:
-    items, below = _items(shape)
+    items, go_type = _items(shape)
     check_item = checker_of(items)
     plain = _is_plain_string(items)
 
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         if type(value) is not list:
-            return find_wrong(value, below)
-        found: Found = None
+            return find_wrong(value, go_type)
+        findings: Findings = None
         for index, item in enumerate(value):
             if plain and type(item) is str:
                 continue
@@ -244,23 +218,23 @@ def _list_checker(shape: Type) -> Checker:
                 continue
             inner = check_item(item, value, index)
             if inner is not None:
-                found = _within(found, inner, f"[{index}]")
+                findings = _within(findings, inner, f"[{index}]")
                 if inner[-1].final:
                     break
-        return found
+        return findings
 
     return check
 
 
 def _map_checker(shape: Type) -> Checker:
-    items, below = _items(shape)
+    items, go_type = _items(shape)
     check_item = checker_of(items)
     plain = _is_plain_string(items)
 
-    def check(value: Any, _holder: Any, _key: Any) -> Found:
+    def check(value: Any, _holder: Any, _key: Any) -> Findings:
         if type(value) is not dict:
-            return find_wrong(value, below)
-        found: Found = None
+            return find_wrong(value, go_type)
+        findings: Findings = None
         for key, item in value.items():
             if plain and type(item) is str:
                 continue
@@ -269,19 +243,82 @@ def _map_checker(shape: Type) -> Checker:
                 continue
             inner = check_item(item, value, key)
             if inner is not None:
-                found = _within(found, inner, f".{key}")
+                findings = _within(findings, inner, f".{key}")
                 if inner[-1].final:
                     break
-        return found
+        return findings
 
     return check
 
 
-_MAKERS: Final[dict[TypeForm, Callable[[Type], Checker]]] = SCALAR_CHECKERS | {
+_CHECKER_FACTORIES: Final[dict[TypeForm, Callable[[Type], Checker]]] = SCALAR_CHECKERS | {
     TypeForm.LIST: _list_checker,
     TypeForm.MAP: _map_checker,
     TypeForm.OBJECT: _object_checker,
 }
+
+
+class Problems(msgspec.Struct):
+    """The findings of a check of an object's shape."""
+
+    # The message of Go's decoder about the first value of a wrong type; empty when there is none.
+    wrong_type: str = ""
+    # Paths of the fields that the type does not have, in the order of the document.
+    unknown: list[str] = []
+
+
+def check_object(shape: Type, value: Any) -> Problems:
+    """Bring a value to its stored form, and return the findings.
+
+    After a wrong type the value is only half changed and must not be stored.
+    """
+    problems = Problems()
+    if type(value) is not dict:
+        problems.wrong_type = (
+            f"json: cannot unmarshal {word_of(value)} into Go value of type {shape.go_type}"
+        )
+        return problems
+    findings = checker_of(shape)(value, None, None)
+    if findings is None:
+        return problems
+    unknown: dict[str, None] = {}
+    for problem in findings:
+        if problem.is_unknown:
+            unknown["".join(reversed(problem.path))[1:]] = None
+        elif problem.final or not problems.wrong_type:
+            problems.wrong_type = _message(problem)
+    problems.unknown = list(unknown)[:MAX_FINDINGS]
+    return problems
+
+
+def _check_bytes(value: Any, holder: Any, key: Any) -> Findings:
+    if type(value) is str:
+        # NB: Go's decoder decodes base64 itself and goes on after bad text.
+        return _stored(store_bytes(value), holder, key, final=False)
+    if type(value) is not list:
+        return find_wrong(value, "[]uint8")
+    # Go accepts bytes as a list of numbers too.
+    for number in value:
+        wrong = None if number is None else _check_integer(number, "uint8")
+        if wrong is not None:
+            return wrong
+    holder[key] = base64.b64encode(bytes(number or 0 for number in value)).decode()
+    return None
+
+
+def _check_integer(value: Any, width: str) -> Findings:
+    low, high = _RANGES[width]
+    if type(value) is int and low <= value <= high:
+        return None
+    number = type(value) in (int, float)
+    return [ValueProblem(word=f"number {value!r}" if number else word_of(value), go_type=width)]
+
+
+def _stored(stored: str, holder: Any, key: Any, *, final: bool) -> Findings:
+    if isinstance(stored, Unparsable):
+        return [ValueProblem(final=final, text=str(stored))]
+    holder[key] = stored
+    return None
 
 
 def _items(shape: Type) -> tuple[Type, str]:
@@ -293,46 +330,13 @@ def _is_plain_string(shape: Type) -> bool:
 
 
 def _empty(shape: Type) -> Any:
-    return {} if shape.form is TypeForm.OBJECT else _EMPTIES.get(shape.form)
+    return {} if shape.form is TypeForm.OBJECT else _NULL_VALUES.get(shape.form)
 
 
-def _within(found: Found, inner: list[ValueProblem], step: str) -> list[ValueProblem]:
+def _within(findings: Findings, inner: list[ValueProblem], step: str) -> list[ValueProblem]:
     for problem in inner:
         problem.path.append(step)
-    return join_findings(found, inner)
-
-
-class Problems(msgspec.Struct):
-    """What is wrong with the shape of an object."""
-
-    # The message of Go's decoder about the first value of a wrong type; empty when all are right.
-    wrong_type: str = ""
-    # Paths of the fields that the type does not have, in the order of the document.
-    unknown: list[str] = []
-
-
-def check_object(shape: Type, value: Any) -> Problems:
-    """Bring a value to the form in which it is stored, and return what was wrong with it.
-
-    After a wrong type the value is only half changed and must not be stored.
-    """
-    problems = Problems()
-    if type(value) is not dict:
-        problems.wrong_type = (
-            f"json: cannot unmarshal {word_of(value)} into Go value of type {shape.go_type}"
-        )
-        return problems
-    found = checker_of(shape)(value, None, None)
-    if found is None:
-        return problems
-    unknown: dict[str, None] = {}
-    for problem in found:
-        if problem.is_unknown:
-            unknown["".join(reversed(problem.path))[1:]] = None
-        elif problem.final or not problems.wrong_type:
-            problems.wrong_type = _message(problem)
-    problems.unknown = list(unknown)[:MAX_FINDINGS]
-    return problems
+    return join_findings(findings, inner)
 
 
 def _message(problem: ValueProblem) -> str:

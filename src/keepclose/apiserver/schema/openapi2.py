@@ -1,7 +1,10 @@
-"""OpenAPI 2: one document for everything, as JSON and as the protobuf that old kubectls insist on.
+"""OpenAPI 2: one document for everything, as JSON and as the protobuf that old kubectls require.
 
-kubectl 1.20 reads no other form than protobuf, validates with it on the client's side, and looks in
-the paths whether PATCH of a kind takes `dryRun`.
+kubectl 1.20 reads no other form than protobuf, validates with it on the client side, and looks in
+the paths whether PATCH of a kind takes `dryRun`. The protobuf form is the message
+openapi.v2.Document of gnostic, of which only the parts are written that our own documents have:
+strings, booleans and messages. A member that a message has no field for and that begins with "x-"
+is a vendor extension, whose value is YAML; JSON is YAML.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
 Encoder = Callable[[Any], bytes]
-# NB: clients ask for "...spec.v2@v1.0+protobuf", but an answer of that type breaks every kubectl:
-# "@" may not stand in a media type.
+# NB: clients ask for "...spec.v2@v1.0+protobuf", but a response of that type breaks every kubectl:
+# a media type may not contain "@".
 OPENAPI2_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-_ALWAYS: Final = tuple(
+_COMMON_DEFINITIONS: Final = tuple(
     META + name
     for name in (
         "APIGroup",
@@ -47,21 +50,12 @@ _ALWAYS: Final = tuple(
         "WatchEvent",
     )
 )
-_READABLE: Final = ["application/json", "application/yaml"]
+_RESPONSE_TYPES: Final = ["application/json", "application/yaml"]
 
 
 def encode_document(document: JsonObject) -> bytes:
     """Return the message of a whole document."""
     return _encode(document, _DOCUMENT)
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
 
 
 def _delimited(number: int, content: bytes) -> bytes:
@@ -128,21 +122,12 @@ def _schema(value: Any) -> bytes:
     return _encode(value, _SCHEMA)
 
 
-def _parameter(value: JsonObject) -> bytes:
-    """Return a ParametersItem: a Parameter, in it a body or one of the others."""
-    if value["in"] == "body":
-        return _delimited(1, _delimited(1, _encode(value, _BODY_PARAMETER)))
-    fields = _QUERY_PARAMETER if value["in"] == "query" else _PATH_PARAMETER
-    kind = 3 if value["in"] == "query" else 4
-    return _delimited(1, _delimited(2, _delimited(kind, _encode(value, fields))))
-
-
 def _parameters(number: int) -> Encoder:
     return lambda values: b"".join(_delimited(number, _parameter(value)) for value in values)
 
 
 def _response(value: JsonObject) -> bytes:
-    """Return a ResponseValue: one that is no reference."""
+    """Return a ResponseValue that is no reference."""
     return _delimited(1, _encode(value, _RESPONSE))
 
 
@@ -229,35 +214,55 @@ def build_document(gates: FeatureGates) -> JsonObject:
         for resource in resources
         for operation in resource_operations(resource)
     ]
-    names = {one for each in operations for one in (each.body, each.answer) if one}
+    names = {
+        name for operation in operations for name in (operation.body, operation.answer) if name
+    }
     return {
         "swagger": "2.0",
         "info": TITLE,
         "paths": _paths(operations),
-        "definitions": render_schemas(sorted(names.union(_ALWAYS)), gates, OPENAPI_2),
+        "definitions": render_schemas(sorted(names.union(_COMMON_DEFINITIONS)), gates, OPENAPI_2),
     }
 
 
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _parameter(value: JsonObject) -> bytes:
+    """Return a ParametersItem: a Parameter, which holds a body or one of the other kinds."""
+    if value["in"] == "body":
+        return _delimited(1, _delimited(1, _encode(value, _BODY_PARAMETER)))
+    fields = _QUERY_PARAMETER if value["in"] == "query" else _PATH_PARAMETER
+    kind = 3 if value["in"] == "query" else 4
+    return _delimited(1, _delimited(2, _delimited(kind, _encode(value, fields))))
+
+
 def _paths(operations: list[ApiOperation]) -> JsonObject:
-    found: JsonObject = {}
-    for one in operations:
-        found.setdefault(one.path, {})[one.method] = _render_operation(one)
-    for address, path in found.items():
+    paths: JsonObject = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _render_operation(operation)
+    for url_path, path in paths.items():
         parameters = [
             {"name": name, "in": "path", "description": text, "required": True, "type": "string"}
             for name, text in PATH_PARAMETERS.items()
-            if f"{{{name}}}" in address
+            if f"{{{name}}}" in url_path
         ]
         if parameters:
             path["parameters"] = parameters
-    return dict(sorted(found.items()))
+    return dict(sorted(paths.items()))
 
 
-def _render_operation(one: ApiOperation) -> JsonObject:
+def _render_operation(operation: ApiOperation) -> JsonObject:
     parameters: list[JsonObject] = []
-    if one.body:
-        body = {"name": "body", "in": "body", "schema": {"$ref": OPENAPI_2.prefix + one.body}}
-        parameters.append(body if one.method == "delete" else body | {"required": True})
+    if operation.body:
+        body = {"name": "body", "in": "body", "schema": {"$ref": OPENAPI_2.prefix + operation.body}}
+        parameters.append(body if operation.method == "delete" else body | {"required": True})
     parameters += [
         {
             "name": name,
@@ -266,24 +271,24 @@ def _render_operation(one: ApiOperation) -> JsonObject:
             "type": PARAMETERS[name][0],
             "uniqueItems": True,
         }
-        for name in one.query
+        for name in operation.query
     ]
-    answer = {"description": "OK", "schema": {"$ref": OPENAPI_2.prefix + one.answer}}
+    answer = {"description": "OK", "schema": {"$ref": OPENAPI_2.prefix + operation.answer}}
     responses = {"200": answer, "401": {"description": "Unauthorized"}}
-    if one.method in ("post", "put", "patch"):
+    if operation.method in ("post", "put", "patch"):
         responses["201"] = answer | {"description": "Created"}
     return {
-        "tags": [one.tag],
-        "description": one.description,
-        "operationId": one.id,
-        "produces": _READABLE,
-        "consumes": list(PATCH_TYPES) if one.body == PATCH else ["*/*"],
+        "tags": [operation.tag],
+        "description": operation.description,
+        "operationId": operation.id,
+        "produces": _RESPONSE_TYPES,
+        "consumes": list(PATCH_TYPES) if operation.body == PATCH else ["*/*"],
         "parameters": parameters,
         "responses": responses,
-        "x-kubernetes-action": one.action,
+        "x-kubernetes-action": operation.action,
         "x-kubernetes-group-version-kind": {
-            "group": one.group,
-            "kind": one.kind,
-            "version": one.version,
+            "group": operation.group,
+            "kind": operation.kind,
+            "version": operation.version,
         },
     }

@@ -1,7 +1,7 @@
 """OpenAPI 3: an index, and one document for each group and version.
 
 kubectl since 1.27 reads these for `explain` and to learn which parameters a server understands. The
-address of a document carries its hash, so that a client may keep it for ever.
+URL of a document carries its hash, so that a client may cache it for ever.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ from keepclose.apiserver.schema.types import META
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
-# Documents of every group hold these beside what their operations name.
-_ALWAYS: Final = tuple(META + name for name in ("APIResourceList", "Status", "WatchEvent"))
-_READABLE: Final = ("application/json", "application/yaml")
+# The document of every group holds these besides the definitions that its operations name.
+_COMMON_DEFINITIONS: Final = tuple(
+    META + name for name in ("APIResourceList", "Status", "WatchEvent")
+)
+_RESPONSE_TYPES: Final = ("application/json", "application/yaml")
 
 
 def index_document(gates: FeatureGates) -> Document:
-    """Return the index: where the document of each group and version is."""
+    """Return the index: the URL of the document of each group and version."""
     paths = {
         path: {"serverRelativeURL": f"/openapi/v3/{path}?hash={_group_document(path, gates).hash}"}
         for path in sorted(group_paths())
@@ -55,22 +57,26 @@ def _group_document(path: str, gates: FeatureGates) -> Document:
     operations = [
         operation for resource in group_paths()[path] for operation in resource_operations(resource)
     ]
-    names = {one for each in operations for one in (each.body, each.answer) if one}
+    names = {
+        name for operation in operations for name in (operation.body, operation.answer) if name
+    }
     document = {
         "openapi": "3.0.0",
         "info": TITLE,
         "paths": _paths(operations),
-        "components": {"schemas": render_schemas(sorted(names.union(_ALWAYS)), gates, OPENAPI_3)},
+        "components": {
+            "schemas": render_schemas(sorted(names.union(_COMMON_DEFINITIONS)), gates, OPENAPI_3)
+        },
     }
     return make_document(msgspec.json.encode(document))
 
 
 def _paths(operations: list[ApiOperation]) -> JsonObject:
-    found: JsonObject = {}
-    for one in operations:
-        path = found.setdefault(one.path, {})
-        path[one.method] = _render_operation(one)
-    for address, path in found.items():
+    paths: JsonObject = {}
+    for operation in operations:
+        path = paths.setdefault(operation.path, {})
+        path[operation.method] = _render_operation(operation)
+    for url_path, path in paths.items():
         parameters = [
             {
                 "name": name,
@@ -80,45 +86,45 @@ def _paths(operations: list[ApiOperation]) -> JsonObject:
                 "schema": {"type": "string", "uniqueItems": True},
             }
             for name, text in PATH_PARAMETERS.items()
-            if f"{{{name}}}" in address
+            if f"{{{name}}}" in url_path
         ]
         if parameters:
             path["parameters"] = parameters
-    return dict(sorted(found.items()))
+    return dict(sorted(paths.items()))
 
 
-def _render_operation(one: ApiOperation) -> JsonObject:
-    operation: JsonObject = {
-        "tags": [one.tag],
-        "description": one.description,
-        "operationId": one.id,
+def _render_operation(operation: ApiOperation) -> JsonObject:
+    rendered: JsonObject = {
+        "tags": [operation.tag],
+        "description": operation.description,
+        "operationId": operation.id,
     }
-    if one.query:
-        operation["parameters"] = [
+    if operation.query:
+        rendered["parameters"] = [
             {
                 "name": name,
                 "in": "query",
                 "description": PARAMETERS[name][1],
                 "schema": {"type": PARAMETERS[name][0], "uniqueItems": True},
             }
-            for name in one.query
+            for name in operation.query
         ]
-    if one.body:
-        types = PATCH_TYPES if one.body == PATCH else ("*/*",)
-        operation["requestBody"] = {"content": _content(one.body, types)}
-        if one.method != "delete":
-            operation["requestBody"]["required"] = True
-    answer = {"description": "OK", "content": _content(one.answer, _READABLE)}
-    operation["responses"] = {"200": answer, "401": {"description": "Unauthorized"}}
-    if one.method in ("post", "put", "patch"):
-        operation["responses"]["201"] = answer | {"description": "Created"}
-    operation["x-kubernetes-action"] = one.action
-    operation["x-kubernetes-group-version-kind"] = {
-        "group": one.group,
-        "version": one.version,
-        "kind": one.kind,
+    if operation.body:
+        types = PATCH_TYPES if operation.body == PATCH else ("*/*",)
+        rendered["requestBody"] = {"content": _content(operation.body, types)}
+        if operation.method != "delete":
+            rendered["requestBody"]["required"] = True
+    answer = {"description": "OK", "content": _content(operation.answer, _RESPONSE_TYPES)}
+    rendered["responses"] = {"200": answer, "401": {"description": "Unauthorized"}}
+    if operation.method in ("post", "put", "patch"):
+        rendered["responses"]["201"] = answer | {"description": "Created"}
+    rendered["x-kubernetes-action"] = operation.action
+    rendered["x-kubernetes-group-version-kind"] = {
+        "group": operation.group,
+        "version": operation.version,
+        "kind": operation.kind,
     }
-    return operation
+    return rendered
 
 
 def _content(definition: str, types: tuple[str, ...]) -> JsonObject:

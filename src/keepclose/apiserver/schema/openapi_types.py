@@ -1,7 +1,11 @@
-"""Types as JSON schemas, in the two dialects of OpenAPI that clients of Kubernetes read.
+"""Types as JSON schemas, with descriptions, in the two dialects of OpenAPI that clients read.
 
-The dialects differ in how a reference is written beside other marks, and in the types that allow
-both a number and a string.
+The dialects differ in how a reference is written beside other keywords, and in the types that allow
+both a number and a string. `kubectl explain` shows the descriptions: our own for the types that
+this project is about. Where the optional package lightkube-models is installed, the descriptions of
+all other types and fields come from its docstrings, at the first use of an OpenAPI document;
+without it they are absent and everything works the same. A document has a hash, by which clients
+and caches identify it.
 """
 
 from __future__ import annotations
@@ -27,33 +31,33 @@ from keepclose.apiserver.schema.types import (
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
-_JSON: Final = "application/json"
 TITLE: Final = {"title": "Kubernetes", "version": "1.36"}
+_JSON: Final = "application/json"
 # By short name of the definition; "" is the definition itself.
-_OWN: Final[dict[str, dict[str, str]]] = {
-    "apps.v1.DaemonSet": {"": "A pod on every node, or on every node of some kind."},
-    "apps.v1.Deployment": {"": "A number of equal pods, replaced step by step when they change."},
-    "apps.v1.ReplicaSet": {"": "A number of equal pods."},
-    "autoscaling.v1.Scale": {"": "How many replicas a workload asks for and has."},
-    "coordination.v1.Lease": {"": "Who leads, and until when."},
+_OWN_DESCRIPTIONS: Final[dict[str, dict[str, str]]] = {
+    "apps.v1.DaemonSet": {"": "A pod on every node, or on every node that matches."},
+    "apps.v1.Deployment": {
+        "": "A number of identical pods, replaced by rolling updates when their template changes."
+    },
+    "apps.v1.ReplicaSet": {"": "A number of identical pods."},
+    "autoscaling.v1.Scale": {"": "The desired and actual number of replicas of a workload."},
+    "coordination.v1.Lease": {"": "The holder of a lock, and until when it holds it."},
     "core.v1.ConfigMap": {"": "Configuration as plain data."},
     "core.v1.ServiceAccount": {"": "A name under which pods call the API server."},
     "core.v1.Endpoints": {
-        "": "The addresses behind a Service in one object. EndpointSlices have taken its place."
+        "": "The addresses behind a Service in one object. EndpointSlices replace it."
     },
     "core.v1.Event": {"": "Something that happened to an object."},
     "core.v1.Namespace": {"": "A scope for names."},
-    "core.v1.Node": {
-        "": "A machine. Its label topology.kubernetes.io/zone says where traffic is close to it."
-    },
+    "core.v1.Node": {"": "A machine. Its label topology.kubernetes.io/zone names its zone."},
     "core.v1.Pod": {"": "Containers that run together on one node."},
     "core.v1.Service": {
         "": "A name and an address for a set of endpoints.",
-        "spec": "What the Service asks for.",
-        "status": "What the cluster made of it.",
+        "spec": "The desired state of the Service.",
+        "status": "The observed state of the Service.",
     },
     "core.v1.ServiceSpec": {
-        "": "What a Service asks for.",
+        "": "The desired state of a Service.",
         "externalTrafficPolicy": (
             "How nodes route traffic that reaches the Service from outside. Cluster takes all"
             " endpoints, Local only those on the node, and keeps the client's address."
@@ -63,25 +67,30 @@ _OWN: Final[dict[str, dict[str, str]]] = {
             " those on the node, and drops traffic where there are none."
         ),
         "ports": "The ports at which the Service answers.",
-        "selector": "The labels of the pods behind the Service. Without any, endpoints are yours.",
+        "selector": (
+            "The labels of the pods behind the Service. Without any, no controller writes its"
+            " EndpointSlices."
+        ),
         "topologyKeys": (
-            "Labels of nodes, from the closest on: traffic goes to endpoints whose node shares"
+            "Labels of nodes, closest first: traffic goes to endpoints whose node shares"
             " the first label that any does. The last may be *, for all endpoints."
         ),
         "trafficDistribution": (
-            "How traffic is kept close to clients while all endpoints are equally fit."
+            "How traffic is kept close to clients while all endpoints are equally suitable."
             " PreferSameZone and its older name PreferClose keep it in the zone of the client,"
             " PreferSameNode on its node; where that is not possible, it goes anywhere."
         ),
     },
     "discovery.v1.Endpoint": {
         "": "One backend of a Service.",
-        "hints": "For whom the endpoint is meant. Hints count only if every endpoint has some.",
+        "hints": (
+            "The clients that should use the endpoint. Hints count only if every endpoint has some."
+        ),
         "nodeName": "The node on which the endpoint runs.",
         "zone": "The zone of the node on which the endpoint runs.",
     },
     "discovery.v1.EndpointHints": {
-        "": "For whom an endpoint is meant, so that traffic stays close to its clients.",
+        "": "The clients that should use an endpoint, so that traffic stays close to them.",
         "forNodes": "The nodes from which traffic should come to this endpoint, at most 8.",
         "forZones": "The zones from which traffic should come to this endpoint, at most 8.",
     },
@@ -95,22 +104,22 @@ _OWN: Final[dict[str, dict[str, str]]] = {
     "discovery.v1.ForZone": {"": "A zone that should use an endpoint.", "name": "Its name."},
     "events.v1.Event": {"": "Something that happened to an object."},
     "meta.v1.ObjectMeta": {
-        "": "What every stored object has.",
-        "annotations": "Free notes of tools and people.",
+        "": "The metadata that every stored object has.",
+        "annotations": "Arbitrary data of tools and users.",
         "labels": "Names and values by which objects are selected.",
         "name": "The name, unique for its kind in its namespace.",
         "namespace": "The scope of the name.",
         "resourceVersion": "The version of the object. It changes with every write.",
         "uid": "The identity, unique in space and time.",
     },
-    "networking.v1.ServiceCIDR": {"": "Ranges from which Services get their addresses."},
+    "networking.v1.ServiceCIDR": {"": "Ranges from which Services are allocated cluster IPs."},
 }
-_EVERYWHERE: Final = {
+_COMMON_DESCRIPTIONS: Final = {
     "apiVersion": "Group and version of this object's kind.",
     "kind": "The kind of this object.",
     "metadata": "Name, namespace, labels and the like.",
 }
-_start = re.compile(r"^\s*\* \*\*(\w+)\*\* ``[^`]*``(?: - (.*))?$").match
+_field_start = re.compile(r"^\s*\* \*\*(\w+)\*\* ``[^`]*``(?: - (.*))?$").match
 _SCALARS: Final = {
     TypeForm.STRING: "string",
     TypeForm.INTEGER: "integer",
@@ -137,7 +146,7 @@ _SPECIAL_NAMES: Final = {name: short for short, name in SPECIAL.items()}
 
 
 class Document(msgspec.Struct, frozen=True):
-    """Bytes that stay the same as long as the process lives."""
+    """A document that never changes while the process runs."""
 
     body: bytes
     media_type: str
@@ -157,18 +166,8 @@ def make_document(body: bytes, media_type: str = _JSON) -> Document:
 
 def describe_field(short: str) -> dict[str, str]:
     """Return the descriptions of a definition's fields by name, and its own under ""."""
-    found = {name: text for name, text in _EVERYWHERE.items() if short.count(".") > 1}
-    return found | _borrowed(short) | _OWN.get(short, {})
-
-
-@lru_cache(maxsize=512)
-def _borrowed(short: str) -> dict[str, str]:
-    package, _, name = short.rpartition(".")
-    try:
-        module = importlib.import_module(f"lightkube.models.{package.replace('.', '_')}")
-    except ImportError:
-        return {}
-    return read_docstring(getattr(getattr(module, name, None), "__doc__", None) or "")
+    common = {name: text for name, text in _COMMON_DESCRIPTIONS.items() if short.count(".") > 1}
+    return common | _lightkube_descriptions(short) | _OWN_DESCRIPTIONS.get(short, {})
 
 
 def read_docstring(text: str) -> dict[str, str]:
@@ -180,10 +179,10 @@ def read_docstring(text: str) -> dict[str, str]:
     lines: dict[str, list[str]] = {"": head.split()}
     field = ""
     for line in rest.splitlines():
-        begun = _start(line)
-        if begun is not None:
-            field = begun[1]
-            lines[field] = (begun[2] or "").split()
+        match = _field_start(line)
+        if match is not None:
+            field = match[1]
+            lines[field] = (match[2] or "").split()
         elif field:
             lines[field] += line.split()
     return {field: " ".join(words) for field, words in lines.items() if words}
@@ -192,45 +191,62 @@ def read_docstring(text: str) -> dict[str, str]:
 class Dialect(msgspec.Struct, frozen=True):
     """One version of OpenAPI."""
 
-    # What stands before the name of a definition.
+    # The prefix of a reference to a definition.
     prefix: str
-    # Whether marks may stand beside a reference; otherwise it is wrapped.
-    marks_beside: bool
+    # Whether other keywords may be beside a reference; otherwise it is wrapped in allOf.
+    keywords_beside: bool
     special: dict[str, JsonObject]
 
 
-OPENAPI_2: Final = Dialect("#/definitions/", marks_beside=True, special=_SPECIAL_2)
-OPENAPI_3: Final = Dialect("#/components/schemas/", marks_beside=False, special=_SPECIAL_3)
+OPENAPI_2: Final = Dialect("#/definitions/", keywords_beside=True, special=_SPECIAL_2)
+OPENAPI_3: Final = Dialect("#/components/schemas/", keywords_beside=False, special=_SPECIAL_3)
 
 
 def render_schemas(
     names: Iterable[str], gates: FeatureGates, dialect: Dialect
 ) -> dict[str, JsonObject]:
-    """Return the schemas of the named definitions and of all that they refer to, by name."""
+    """Return the schemas of the named definitions and of all that they reference, by name."""
     types = load_types(gates)
-    found: dict[str, JsonObject] = {}
-    todo = list(names)
-    while todo:
-        name = todo.pop()
-        if name in found:
+    schemas: dict[str, JsonObject] = {}
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name in schemas:
             continue
         if name in _SPECIAL_NAMES:
-            found[name] = dialect.special[_SPECIAL_NAMES[name]]
+            schemas[name] = dialect.special[_SPECIAL_NAMES[name]]
             continue
-        found[name] = _render_object(types[name], dialect)
-        todo.extend(_references(types[name]))
-    return dict(sorted(found.items()))
+        schemas[name] = _render_object(types[name], dialect)
+        pending.extend(_references(types[name]))
+    return dict(sorted(schemas.items()))
+
+
+def short_name(name: str) -> str:
+    """Return a published name as the data file writes it."""
+    if name.startswith(META):
+        return "meta.v1." + name[len(META) :]
+    return name.removeprefix("io.k8s.api.")
+
+
+@lru_cache(maxsize=512)
+def _lightkube_descriptions(short: str) -> dict[str, str]:
+    package, _, name = short.rpartition(".")
+    try:
+        module = importlib.import_module(f"lightkube.models.{package.replace('.', '_')}")
+    except ImportError:
+        return {}
+    return read_docstring(getattr(getattr(module, name, None), "__doc__", None) or "")
 
 
 def _references(shape: Type) -> list[str]:
-    found = []
-    for below in shape.fields.values():
-        inner = below
+    names = []
+    for field_type in shape.fields.values():
+        inner = field_type
         while inner.items is not None:
             inner = inner.items
         if inner.name:
-            found.append(inner.name)
-    return found
+            names.append(inner.name)
+    return names
 
 
 def _render_object(shape: Type, dialect: Dialect) -> JsonObject:
@@ -242,8 +258,8 @@ def _render_object(shape: Type, dialect: Dialect) -> JsonObject:
     if shape.required:
         schema["required"] = list(shape.required)
     schema["properties"] = {
-        field: _render_field(below, dialect, texts.get(field, ""))
-        for field, below in shape.fields.items()
+        field: _render_field(field_type, dialect, texts.get(field, ""))
+        for field, field_type in shape.fields.items()
     }
     if shape.atomic:
         schema["x-kubernetes-map-type"] = "atomic"
@@ -255,44 +271,37 @@ def _render_object(shape: Type, dialect: Dialect) -> JsonObject:
     return schema
 
 
-def short_name(name: str) -> str:
-    """Return a published name as the data file writes it."""
-    if name.startswith(META):
-        return "meta.v1." + name[len(META) :]
-    return name.removeprefix("io.k8s.api.")
-
-
-def _render_field(below: Type, dialect: Dialect, description: str) -> JsonObject:
-    schema = _render_type(below, dialect)
-    marks: JsonObject = {}
+def _render_field(field_type: Type, dialect: Dialect, description: str) -> JsonObject:
+    schema = _render_type(field_type, dialect)
+    keywords: JsonObject = {}
     if description:
-        marks["description"] = description
-    if below.default:
-        marks["default"] = below.default
-    if below.form is TypeForm.LIST:
-        marks["x-kubernetes-list-type"] = below.list_kind.value
-        if below.list_kind is ListKind.MAP:
-            marks["x-kubernetes-list-map-keys"] = list(below.list_keys)
-    if below.form is TypeForm.MAP and below.atomic:
-        marks["x-kubernetes-map-type"] = "atomic"
-    if below.merge_key:
-        marks["x-kubernetes-patch-merge-key"] = below.merge_key
-    if below.patch_strategies:
-        marks["x-kubernetes-patch-strategy"] = ",".join(below.patch_strategies)
-    if "$ref" in schema and marks and not dialect.marks_beside:
+        keywords["description"] = description
+    if field_type.default:
+        keywords["default"] = field_type.default
+    if field_type.form is TypeForm.LIST:
+        keywords["x-kubernetes-list-type"] = field_type.list_kind.value
+        if field_type.list_kind is ListKind.MAP:
+            keywords["x-kubernetes-list-map-keys"] = list(field_type.list_keys)
+    if field_type.form is TypeForm.MAP and field_type.atomic:
+        keywords["x-kubernetes-map-type"] = "atomic"
+    if field_type.merge_key:
+        keywords["x-kubernetes-patch-merge-key"] = field_type.merge_key
+    if field_type.patch_strategies:
+        keywords["x-kubernetes-patch-strategy"] = ",".join(field_type.patch_strategies)
+    if "$ref" in schema and keywords and not dialect.keywords_beside:
         schema = {"allOf": [schema]}
-    return marks | schema
+    return keywords | schema
 
 
-def _render_type(below: Type, dialect: Dialect) -> JsonObject:
-    if below.name:
-        return {"$ref": dialect.prefix + below.name}
-    if below.items is not None:
-        items = _render_type(below.items, dialect)
-        if below.form is TypeForm.LIST:
+def _render_type(field_type: Type, dialect: Dialect) -> JsonObject:
+    if field_type.name:
+        return {"$ref": dialect.prefix + field_type.name}
+    if field_type.items is not None:
+        items = _render_type(field_type.items, dialect)
+        if field_type.form is TypeForm.LIST:
             return {"type": "array", "items": items}
         return {"type": "object", "additionalProperties": items}
-    schema: JsonObject = {"type": _SCALARS.get(below.form, "object")}
-    if below.format:
-        schema["format"] = below.format
+    schema: JsonObject = {"type": _SCALARS.get(field_type.form, "object")}
+    if field_type.format:
+        schema["format"] = field_type.format
     return schema

@@ -1,7 +1,7 @@
 """Every operation on every resource, as both versions of OpenAPI list them.
 
-kubectl looks here for two things: that PATCH of a kind takes `dryRun` and `fieldValidation`, and
-which kind a path is about. Everything else is for people and code generators.
+kubectl reads two things here: that PATCH of a kind takes `dryRun` and `fieldValidation`, and which
+kind a path belongs to. Everything else is for users and code generators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import msgspec
 from keepclose.apiserver.resources import BINDINGS, SERVED, Resource
 from keepclose.apiserver.schema.types import META
 
-_SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
 STATUS: Final = META + "Status"
 PATCH: Final = META + "Patch"
 DELETE_OPTIONS: Final = META + "DeleteOptions"
@@ -27,26 +26,32 @@ PATCH_TYPES: Final = (
 # Name of a query parameter: its JSON type and its meaning.
 PARAMETERS: Final = {
     "allowWatchBookmarks": ("boolean", "Whether a watch may send bookmarks."),
-    "continue": ("string", "The token with which the last page of a list ended."),
+    "continue": ("string", "The token that the previous page of a list ended with."),
     "dryRun": ("string", "All: do everything but store the result."),
-    "fieldManager": ("string", "Under which name the changed fields are noted."),
+    "fieldManager": ("string", "The name under which managedFields records the changed fields."),
     "fieldSelector": ("string", "Which objects, by the values of their fields."),
     "fieldValidation": (
         "string",
-        "What becomes of unknown and doubled fields: Ignore, Warn (the default) or Strict.",
+        "How unknown and duplicate fields are treated: Ignore, Warn (the default) or Strict.",
     ),
-    "force": ("boolean", "Whether an apply takes over fields that others manage."),
-    "gracePeriodSeconds": ("integer", "After how many seconds the object is gone."),
+    "force": ("boolean", "Whether an apply takes over fields that other managers own."),
+    "gracePeriodSeconds": ("integer", "After how many seconds the object is deleted."),
     "labelSelector": ("string", "Which objects, by their labels."),
     "limit": ("integer", "How many objects a page of a list has at most."),
-    "orphanDependents": ("boolean", "Whether dependents stay; propagationPolicy says it better."),
+    "orphanDependents": (
+        "boolean",
+        "Whether dependents are orphaned; propagationPolicy replaces it.",
+    ),
     "propagationPolicy": (
         "string",
-        "What becomes of dependents: Orphan, Background or Foreground.",
+        "How dependents are treated: Orphan, Background or Foreground.",
     ),
     "resourceVersion": ("string", "The version to read, or to watch from."),
-    "resourceVersionMatch": ("string", "How resourceVersion is meant: Exact or NotOlderThan."),
-    "sendInitialEvents": ("boolean", "Whether a watch begins with the present objects."),
+    "resourceVersionMatch": (
+        "string",
+        "How resourceVersion is interpreted: Exact or NotOlderThan.",
+    ),
+    "sendInitialEvents": ("boolean", "Whether a watch begins with the existing objects."),
     "timeoutSeconds": ("integer", "After how many seconds a list or a watch ends."),
     "watch": ("boolean", "Changes as they happen instead of a list."),
 }
@@ -54,6 +59,7 @@ PATH_PARAMETERS: Final = {
     "name": "The name of the object.",
     "namespace": "The namespace of the object.",
 }
+_SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
 _WRITE: Final = ("dryRun", "fieldManager", "fieldValidation")
 _DELETE: Final = ("dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy")
 _LIST: Final = (
@@ -112,10 +118,10 @@ def group_path(resource: Resource) -> str:
 
 def group_paths() -> dict[str, list[Resource]]:
     """Return the resources of each group and version that is served."""
-    found: dict[str, list[Resource]] = {}
+    by_path: dict[str, list[Resource]] = {}
     for resource in SERVED:
-        found.setdefault(group_path(resource), []).append(resource)
-    return found
+        by_path.setdefault(group_path(resource), []).append(resource)
+    return by_path
 
 
 def _paths(resource: Resource) -> tuple[str, str]:
@@ -196,9 +202,12 @@ def _item_operations(resource: Resource, path: str) -> Iterator[ApiOperation]:
 
 def _subresource_operations(resource: Resource, path: str, name: str) -> Iterator[ApiOperation]:
     noun = f"{_scoped(resource)}{name.capitalize()}"
-    definition, of = resource.definition, (resource.group, resource.version, resource.kind)
+    definition, group_version_kind = (
+        resource.definition,
+        (resource.group, resource.version, resource.kind),
+    )
     if name == "scale":
-        definition, of = _SCALE, ("autoscaling", "v1", "Scale")
+        definition, group_version_kind = _SCALE, ("autoscaling", "v1", "Scale")
     if name == "binding":
         yield _operation(
             resource,
@@ -207,11 +216,11 @@ def _subresource_operations(resource: Resource, path: str, name: str) -> Iterato
             action="post",
             verb="create",
             noun=noun,
-            text="Give a node to a",
+            text="Bind",
             body=BINDINGS.definition,
             answer=BINDINGS.definition,
             query=_WRITE,
-            of=(BINDINGS.group, BINDINGS.version, BINDINGS.kind),
+            group_version_kind=(BINDINGS.group, BINDINGS.version, BINDINGS.kind),
         )
         return
     for method in ("put",) if name == "finalize" else ("get", "put", "patch"):
@@ -227,7 +236,7 @@ def _subresource_operations(resource: Resource, path: str, name: str) -> Iterato
             body=_body(method, definition),
             answer=definition,
             query=_query(method),
-            of=of,
+            group_version_kind=group_version_kind,
         )
 
 
@@ -243,16 +252,16 @@ def _operation(
     body: str = "",
     answer: str = "",
     query: tuple[str, ...] = (),
-    of: tuple[str, str, str] | None = None,
+    group_version_kind: tuple[str, str, str] | None = None,
 ) -> ApiOperation:
-    family = (resource.group.partition(".")[0] or "core").capitalize()
-    group, version, kind = of or (resource.group, resource.version, resource.kind)
+    group_name = (resource.group.partition(".")[0] or "core").capitalize()
+    group, version, kind = group_version_kind or (resource.group, resource.version, resource.kind)
     return ApiOperation(
         path=path,
         method=method,
         action=action,
-        id=f"{verb}{family}{resource.version.capitalize()}{noun or _scoped(resource)}",
-        tag=f"{family.lower()}_{resource.version}",
+        id=f"{verb}{group_name}{resource.version.capitalize()}{noun or _scoped(resource)}",
+        tag=f"{group_name.lower()}_{resource.version}",
         description=f"{text} {resource.kind}",
         group=group,
         version=version,

@@ -1,10 +1,10 @@
-"""Objects that clients send as protobuf, turned into the JSON that they would have sent instead.
+"""Objects that clients send as protobuf, converted to the JSON that they would have sent instead.
 
 Go clients prefer this form for the built-in kinds. A body is four bytes, an envelope that names the
-kind, and the object in it. The result follows Go's rules for JSON: an empty value of a field that
-omits empty ones is absent, a pointer to an empty value is not, and embedded structs, nested in
-protobuf, are spread. Fields are read from one data file that scripts/protobufs.py writes. Bad input
-raises MessageError, and nothing else.
+kind, and the object in it. The result follows Go's rules for JSON: an empty value of a field with
+omitempty is absent, a pointer to an empty value is not, and embedded structs, nested in protobuf,
+are inlined. The fields come from a data file that scripts/protobufs.py writes. Bad input raises
+MessageError, and nothing else.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from keepclose.apiserver.schema.protobuf_wire import (
 )
 from keepclose.model.json_values import VALUES_MAX, JsonObject
 
-# Takes one value as it was on the wire.
+# Converts one value of the wire format.
 _Reader = Callable[[Value], Any]
-# Puts what all values of a field make into the object.
+# Writes all values of a field into the object.
 Setter = Callable[[JsonObject, list[Value]], None]
 
 _MAGIC: Final = b"k8s\x00"
 _DELETE_OPTIONS: Final = "DeleteOptions"
 _MESSAGES: Final = {
-    (one.api_version, one.kind): one.definition.removeprefix("io.k8s.api.") for one in SERVED
+    (resource.api_version, resource.kind): resource.definition.removeprefix("io.k8s.api.")
+    for resource in SERVED
 } | {
     ("autoscaling/v1", "Scale"): "autoscaling.v1.Scale",
     ("authorization.k8s.io/v1", "SelfSubjectAccessReview"): "review.SelfSubjectAccessReview",
@@ -45,7 +46,7 @@ _MESSAGES: Final = {
     ("authentication.k8s.io/v1", "SelfSubjectReview"): "review.SelfSubjectReview",
 }
 # Reviews are answered and never stored, so the data file of served types has none. Fields that no
-# rule goes by are passed over.
+# rule reads are skipped.
 _REVIEWS: Final[dict[str, tuple[str, ...]]] = {
     "review.SelfSubjectReview": ("1 metadata meta.v1.ObjectMeta",),
     "review.SelfSubjectAccessReview": (
@@ -74,14 +75,14 @@ _REVIEWS: Final[dict[str, tuple[str, ...]]] = {
 }
 _SCALARS: Final = {"bool": False, "int32": 0, "int64": 0, "string": ""}
 _NUMBERS: Final = frozenset({"bool", "int32", "int64"})
-_NOTHING: Final[list[Value]] = [b""]
+_EMPTY_VALUE: Final[list[Value]] = [b""]
 
 
 class MessageField(NamedTuple):
     """A field of a message as the data file describes it."""
 
     number: int
-    # The name in JSON; empty where the members of the value are members of the whole.
+    # The name in JSON; empty for an embedded struct, whose members are inlined.
     name: str
     # int32, Time, core.v1.Probe ...
     type: str
@@ -90,20 +91,20 @@ class MessageField(NamedTuple):
     map: bool
     # Whether the member is written even when it is empty.
     keep: bool
-    # Whether a time that is none is absent rather than null.
+    # Whether Go's zero time is absent rather than null.
     omitzero: bool
 
 
 class _Values(threading.local):
-    """How many further values the body that a thread reads may have.
+    """How many more values the body that a thread decodes may have.
 
-    An empty message takes two bytes, and may stand for an object with others in it.
+    An empty message is two bytes long, and may expand to an object with other objects in it.
     """
 
     left = 0
 
     def take(self, count: int) -> None:
-        """Count values; raises MessageError where there are too many."""
+        """Count values; raises MessageError when there are too many."""
         self.left -= count
         if self.left < 0:
             raise MessageError(f"exceeded max values of {VALUES_MAX}")
@@ -113,7 +114,7 @@ _values: Final = _Values()
 
 
 def decode_protobuf(body: bytes) -> JsonObject:
-    """Return the object that a body holds; raises MessageError where there is none to read."""
+    """Return the object of a body; raises MessageError when the body has none."""
     if not body.startswith(_MAGIC):
         raise MessageError(
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
@@ -121,20 +122,20 @@ def decode_protobuf(body: bytes) -> JsonObject:
     if len(body) == len(_MAGIC):
         raise MessageError("empty body")
     envelope = split_fields(body[len(_MAGIC) :])
-    introduced = split_fields(_join(envelope.get(1, _NOTHING)))
-    version = read_text(introduced.get(1, _NOTHING)[-1])
-    kind = read_text(introduced.get(2, _NOTHING)[-1])
-    for name, given in (("Kind", kind), ("apiVersion", version)):
-        if not given:
+    type_meta = split_fields(_join(envelope.get(1, _EMPTY_VALUE)))
+    version = read_text(type_meta.get(1, _EMPTY_VALUE)[-1])
+    kind = read_text(type_meta.get(2, _EMPTY_VALUE)[-1])
+    for name, value in (("Kind", kind), ("apiVersion", version)):
+        if not value:
             raise MessageError(f"Object '{name}' is missing in a protobuf body")
-    # NB: DeleteOptions belong to every group; clients name that of the object they delete.
-    known = "meta.v1.DeleteOptions" if kind == _DELETE_OPTIONS else _MESSAGES.get((version, kind))
-    if known is None:
+    # NB: DeleteOptions belong to every group; clients send the group of the object they delete.
+    message = "meta.v1.DeleteOptions" if kind == _DELETE_OPTIONS else _MESSAGES.get((version, kind))
+    if message is None:
         raise MessageError(f'no kind "{kind}" is registered for version "{version}"')
-    raw = read_bytes(envelope.get(2, _NOTHING)[-1])
+    raw = read_bytes(envelope.get(2, _EMPTY_VALUE)[-1])
     _values.left = VALUES_MAX
-    found: JsonObject = _message_reader(known)(raw)
-    return {"kind": kind, "apiVersion": version, **found}
+    members: JsonObject = _message_reader(message)(raw)
+    return {"kind": kind, "apiVersion": version, **members}
 
 
 @cache
@@ -166,45 +167,45 @@ def _read_field(text: str) -> MessageField:
 
 @cache
 def _message_reader(name: str) -> _Reader:
-    """Return what reads a message: no message holds itself, so this ends."""
+    """Return the reader of a message; no message contains itself, so the recursion ends."""
     fields = _load_reviews()[name] if name in _REVIEWS else load_messages()[name]
     names = {field.number: field.name for field in fields}
     setters = {field.number: _setter(field) for field in fields}
-    # What the object is where nothing was sent: structs are always there, with their own blanks.
+    # Fields that are present when nothing was sent: structs always are, with their own zero values.
     structs = [
         (field.number, setters[field.number])
         for field in fields
         if not (field.pointer or field.list or field.map or field.type in _SCALARS)
         and field.type != "bytes"
     ]
-    blank = {
-        field.name: _blank(field)
+    zero_values = {
+        field.name: _zero_value(field)
         for field in fields
         if field.keep and not any(field.number == number for number, _ in structs)
     }
 
     def read(value: Value) -> JsonObject:
         _values.take(1)
-        found = split_fields(read_bytes(value))
-        made: JsonObject = blank.copy()
+        sent = split_fields(read_bytes(value))
+        obj: JsonObject = zero_values.copy()
         number = 0
         try:
-            for number, values in found.items():
+            for number, values in sent.items():
                 if number in setters:
-                    setters[number](made, values)
+                    setters[number](obj, values)
         except MessageError as error:
             if names[number]:
                 error.path = (names[number], *error.path)
             raise
         for number, setter in structs:
-            if number not in found:
-                setter(made, _NOTHING)
-        return made
+            if number not in sent:
+                setter(obj, _EMPTY_VALUE)
+        return obj
 
     return read
 
 
-def _blank(field: MessageField) -> Any:
+def _zero_value(field: MessageField) -> Any:
     if field.pointer or field.list or field.map:
         return None
     return _SCALARS.get(field.type)
@@ -228,10 +229,10 @@ def _reader(type_name: str) -> _Reader:
 def _scalar_setter(field: MessageField, read: _Reader) -> Setter:
     name, kept = field.name, field.keep or field.pointer
 
-    def put(made: JsonObject, values: list[Value]) -> None:
+    def put(obj: JsonObject, values: list[Value]) -> None:
         value = read(values[-1])
         if value or kept:
-            made[name] = value
+            obj[name] = value
 
     return put
 
@@ -239,14 +240,14 @@ def _scalar_setter(field: MessageField, read: _Reader) -> Setter:
 def _struct_setter(field: MessageField, read: _Reader) -> Setter:
     name, omitzero = field.name, field.omitzero
 
-    def put(made: JsonObject, values: list[Value]) -> None:
-        # NB: a struct that is sent in parts is the sum of them.
+    def put(obj: JsonObject, values: list[Value]) -> None:
+        # NB: a struct that is sent in parts is the concatenation of the parts.
         value = read(values[0] if len(values) == 1 else _join(values))
         if value is not None or not omitzero:
-            made[name] = value
+            obj[name] = value
 
-    def spread(made: JsonObject, values: list[Value]) -> None:
-        made.update(read(_join(values)))
+    def spread(obj: JsonObject, values: list[Value]) -> None:
+        obj.update(read(_join(values)))
 
     return put if name else spread
 
@@ -254,11 +255,11 @@ def _struct_setter(field: MessageField, read: _Reader) -> Setter:
 def _list_setter(field: MessageField, read: _Reader) -> Setter:
     name, numbers = field.name, field.type in _NUMBERS
 
-    def put(made: JsonObject, values: list[Value]) -> None:
+    def put(obj: JsonObject, values: list[Value]) -> None:
         sent = _unpack(values) if numbers else values
         if sent:
             _values.take(len(sent))
-            made[name] = [read(value) for value in sent]
+            obj[name] = [read(value) for value in sent]
 
     return put
 
@@ -266,14 +267,14 @@ def _list_setter(field: MessageField, read: _Reader) -> Setter:
 def _map_setter(field: MessageField, read: _Reader) -> Setter:
     name = field.name
 
-    def put(made: JsonObject, values: list[Value]) -> None:
+    def put(obj: JsonObject, values: list[Value]) -> None:
         entries: JsonObject = {}
         _values.take(len(values))
         for value in values:
             entry = split_fields(read_bytes(value))
-            key = read_text(entry.get(1, _NOTHING)[-1])
-            entries[key] = read(entry.get(2, _NOTHING)[-1])
-        made[name] = entries
+            key = read_text(entry.get(1, _EMPTY_VALUE)[-1])
+            entries[key] = read(entry.get(2, _EMPTY_VALUE)[-1])
+        obj[name] = entries
 
     return put
 

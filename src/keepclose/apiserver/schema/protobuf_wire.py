@@ -1,8 +1,10 @@
-"""The wire format of protocol buffers: numbered values, without knowing what they mean.
+"""The wire format of protocol buffers, and the messages that have a form of their own in JSON.
 
 A message is a run of fields, each with a number and one of six encodings. Lengths and ends are
-checked here, so that nothing is ever read past the end; what a number stands for is for the caller
-to say. Groups, long deprecated, are read over.
+checked here, so that nothing is ever read past the end; the caller knows what a number means.
+Groups, long deprecated, are skipped. Times, quantities, int-or-strings and field sets are messages
+in protobuf and plain values in JSON: each reader takes one value of the wire format and returns
+what a Go client would have written. Bad input raises MessageError, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-# What a field holds: a number, bytes, or a value of an encoding that no object of the API uses.
+# The value of a field: a number, bytes, or None for an encoding that no object of the API uses.
 Value = int | bytes | None
 
 MAX_DEPTH: Final = 100
@@ -28,31 +30,31 @@ _LAST_NUMBER: Final = (1 << 29) - 1
 _MOST_VARINT_BYTES: Final = 10
 _MASK32: Final = (1 << 32) - 1
 _MASK64: Final = (1 << 64) - 1
-# NB: naive on purpose, for all is UTC and the zone is written as Z.
+# NB: naive on purpose, because all times are UTC and the zone is written as Z.
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001
-# Go's zero time, 0001-01-01T00:00:00Z, stands for no time at all.
+# Go's zero time, 0001-01-01T00:00:00Z, means no time at all.
 _NO_TIME: Final = timedelta(seconds=-62135596800)
 _INT: Final = 0
 _STRING: Final = 1
 
 
 class MessageError(ValueError):
-    """A message that cannot be read."""
+    """The reason why a message cannot be decoded."""
 
     def __init__(self, why: str) -> None:
-        """Say what is wrong; where it is wrong is added on the way up."""
+        """Keep the reason; callers add the path."""
         super().__init__(why)
         self.why = why
         self.path: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the field and what is wrong with it."""
+        """Return the path and the reason."""
         return f"{'.'.join(self.path)}: {self.why}" if self.path else self.why
 
 
 def split_fields(data: bytes) -> dict[int, list[Value]]:
-    """Return the values of a message by their numbers, in the order in which they came."""
-    found: dict[int, list[Value]] = {}
+    """Return the values of a message by field number, in the order of the message."""
+    fields: dict[int, list[Value]] = {}
     at, end = 0, len(data)
     while at < end:
         tag = data[at]
@@ -81,11 +83,11 @@ def split_fields(data: bytes) -> dict[int, list[Value]]:
             raise _truncated()
         if not 0 < number <= _LAST_NUMBER:
             raise MessageError(f"illegal field number {number}")
-        if number in found:
-            found[number].append(value)
+        if number in fields:
+            fields[number].append(value)
         else:
-            found[number] = [value]
-    return found
+            fields[number] = [value]
+    return fields
 
 
 def split_numbers(data: bytes) -> list[int]:
@@ -99,7 +101,7 @@ def split_numbers(data: bytes) -> list[int]:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the unsigned number of 64 bits that begins at a place, and the place after it."""
+    """Return the unsigned 64-bit number that begins at an offset, and the offset after it."""
     value = shift = 0
     for byte in data[at : at + _MOST_VARINT_BYTES]:
         at += 1
@@ -113,46 +115,14 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def signed32(value: int) -> int:
-    """Return the number of 32 bits in two's complement that a varint carries."""
+    """Return the 32-bit number in two's complement that a varint carries."""
     low = value & _MASK32
     return low - (1 << 32) if low >> 31 else low
 
 
 def signed64(value: int) -> int:
-    """Return the number of 64 bits in two's complement that a varint carries."""
+    """Return the 64-bit number in two's complement that a varint carries."""
     return value - (1 << 64) if value >> 63 else value
-
-
-def _skip(data: bytes, at: int, number: int, wire: int) -> int:
-    """Return the place after a value that nobody looks at."""
-    # NB: groups may hold groups; a stack instead of recursion, because the sender picks the depth.
-    groups: list[int] = []
-    while True:
-        if wire == _VARINT:
-            _, at = read_varint(data, at)
-        elif wire == _BYTES:
-            size, at = read_varint(data, at)
-            at += size
-        elif wire == _FIXED64:
-            at += 8
-        elif wire == _FIXED32:
-            at += 4
-        elif wire == _START_GROUP:
-            groups.append(number)
-            if len(groups) > MAX_DEPTH:
-                raise MessageError(f"nested deeper than {MAX_DEPTH}")
-        elif wire != _END_GROUP:
-            raise MessageError(f"illegal wire type {wire}")
-        elif not groups or groups.pop() != number:
-            raise MessageError("end of a group that did not begin")
-        if not groups:
-            return at
-        tag, at = read_varint(data, at)
-        number, wire = tag >> 3, tag & 7
-
-
-def _truncated() -> MessageError:
-    return MessageError("unexpected end of the message")
 
 
 def read_text(value: Value) -> str:
@@ -176,7 +146,7 @@ def read_base64(value: Value) -> str:
 
 
 def read_bool(value: Value) -> bool:
-    """Return a truth value."""
+    """Return a boolean."""
     return _number(value) != 0
 
 
@@ -210,13 +180,13 @@ def read_quantity(value: Value) -> str:
 
 
 def read_int_or_string(value: Value) -> int | str:
-    """Return the number or the text, whichever counts."""
-    found = split_fields(read_bytes(value))
-    kind = read_int64(found.get(1, [_INT])[-1])
+    """Return the number or the text, as the type field says."""
+    fields = split_fields(read_bytes(value))
+    kind = read_int64(fields.get(1, [_INT])[-1])
     if kind == _INT:
-        return read_int32(found.get(2, [0])[-1])
+        return read_int32(fields.get(2, [0])[-1])
     if kind == _STRING:
-        return read_text(found.get(3, [b""])[-1])
+        return read_text(fields.get(3, [b""])[-1])
     raise MessageError(f"neither a number nor a string, but {kind}")
 
 
@@ -227,13 +197,45 @@ def read_json(value: Value) -> Any:
     if not text:
         return None
     try:
-        found = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MessageError(f"not JSON: {error}") from None
     except RecursionError:
         raise _too_deep() from None
-    _check_depth(found)
-    return found
+    _check_depth(decoded)
+    return decoded
+
+
+def _skip(data: bytes, at: int, number: int, wire: int) -> int:
+    """Return the offset after a value that is skipped."""
+    # NB: groups may hold groups; a stack instead of recursion, because the sender picks the depth.
+    groups: list[int] = []
+    while True:
+        if wire == _VARINT:
+            _, at = read_varint(data, at)
+        elif wire == _BYTES:
+            size, at = read_varint(data, at)
+            at += size
+        elif wire == _FIXED64:
+            at += 8
+        elif wire == _FIXED32:
+            at += 4
+        elif wire == _START_GROUP:
+            groups.append(number)
+            if len(groups) > MAX_DEPTH:
+                raise MessageError(f"nested deeper than {MAX_DEPTH}")
+        elif wire != _END_GROUP:
+            raise MessageError(f"illegal wire type {wire}")
+        elif not groups or groups.pop() != number:
+            raise MessageError("end of a group that did not begin")
+        if not groups:
+            return at
+        tag, at = read_varint(data, at)
+        number, wire = tag >> 3, tag & 7
+
+
+def _truncated() -> MessageError:
+    return MessageError("unexpected end of the message")
 
 
 READERS: Final[dict[str, Callable[[Value], Any]]] = {
@@ -261,11 +263,11 @@ def _moment(value: Value, *, with_fraction: bool) -> datetime | None:
     data = read_bytes(value)
     if not data:
         return None
-    found = split_fields(data)
-    nanos = read_int32(found.get(2, [0])[-1])
+    fields = split_fields(data)
+    nanos = read_int32(fields.get(2, [0])[-1])
     micros = int(nanos / 1000) if with_fraction else 0
     try:
-        since = timedelta(seconds=read_int64(found.get(1, [0])[-1]), microseconds=micros)
+        since = timedelta(seconds=read_int64(fields.get(1, [0])[-1]), microseconds=micros)
         return None if since == _NO_TIME else _EPOCH + since
     except OverflowError:
         raise MessageError("a time outside of the years 1 to 9999") from None
@@ -275,10 +277,10 @@ def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [
-            below
-            for one in level
-            if isinstance(one, dict | list)
-            for below in (one.values() if isinstance(one, dict) else one)
+            child
+            for container in level
+            if isinstance(container, dict | list)
+            for child in (container.values() if isinstance(container, dict) else container)
         ]
         if not level:
             return

@@ -1,7 +1,11 @@
-"""The shape of a type of the Kubernetes API, as validation, patches and OpenAPI all read it.
+"""The types of all kinds that are served, as validation, patches and OpenAPI read them.
 
-One description serves all of them: unknown fields, wrong types, merge keys of strategic patches,
-list and map kinds of server-side apply, and the documents that clients download.
+One description serves all of them: unknown fields, wrong types, merge keys of strategic merge
+patches, list and map types of server-side apply, and the documents that clients download. It is
+read from one data file that ships with the package. The file holds structure only, one line a
+field: `[]core.v1.ServicePort list=map keys=port,protocol`. scripts/schemas.py writes it; it is
+never edited by hand. Types are built once per process and shared, so identity distinguishes them,
+and no caller may change one.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from keepclose.model.gates import FeatureGates, Gate
 
 
 class TypeForm(StrEnum):
-    """What kind of JSON value a type allows."""
+    """The kind of JSON value that a type allows."""
 
     OBJECT = "object"  # named fields
     MAP = "map"  # any keys, values of one type
@@ -30,11 +34,11 @@ class TypeForm(StrEnum):
     QUANTITY = "quantity"  # "100m", or a number
     INT_OR_STRING = "int-or-string"
     TIME = "time"  # RFC 3339
-    ANY = "any"  # not looked into
+    ANY = "any"  # not validated
 
 
 class ListKind(StrEnum):
-    """How server-side apply tells the items of a list apart."""
+    """How server-side apply identifies the items of a list."""
 
     ATOMIC = "atomic"
     SET = "set"
@@ -49,32 +53,30 @@ class Type(msgspec.Struct, frozen=True):
     name: str = ""
     fields: dict[str, Type] = {}
     required: tuple[str, ...] = ()
-    # What a list or a map holds.
+    # The type of the items of a list or the values of a map.
     items: Type | None = None
     list_kind: ListKind = ListKind.ATOMIC
     list_keys: tuple[str, ...] = ()
-    # A map, or an object, that is applied as a whole.
+    # Whether a map or an object is applied as a whole.
     atomic: bool = False
     # How a strategic merge patch treats the field: "merge", "replace", "retainKeys" (several may
-    # stand together), and the field that tells items apart.
+    # be combined), and the field that identifies items.
     patch_strategies: tuple[str, ...] = ()
     merge_key: str = ""
     # int32, int64, double, byte, date-time ... as published.
     format: str = ""
     description: str = ""
-    # Go's name of the type and of the embedded struct that the field comes with: both appear in
-    # the messages of a kube-apiserver.
+    # Go's name of the type and of the embedded struct that the field belongs to: both appear in
+    # the messages of kube-apiserver.
     go_type: str = ""
     embedded: str = ""
-    # What an absent key of a list item stands for when items are told apart.
+    # The value of an absent key when list items are identified.
     default: str = ""
     # Whether an empty value ("", 0, false, [] or {}) is stored as an absent one.
     omits_empty: bool = False
 
 
 ANY_TYPE: Final = Type(TypeForm.ANY)
-
-
 META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1."
 API: Final = "io.k8s.api."
 SPECIAL: Final = {
@@ -86,7 +88,7 @@ SPECIAL: Final = {
     "RawExtension": "io.k8s.apimachinery.pkg.runtime.RawExtension",
     "Time": META + "Time",
 }
-_PLAIN: Final = {
+_BUILTIN_TYPES: Final = {
     "FieldsV1": Type(TypeForm.ANY, name=SPECIAL["FieldsV1"], go_type="v1.FieldsV1"),
     "IntOrString": Type(
         TypeForm.INT_OR_STRING,
@@ -110,11 +112,11 @@ _PLAIN: Final = {
     "number": Type(TypeForm.NUMBER, format="double", go_type="float64"),
     "string": Type(TypeForm.STRING, go_type="string"),
 }
-_EMPTIES: Final = frozenset(
+_FORMS_WITH_EMPTY: Final = frozenset(
     {TypeForm.STRING, TypeForm.INTEGER, TypeForm.BOOLEAN, TypeForm.LIST, TypeForm.MAP}
 )
 _MARKS: Final = {"key": "merge_key", "in": "embedded", "default": "default"}
-# KEP-536 was taken out of Kubernetes; its field is served while its gate is on.
+# KEP-536 was removed from Kubernetes; its field is served while its gate is on.
 _TOPOLOGY_KEYS: Final = {"core.v1.ServiceSpec": {"topologyKeys": "[]string"}}
 _TRAFFIC_DISTRIBUTION: Final = ("core.v1.ServiceSpec", "trafficDistribution")
 _NODE_HINTS: Final = ("discovery.v1.EndpointHints", "forNodes")
@@ -128,13 +130,15 @@ class Definition(msgspec.Struct, frozen=True):
     fields: dict[str, str]
     required: tuple[str, ...] = ()
     atomic: bool = False
-    # Group, version and kind of each way in which such an object may introduce itself.
+    # Each group, version and kind under which such an object is served.
     kinds: tuple[tuple[str, str, str], ...] = ()
 
 
 def load_types(gates: FeatureGates) -> dict[str, Type]:
     """Return every object type by its published name; the same one for the same gates."""
-    return _load_types(topology_keys=gates.on(Gate.SERVICE_TOPOLOGY), hidden=_fields_to_come(gates))
+    return _load_types(
+        topology_keys=gates.on(Gate.SERVICE_TOPOLOGY), hidden=_fields_of_later_releases(gates)
+    )
 
 
 def type_of(resource: Resource, gates: FeatureGates) -> Type:
@@ -150,13 +154,13 @@ def load_definitions() -> dict[str, Definition]:
 
 
 def published(short: str) -> str:
-    """Return the name under which clients know a definition."""
+    """Return the published name of a definition."""
     if short in SPECIAL:
         return SPECIAL[short]
     return META + short[8:] if short.startswith("meta.v1.") else API + short
 
 
-def _fields_to_come(gates: FeatureGates) -> frozenset[_Field]:
+def _fields_of_later_releases(gates: FeatureGates) -> frozenset[_Field]:
     """Return the fields that the emulated release does not have yet."""
     fields: set[_Field] = set()
     if not gates.knows_since(30):
@@ -173,24 +177,24 @@ def _load_types(*, topology_keys: bool, hidden: frozenset[_Field]) -> dict[str, 
 
 
 class _Builder:
-    """Types in the making: one a definition, one a field text."""
+    """Builds types: one for each definition and one for each distinct field text."""
 
     def __init__(self, extra: dict[str, dict[str, str]], hidden: frozenset[_Field]) -> None:
         self._extra = extra
         self._hidden = hidden
         self._objects: dict[str, Type] = {}
         self._texts: dict[str, Type] = {}
-        self._open: set[str] = set()
+        self._in_progress: set[str] = set()
 
     def object_type(self, name: str) -> Type:
         """Return the type of a definition, with all types below it."""
-        known = self._objects.get(name)
-        if known is not None:
-            return known
-        if name in self._open:
-            # No kind that is served holds itself; one that did would not be looked into.
+        cached = self._objects.get(name)
+        if cached is not None:
+            return cached
+        if name in self._in_progress:
+            # No served kind contains itself; one that did would not be validated below this level.
             return ANY_TYPE
-        self._open.add(name)
+        self._in_progress.add(name)
         definition = load_definitions()[name]
         texts = definition.fields | self._extra.get(name, {})
         built = Type(
@@ -205,16 +209,16 @@ class _Builder:
             atomic=definition.atomic,
             go_type="v1." + name.rpartition(".")[2],
         )
-        self._open.discard(name)
+        self._in_progress.discard(name)
         self._objects[name] = built
         return built
 
     def field_type(self, text: str) -> Type:
         """Return the type that a line of the data file describes."""
-        known = self._texts.get(text)
-        if known is None:
-            known = self._texts[text] = self._read(text)
-        return known
+        cached = self._texts.get(text)
+        if cached is None:
+            cached = self._texts[text] = self._read(text)
+        return cached
 
     def _read(self, text: str) -> Type:
         shape, *words = text.split(" ")
@@ -232,13 +236,13 @@ class _Builder:
                 changes["atomic"] = True
             elif mark != "keep":
                 changes[_MARKS[mark]] = value
-        if "keep" not in marks and built.form in _EMPTIES:
+        if "keep" not in marks and built.form in _FORMS_WITH_EMPTY:
             changes["omits_empty"] = True
         return msgspec.structs.replace(built, **changes) if changes else built
 
     def _shape(self, shape: str, go: str) -> Type:
-        if shape in _PLAIN:
-            plain = _PLAIN[shape]
+        if shape in _BUILTIN_TYPES:
+            plain = _BUILTIN_TYPES[shape]
             return msgspec.structs.replace(plain, go_type=go) if go else plain
         for form, prefix, go_prefix in (
             (TypeForm.LIST, "[]", "[]"),

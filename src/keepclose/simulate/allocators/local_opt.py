@@ -1,10 +1,10 @@
-"""The allocator "local-opt": whole endpoints by need, and what is left over serves everyone.
+"""The allocator "local-opt": whole endpoints by need, and the rest serves all zones.
 
-A zone keeps as many endpoints as it expects and offers all beyond that, a started endpoint counting
-as a whole one. Zones that lack whole endpoints draw on the offers, first come first served in name
-order; the rest forms one global group of low weight. The result is that of the reference simulator
-of KEP-2004, whose float rounding may lose an endpoint: neither is to be "repaired". It keeps no
-overload limit.
+A zone keeps as many endpoints as it expects and offers all beyond that, where a fraction counts as
+a whole endpoint. Zones that lack whole endpoints take from the offers, first come first served in
+name order; the rest forms one global group of low weight. The result is that of the reference
+simulator of KEP-2004, whose float rounding may lose an endpoint: that must not be "repaired". It
+keeps no overload limit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def allocate_local_opt(  # noqa: PLR0917 - the signature all allocators of this 
     ints: MutableSequence[int],
     floats: MutableSequence[float],  # noqa: ARG001
 ) -> int:
-    """Fill one group per zone and, if anything is left over, a global one; return their number.
+    """Fill one group per zone and, if endpoints are left, a global one; return their number.
 
-    No zones give 0, which stands for one group of everything.
+    No zones give 0, which means one group of all endpoints.
     """
     total = 0
     for zone in range(zones):

@@ -6,6 +6,13 @@ still have a whole endpoint too many give it to the most loaded zone. If the thr
 kept, there is no allocation. The result is, endpoint for endpoint, that of the reference simulator
 of the proposal: every float operation and every step of its binary heaps decide ties, so neither
 may be rearranged or "repaired".
+
+Each time the zone with the least load after giving gives an endpoint. The givers are a heap by the
+key r/(n-1), of the share of clients r and the size n of a zone's group; a zone leaves it when one
+more endpoint given would bring it to the overload threshold. Scratch space for Z zones: `ints`
+holds the sizes of the groups of all zones and of a spare one, the sizes at which each zone has just
+enough (Z), what zones need (Z), and from 3*Z+1 on the heap of givers; `floats` begins with the keys
+of the givers.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ def serve_zone(  # noqa: PLR0917 - called from compiled code, which takes positi
     floats: MutableSequence[float],
 ) -> int:
     """Move `need` endpoints to the group of a zone; return the givers left, -1 if too few."""
-    # One or two moves are quicker done than skipped.
+    # One or two moves are faster than the attempt to skip them.
     tries = max(0, min(2, need - 2))
     while need > 0:
         if givers == 0:
@@ -53,9 +60,9 @@ def skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which tak
 ) -> int:
     """Do up to `need` moves at once if the outcome is certain; return how many were done.
 
-    It knows one or two givers that stay givers, and a taker that stays behind both in the heap. A
+    It handles one or two givers that stay givers, and a taker that stays behind both in the heap. A
     giver gives by rising keys and the lower key of both gives first; so two sizes are certain to be
-    met when every key used so far, of either giver, is below the next key of the other.
+    reached when every key used so far, of either giver, is below the next key of the other.
     """
     enough = zones + 1
     giving = 3 * zones + 1
@@ -69,7 +76,7 @@ def skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which tak
     if givers > 3 or (givers == 3 and not waits) or giver == taker or not shares[giver] > 0.0:
         return 0
 
-    # Sizes are less the endpoint to be given next, as in the keys.
+    # Sizes are without the endpoint to be given next, as in the keys.
     share = shares[giver]
     size = ints[giver] - 1
     rival_share = 0.0
@@ -85,7 +92,7 @@ def skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which tak
         lead = shares[taker] * sizes - both * (ints[taker] - 1)
         need = min(need, int(lead / (shares[taker] + both)) - 2)
 
-    # A guess, at which both givers have the same load; what follows decides whether it holds.
+    # A guess, at which both givers have the same load; the code below decides whether it holds.
     left = max(size - need, ints[enough + giver])
     rival_left = rival_size
     if rival >= 0:
@@ -106,7 +113,7 @@ def skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which tak
     highest = key
     first = giver
     if rival >= 0:
-        # NB: a giver that gave nothing never gets past the comparison: the rival has no lower key.
+        # NB: a giver that gave nothing never passes the comparison: the rival has no lower key.
         used = share / (left + 1)
         rival_used = rival_share / (rival_left + 1) if rival_left < rival_size else 0.0
         if rival_left < ints[enough + rival] or not (
@@ -115,8 +122,8 @@ def skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which tak
             return 0
         rival_key = rival_share / rival_left
         highest = max(key, rival_key)
-        # Of equal givers the one that gave last stands behind. With equal shares that never
-        # changes once they have met.
+        # Of equal givers the one that gave last is behind. With equal shares that never changes
+        # once both have the same key.
         if key == rival_key:
             if used == rival_used and share != rival_share:
                 return 0
@@ -163,7 +170,7 @@ def move_one(  # noqa: PLR0917 - called from compiled code, which takes position
     comp[taker * zones + giver] += 1
     ints[giver] -= 1
     ints[taker] += 1
-    # NB: the taker may itself be among the givers; it keeps its place, however its key changes.
+    # NB: the taker may itself be among the givers; it keeps its position, however its key changes.
     if taker < zones and ints[taker] > 1:
         floats[taker] = shares[taker] / (ints[taker] - 1)
     if ints[giver] > ints[enough + giver]:
@@ -186,9 +193,9 @@ def allocate_local_shared(  # noqa: PLR0915, PLR0917 - the signature all allocat
 ) -> int:
     """Fill as many groups as there are zones, some of them empty; return their number.
 
-    0 stands for one group of everything: fewer endpoints than zones, no clients anywhere (where the
+    0 means one group of all endpoints: fewer endpoints than zones, no clients anywhere (where the
     reference never ends), or a zone that cannot be kept below the threshold. A group that several
-    zones share stands in the place of the first of them.
+    zones share has the index of the first of them.
     """
     total = 0
     traffic = 0.0
@@ -297,8 +304,8 @@ def _relieve(  # noqa: PLR0917 - called from compiled code, which takes position
 ) -> int:
     """Bring overloaded zones below the threshold; return the givers left, -1 if too few.
 
-    Their numbers stand in `ints` from `last` down to `first`. Each gets one endpoint if there are
-    so many to spare, else all of them share one group.
+    Their numbers are in `ints` from `last` down to `first`. Each gets one endpoint if so many are
+    to spare, else all of them share one group.
     """
     spare = zones
     giving = 3 * zones + 1

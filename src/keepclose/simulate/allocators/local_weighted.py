@@ -1,10 +1,10 @@
 """The allocator "local-weighted": every zone gets exactly its expected capacity, by weights.
 
-Whole endpoints move first, first come first served in name order. A fraction of an endpoint is had
-by sharing: an endpoint its zone needs only in part forms a group of its own, which several zones
-use at weights that add up to one. The result is that of the reference simulator of KEP-2004, down
-to its float rounding, which may lose an endpoint or leave a tiny rest: neither is to be "repaired".
-It keeps no overload limit and never falls back to one group of everything.
+Whole endpoints move first, first come first served in name order. Fractions of an endpoint come
+from sharing: an endpoint that its zone needs only in part forms a group of its own, which several
+zones use at weights that add up to one. The result is that of the reference simulator of KEP-2004,
+down to its float rounding, which may lose an endpoint or leave a tiny rest: neither must be
+"repaired". It keeps no overload limit and never falls back to one group of all endpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
 ) -> int:
     """Fill one group per zone and the shared ones behind them; return the number of groups.
 
-    There are at most three groups per zone. No zones give 0, one group of everything.
+    There are at most three groups per zone. No zones give 0, one group of all endpoints.
 
     NB: the reference names a shared group after the zones it serves, and a later group of the same
     name replaces the earlier one. That can only happen to groups that serve no zone, which are
@@ -39,7 +39,7 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
         weight[cell] = 0.0
 
     # Scratch: the whole endpoints a zone has to spare (below zero: lacks); zones with a fraction to
-    # spare; the queue of zones that lack capacity, fractions first. Amounts stand beside the zones.
+    # spare; the queue of zones that lack capacity, fractions first. Amounts are beside the zones.
     fractions = zones
     queue = 2 * zones
     offered = 0
@@ -78,7 +78,7 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
             waiting += 1
 
     # Shared groups: first the fractions, which serve their own zone before others, then whole
-    # endpoints that no zone drew.
+    # endpoints that no zone took.
     head = 0
     groups = zones
     nameless = 0
@@ -93,7 +93,7 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
                 continue
         row = groups * zones
         if entry >= offered and head >= waiting:
-            # Row 0 is that of the first zone, so it is free to stand for none.
+            # Row 0 is that of the first zone, so 0 can mean none.
             row = nameless or row
             nameless = row
         groups = max(groups, row // zones + 1)
@@ -117,7 +117,7 @@ def allocate_local_weighted(  # noqa: PLR0915, PLR0917 - the signature all alloc
                     head += 1
                 break
             weight[row + taker] += amount / size
-            # NB: the reference takes off all the zone got from this group, not just this time.
+            # NB: the reference subtracts all that the zone got from this group, not just this time.
             left -= weight[row + taker]
             head += 1
     return groups

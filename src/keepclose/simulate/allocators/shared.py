@@ -1,8 +1,8 @@
 """The allocators "shared-global" and "shared-multizone": zones put their surplus in one pool.
 
-Every zone keeps a group of its own and lends endpoints to one global group by what it has beyond
-its expected number. Clients use both, the global group at a lower weight; with "multizone" clients
-of a zone that lends and still has endpoints stay at home. The result is that of the reference
+Every zone keeps a group of its own and lends endpoints beyond its expected number to one global
+group. Clients use both, the global group at a lower weight; with "multizone" the clients of a zone
+that lends and still has endpoints use only its own group. The result is that of the reference
 simulator of KEP-2004. No overload limit is kept, and endpoints are never split.
 """
 
@@ -27,7 +27,7 @@ def allocate_shared_global(  # noqa: PLR0917 - the signature all allocators of t
     ints: MutableSequence[int],  # noqa: ARG001
     floats: MutableSequence[float],  # noqa: ARG001
 ) -> int:
-    """Fill the groups of "shared-global"; return their number, or 0 for one group of everything."""
+    """Fill the groups of "shared-global"; return their number, or 0 for one group of all."""
     return _lend_surplus(zones, shares, endpoints, GLOBAL_WEIGHT, 0, comp, weight)
 
 
@@ -42,7 +42,7 @@ def allocate_shared_multizone(  # noqa: PLR0917 - the signature all allocators o
     ints: MutableSequence[int],  # noqa: ARG001
     floats: MutableSequence[float],  # noqa: ARG001
 ) -> int:
-    """Fill the groups of "shared-multizone"; return their number, or 0 for one of everything."""
+    """Fill the groups of "shared-multizone"; return their number, or 0 for one group of all."""
     return _lend_surplus(zones, shares, endpoints, MULTIZONE_WEIGHT, 1, comp, weight)
 
 

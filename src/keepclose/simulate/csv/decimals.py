@@ -1,9 +1,8 @@
 """Numbers as text with four decimals, exactly as printf rounds them, written into a byte buffer.
 
 The text is that of the exact binary value rounded to the nearest, ties to the even digit. Scaling
-in doubles alone would round twice; the error of the product is therefore computed too and settles
-what lies beside a tie. The functions are plain and in the subset of Python that a compiler for
-numeric code accepts.
+in doubles alone would round twice; therefore the error of the product is computed too and decides
+beside a tie. The functions are plain and in the subset of Python that numba compiles.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 
 NUMBER_COLUMNS: Final = 7
 WIDEST_NUMBER: Final = 27
-"""No number takes more bytes than this, with its comma and its percent sign."""
+"""The most bytes of a number, with its comma and its percent sign."""
 
 _COMMA: Final = 44
 _DOT: Final = 46
@@ -23,16 +22,16 @@ _PERCENT: Final = 37
 _ZERO: Final = 48
 _SPLITTER: Final = 134217729.0
 _BEYOND_INTEGERS: Final = 9.0e18
-_BY_100: Final = 5243  # over 2**19, right up to four digits
-_BY_10: Final = 205  # over 2**11, right up to two digits
+_BY_100: Final = 5243  # over 2**19, exact up to four digits
+_BY_10: Final = 205  # over 2**11, exact up to two digits
 _FIRST_PERCENT: Final = 4
 _LAST_PERCENT: Final = 5
 
 
 def put_decimal(value: float, out: MutableSequence[int], at: int) -> int:
-    """Write a number with four decimals at a place of the buffer; return the place behind it.
+    """Write a number with four decimals at an offset of the buffer; return the offset after it.
 
-    What is no finite number, or too large for an integer of 64 bits, is written as `inf` or `nan`.
+    A number that is not finite, or too large for 64 bits, is written as `inf` or `nan`.
     """
     if value < 0.0:
         out[at] = _MINUS
@@ -50,7 +49,7 @@ def put_decimal(value: float, out: MutableSequence[int], at: int) -> int:
     if part > 0.0:
         scaled = part * 10000.0
         # The error of the product by Dekker's splitting; 10000 itself needs no split. It is exact
-        # as long as nobody fuses the multiplications with the additions.
+        # as long as the compiler does not fuse multiplications with additions.
         high = part * _SPLITTER
         high -= high - part
         error = (high * 10000.0 - scaled) + (part - high) * 10000.0
@@ -64,14 +63,14 @@ def put_decimal(value: float, out: MutableSequence[int], at: int) -> int:
                 units = 0
                 whole += 1
     if whole >= 10000:
-        # Seldom: only the last four digits go the short way.
+        # Rare: only the last four digits take the fast path.
         rest_of_whole = whole // 10000
         at = _put_leading(rest_of_whole, out, at)
         whole -= 10000 * rest_of_whole
         _put_four(whole, out, at)
         at += 4
     else:
-        # Multiplying and shifting divides by 100 or 10 what has few digits, without a division.
+        # Multiplication and shift divide a number of few digits by 100 or 10, without a division.
         hundreds = (whole * _BY_100) >> 19
         if hundreds >= 10:
             out[at] = _ZERO + ((hundreds * _BY_10) >> 11)

@@ -1,9 +1,9 @@
-"""CSV files of the reference simulator of KEP-2004: inputs read in blocks, results written.
+"""CSV files of the reference simulator of KEP-2004: inputs read in chunks, results formatted.
 
 An input has the header `name,<zone>,<zone>,...` and cells "<nodes> <endpoints>"; results have seven
 columns with four decimals. Where the reference crashes, hangs or silently drops the rest of a file,
-the row is left out here and told with its line and column. Labels are copied byte for byte. Nothing
-is printed and bad text raises nothing.
+this module skips the row and reports its line and column. Labels are copied byte for byte. Nothing
+is printed, and bad rows raise nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, NamedTuple, cast
 from keepclose.simulate.compiling import compile_function
 from keepclose.simulate.csv import rows
 from keepclose.simulate.csv.decimals import NUMBER_COLUMNS, WIDEST_NUMBER, put_results
-from keepclose.simulate.csv.rows import Header, RowError, describe_flaw, unquote
+from keepclose.simulate.csv.rows import Header, RowError, describe_row_error, unquote
 from keepclose.simulate.datasets import load_numpy
 from keepclose.system.files import InputError
 
@@ -27,14 +27,13 @@ RESULT_HEADER: Final = (
 )
 CHUNK_BYTES: Final = 1 << 21
 LONGEST_RECORD: Final = 1 << 25
-"""A record that takes more bytes than this is taken for one whose quotes do not match."""
+"""The quotes of a record with more bytes than this are assumed not to match."""
 LONGEST_HEADER: Final = 1 << 20
 MOST_ZONES: Final = 100
-"""Allocators compare each zone with each other one, some of them several times over: thousands of
-zones take minutes a row, and no cluster has them."""
-SHOWN_FLAWS: Final = 20
-"""So many bad rows of a chunk are described; the others are only counted."""
-
+"""Allocators compare each zone with every other one, some of them several times: thousands of zones
+would take minutes a row, and no cluster has them."""
+SHOWN_ERRORS: Final = 20
+"""The number of bad rows of a chunk that are described; the others are only counted."""
 _BOM: Final = b"\xef\xbb\xbf"
 _CELL: Final = re.compile(r"\s*[-+]?\d+\s+[-+]?\d+\s*")
 _LINES_TRIED: Final = 10_000
@@ -43,13 +42,12 @@ _SHORTEST_CELL: Final = 4
 _FIELD: Final = re.compile(r'"(?:[^"]|"")*"|[^,\r\n]*')
 _HEADER_FIX: Final = "the first line must be name,<zone>,<zone>,..."
 
-
 Text = memoryview
-"""Bytes to write, which are not copied for that."""
+"""Bytes to write, without a copy."""
 
 
 class Chunk(NamedTuple):
-    """Some whole records of a file, where they begin in it, and the number of their first line."""
+    """Whole records of a file, their offset in it, and the number of their first line."""
 
     data: bytes
     offset: int
@@ -57,13 +55,13 @@ class Chunk(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """Labels of rows as they stand in a file: row r from `places[2*r]` up to `places[2*r+1]`."""
+    """Labels of rows as bytes of a file: row r from `places[2*r]` up to `places[2*r+1]`."""
 
     data: bytes
     places: Sequence[int]
 
     def part(self, start: int, rows: int) -> Labels:
-        """Return the labels of some rows."""
+        """Return the labels of a range of rows."""
         return Labels(self.data, self.places[2 * start : 2 * (start + rows)])
 
     def text(self, row: int) -> str:
@@ -72,7 +70,7 @@ class Labels(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The good rows of a chunk. Numbers are filed row by row, within a row by zone name."""
+    """The good rows of a chunk. Numbers are ordered by row, within a row by zone name."""
 
     rows: int
     nodes: Sequence[int]
@@ -83,7 +81,7 @@ class Rows(NamedTuple):
 
 
 def read_header(file: BinaryIO) -> Header | RowError:
-    """Read the first line; what is left in the file then are the rows."""
+    """Read the first line; the rest of the file are the rows."""
     line = file.readline(LONGEST_HEADER + 1)
     if len(line) > LONGEST_HEADER:
         return RowError(1, 1, f"the header has more than {LONGEST_HEADER:,} bytes", fix=_HEADER_FIX)
@@ -106,7 +104,7 @@ def read_header(file: BinaryIO) -> Header | RowError:
         return RowError(1, len(names[0]) + 1, "the header names no zone", fix=_HEADER_FIX)
     if len(zones) > MOST_ZONES:
         message = f"the header names {len(zones):,} zones, more than {MOST_ZONES}"
-        return RowError(1, 1, message, fix="leave columns out, or put zones together")
+        return RowError(1, 1, message, fix="remove columns, or merge zones")
     seen: set[str] = set()
     for number, zone in enumerate(zones):
         if not zone.strip():
@@ -114,7 +112,7 @@ def read_header(file: BinaryIO) -> Header | RowError:
             return RowError(1, column, f"zone {number + 1} has no name", fix=_HEADER_FIX)
         if zone in seen:
             column = _header_column(text, number + 1)
-            message = f'zone "{zone}" stands in two columns'
+            message = f'zone "{zone}" has two columns'
             return RowError(1, column, message, fix="rename one of them or remove it")
         seen.add(zone)
     ranked = {zone: rank for rank, zone in enumerate(sorted(zones, key=str.encode))}
@@ -124,14 +122,13 @@ def read_header(file: BinaryIO) -> Header | RowError:
 def read_chunks(
     file: BinaryIO, *, size: int = CHUNK_BYTES, longest: int = LONGEST_RECORD
 ) -> Iterator[Chunk]:
-    """Yield what follows the header in chunks of whole records; a file without rows gives none.
+    """Yield the rest of the file in chunks of whole records; a file without rows gives none.
 
-    Offsets count from the end of the header.
+    Offsets count from the end of the header. Raises InputError for a line that is longer than any
+    row can be.
 
-    Raises InputError where a line is longer than any row can be.
-
-    NB: a line break within quotes ends no record. Where quotes do not match at all, some line break
-    has to do: the scanner finds the bad row and goes on behind it.
+    NB: a line break within quotes ends no record. Where quotes do not match at all, a chunk ends at
+    its last line break: the scanner finds the bad row and goes on behind it.
     """
     line = 2
     offset = 0
@@ -155,38 +152,38 @@ def read_chunks(
 
 
 def scan_chunk(chunk: Chunk, header: Header, *, compiled: bool) -> Rows:
-    """Return the rows of a chunk and what is wrong with the others.
+    """Return the good rows of a chunk and the errors of the others.
 
-    `compiled` runs machine code and gives arrays; without it the same function runs as it stands.
+    `compiled` runs machine code and gives arrays; without it the same function runs uncompiled.
     """
     data, _, line = chunk
     width = len(header.order)
-    # NB: room for the rows that can be good, and the one that is being read: a file of many zones
-    # and many empty lines would need far more memory than it has bytes otherwise.
+    # NB: room for the rows that can be good, and the one that is being read: otherwise a file of
+    # many zones and many empty lines would need far more memory than it has bytes.
     most = min(data.count(b"\n") + 1, len(data) // (width * _SHORTEST_CELL) + 1)
     make = _make_array if compiled else _make_plain
-    sizes = (width, most * width, most * width, 2 * most, SHOWN_FLAWS * rows.NOTE_WIDTH, 1)
+    sizes = (width, most * width, most * width, 2 * most, SHOWN_ERRORS * rows.NOTE_WIDTH, 1)
     order, nodes, endpoints, labels, notes, counts = (make(size) for size in sizes)
-    for column, place in enumerate(header.order):
-        order[column] = place
+    for column, index in enumerate(header.order):
+        order[column] = index
     scan = compile_function(rows.scan_rows) if compiled else rows.scan_rows
     text = _view(data, compiled=compiled)
     count = scan(text, 0, line, order, nodes, endpoints, labels, notes, counts)
     bad = int(counts[0])
-    described = min(bad, SHOWN_FLAWS)
-    flaws = tuple(describe_flaw(notes, number, data, header) for number in range(described))
+    described = min(bad, SHOWN_ERRORS)
+    errors = tuple(describe_row_error(notes, number, data, header) for number in range(described))
     cells = count * width
     names = Labels(data, labels[: 2 * count])
-    return Rows(count, nodes[:cells], endpoints[:cells], names, bad, flaws)
+    return Rows(count, nodes[:cells], endpoints[:cells], names, bad, errors)
 
 
 def format_results(
     rows: int, *, labels: Labels, figures: Sequence[float], valid: Sequence[int], compiled: bool
 ) -> Text:
-    """Return the lines of results for some rows; no rows give no bytes.
+    """Return the lines of results for a range of rows; no rows give no bytes.
 
     `figures[row*7+column]` are score, in-zone, deviation and slice score, largest and mean
-    deviation in percent and their spread. A row whose entry in `valid` is 0 is told to be invalid.
+    deviation in percent and their spread. A row whose entry in `valid` is 0 is written as invalid.
     With `compiled` figures and validity must be arrays.
     """
     places = labels.places
@@ -199,12 +196,14 @@ def format_results(
         return memoryview(plain)[: put_results(rows, valid, figures, text, places, plain)]
     numpy = load_numpy("compiled CSV")
     out = numpy.empty(size, dtype="uint8")
-    known = numpy.asarray(places, dtype="int64")
-    return memoryview(out)[: compile_function(put_results)(rows, valid, figures, text, known, out)]
+    offsets = numpy.asarray(places, dtype="int64")
+    return memoryview(out)[
+        : compile_function(put_results)(rows, valid, figures, text, offsets, out)
+    ]
 
 
 def make_labels(labels: Sequence[str]) -> Labels:
-    """Return labels as a file would have them, quoted where CSV asks for it."""
+    """Return labels as bytes of a file, quoted where CSV requires it."""
     texts = [_quote(label).encode() for label in labels]
     places = _make_plain(2 * len(texts))
     at = 0
@@ -216,9 +215,9 @@ def make_labels(labels: Sequence[str]) -> Labels:
 
 
 def _find_cut(buffer: bytes) -> int:
-    """Return the place behind the last line break that has an even number of quotes before it.
+    """Return the offset after the last line break with an even number of quotes before it.
 
-    0 means that there is none, at least none among the last ones.
+    0 means that there is none among the last line breaks.
     """
     cut = buffer.rfind(b"\n") + 1
     quotes = buffer.count(b'"', 0, cut)
@@ -232,7 +231,7 @@ def _find_cut(buffer: bytes) -> int:
 
 
 def _header_column(text: str, number: int) -> int:
-    """Return where a field of the header begins, counted from 1."""
+    """Return the column at which a field of the header begins, counted from 1."""
     at = 0
     for _ in range(number):
         field = _FIELD.match(text, at)

@@ -1,8 +1,8 @@
 """A CSV file as a data set: any rows at any time, by any thread, however large the file is.
 
-The file is scanned once from end to end, which finds all that is wrong with it before anything is
-computed. Rows are kept as long as there is room for them, and scanned again when they are asked for
-where there was none: scanning is about as fast as copying.
+The file is scanned once from end to end, which finds all its errors before anything is computed.
+Rows are kept within a memory limit; others are scanned again when they are read: scanning is about
+as fast as copying.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from keepclose.simulate.datasets import Block, DataSet
 KEPT_BYTES: Final = 1 << 29
 """Rows and text up to this size are kept."""
 _FEW_BYTES: Final = 1 << 18
-"""Below this, waiting for compiled code takes longer than doing without it."""
-_SHOWN_FLAWS: Final = 10
+"""Below this size, waiting for compiled code takes longer than running without it."""
+_SHOWN_ERRORS: Final = 10
 _THREADS: Final = 2
 
 
 class _Part(NamedTuple):
-    """Rows of the file that were scanned together; `first` is the number of the first."""
+    """Rows of the file that were scanned together; `first` is the number of the first row."""
 
     first: int
     rows: int
@@ -48,14 +48,14 @@ class _Part(NamedTuple):
 
 
 class _Condition(msgspec.Struct, frozen=True):
-    """How good a file is: the number of bad rows and what is wrong with the first ones."""
+    """The number of bad rows of a file, and the errors of the first ones."""
 
     bad: int = 0
     flaws: tuple[RowError, ...] = ()
 
 
 class CsvInputs(DataSet):
-    """The good rows of a CSV file; `condition` tells of the others."""
+    """The good rows of a CSV file; `condition` reports the bad ones."""
 
     def __init__(
         self,
@@ -74,21 +74,21 @@ class CsvInputs(DataSet):
         self.compiled = compiled
         self._header = header
         self._read_text = read_text
-        self._room = kept_bytes
+        self._free_bytes = kept_bytes
         self._kept: dict[int, Rows] = {}
         self._recent: deque[tuple[int, Rows]] = deque(maxlen=2 * _THREADS)
 
     def add(self, chunk: Chunk, rows: Rows) -> None:
-        """Take the next part of the file."""
+        """Add the next part of the file."""
         number = len(self.parts)
         size = len(chunk.data)
         self.parts.append(_Part(self.rows, rows.rows, chunk.offset, size, chunk.line))
         self.rows += rows.rows
-        flaws = (*self.condition.flaws, *rows.flaws)[:_SHOWN_FLAWS]
-        self.condition = _Condition(self.condition.bad + rows.bad, flaws)
+        errors = (*self.condition.flaws, *rows.flaws)[:_SHOWN_ERRORS]
+        self.condition = _Condition(self.condition.bad + rows.bad, errors)
         cost = size + 16 * rows.rows * (len(self.zones) + 1)
-        if cost <= self._room:
-            self._room -= cost
+        if cost <= self._free_bytes:
+            self._free_bytes -= cost
             self._kept[number] = rows
 
     def scan(self, number: int) -> Rows:
@@ -96,8 +96,8 @@ class CsvInputs(DataSet):
         rows = self._kept.get(number)
         if rows is not None:
             return rows
-        for known, rows in list(self._recent):
-            if known == number:
+        for recent, rows in list(self._recent):
+            if recent == number:
                 return rows
         part = self.parts[number]
         text = self._read_text(part.offset, part.size)
@@ -107,11 +107,11 @@ class CsvInputs(DataSet):
         return rows
 
     def read(self, start: int, stop: int) -> Block:
-        """Return the rows out of the parts they are in."""
+        """Return the rows from the parts they are in."""
         stop = min(stop, self.rows)
-        pieces = list(self._find(start, stop))
-        nodes = _join([rows.nodes[cells] for rows, cells in pieces])
-        endpoints = _join([rows.endpoints[cells] for rows, cells in pieces])
+        parts = list(self._find(start, stop))
+        nodes = _join([rows.nodes[cells] for rows, cells in parts])
+        endpoints = _join([rows.endpoints[cells] for rows, cells in parts])
         return Block(start, max(0, stop - start), nodes, endpoints)
 
     def pick(self, chosen: Sequence[int]) -> Block:
@@ -133,7 +133,7 @@ class CsvInputs(DataSet):
         return bisect_right(self.parts, row, key=lambda part: part.first) - 1
 
     def _find(self, start: int, stop: int) -> Iterator[tuple[Rows, slice]]:
-        """Yield the parts that hold some rows, and where in them the numbers of the rows are."""
+        """Yield the parts that hold the rows, and the slice of the rows' numbers in each."""
         width = len(self.zones)
         while start < stop:
             number = self._part_of(start)
@@ -151,10 +151,10 @@ def open_inputs(
     chunk_bytes: int = CHUNK_BYTES,
     progress: Callable[[int, int], object] | None = None,
 ) -> CsvInputs | RowError:
-    """Return the inputs in a file or in its contents, or what is wrong with the header.
+    """Return the inputs in a file or in its contents, or the error in its header.
 
     Raises OSError when the file cannot be read. `progress` is called with the bytes scanned so far
-    and all there are.
+    and the size of the file.
     """
     total = len(file) if isinstance(file, bytes) else file.stat().st_size
     with _open(file) as opened:
@@ -189,27 +189,27 @@ def _open(file: Path | bytes) -> BinaryIO:
 def _scan_ahead(
     chunks: Iterator[Chunk], header: Header, inputs: CsvInputs
 ) -> Iterator[tuple[Chunk, Rows]]:
-    """Yield each chunk with its rows, in order, while threads work a little ahead."""
+    """Yield each chunk with its rows, in order, while threads work a few chunks ahead."""
     if not inputs.compiled:
         for chunk in chunks:
             yield chunk, scan_chunk(chunk, header, compiled=False)
         return
-    waiting: deque[tuple[Chunk, Future[Rows]]] = deque()
+    pending: deque[tuple[Chunk, Future[Rows]]] = deque()
     with ThreadPoolExecutor(_THREADS) as pool:
         for chunk in chunks:
-            waiting.append((chunk, pool.submit(scan_chunk, chunk, header, compiled=True)))
-            if len(waiting) > 2 * _THREADS:
-                first, future = waiting.popleft()
+            pending.append((chunk, pool.submit(scan_chunk, chunk, header, compiled=True)))
+            if len(pending) > 2 * _THREADS:
+                first, future = pending.popleft()
                 yield first, future.result()
-        for first, future in waiting:
+        for first, future in pending:
             yield first, future.result()
 
 
-def _join(pieces: Sequence[Sequence[int]]) -> Sequence[int]:
-    """Return pieces of numbers as one, without copying where there is only one."""
-    if len(pieces) == 1:
-        return pieces[0]
+def _join(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return sequences of numbers as one, without a copy when there is only one."""
+    if len(sequences) == 1:
+        return sequences[0]
     joined: list[int] = []
-    for piece in pieces:
-        joined += piece.tolist() if hasattr(piece, "tolist") else piece
+    for sequence in sequences:
+        joined += sequence.tolist() if hasattr(sequence, "tolist") else sequence
     return joined

@@ -1,8 +1,8 @@
 """Results of algorithms row by row, written as the reference simulator of KEP-2004 writes them.
 
-Each thread reads some rows, runs the algorithms over them, makes their text and tallies them, all
-while the numbers are still in its cache; the texts are written in the order of the rows. What is
-written and what is summed up does not depend on the number of threads.
+Each thread reads a range of rows, runs the algorithms over them, formats their text and tallies
+them, all while the numbers are still in its cache; the texts are written in the order of the rows.
+Neither the text nor the summary depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from keepclose.simulate.summary import BlockTally, PartTally, Summary, Weights
 ROWS_AT_ONCE: Final = 1 << 16
 
 
-class _Made(NamedTuple):
-    """What became of some rows under one algorithm."""
+class _RangeResult(NamedTuple):
+    """The text and the tally of a range of rows for one algorithm."""
 
     texts: list[Text]
     tally: PartTally
@@ -52,53 +52,53 @@ def write_results(
         file.write(RESULT_HEADER)
     tallies = [BlockTally(algorithm.name) for algorithm, _ in outputs]
     algorithms = [algorithm for algorithm, _ in outputs]
-    for done, made in _work_ahead(dataset, algorithms, weights):
-        for (_, file), tally, one in zip(outputs, tallies, made, strict=True):
-            for text in one.texts:
+    for done, results in _run_ranges(dataset, algorithms, weights):
+        for (_, file), tally, result in zip(outputs, tallies, results, strict=True):
+            for text in result.texts:
                 file.write(text)
-            tally.add(one.tally)
+            tally.add(result.tally)
         if progress is not None:
             progress(done)
     return [tally.finish() for tally in tallies]
 
 
-def _work_ahead(
+def _run_ranges(
     dataset: DataSet, algorithms: Sequence[Algorithm], weights: Weights | None
-) -> Iterator[tuple[int, list[_Made]]]:
-    """Yield how many rows are done, and what was made of the last ones, in order."""
+) -> Iterator[tuple[int, list[_RangeResult]]]:
+    """Yield the number of rows done and the results of the last range, in order."""
     compiled = is_available() and dataset.rows >= FEW_ROWS
 
-    def work(number: int, start: int, stop: int) -> list[_Made]:
+    def work(number: int, start: int, stop: int) -> list[_RangeResult]:
         rows, labels = _read(dataset, number, start, stop)
-        made = []
+        range_results = []
         for algorithm in algorithms:
             texts: list[Text] = []
             results = simulate_rows(rows, algorithm, weights=weights, threads=1, compiled=compiled)
-            put = _put_each(results, start, labels, texts, compiled=compiled)
-            made.append(_Made(texts, tally_results(put)))
-        return made
+            formatted = _format_each(results, start, labels, texts, compiled=compiled)
+            range_results.append(_RangeResult(texts, tally_results(formatted)))
+        return range_results
 
     ranges = _cut(dataset)
     if not compiled:
         for number, (start, stop) in enumerate(ranges):
             yield stop, work(number, start, stop)
         return
-    waiting: deque[tuple[int, Future[list[_Made]]]] = deque()
+    pending: deque[tuple[int, Future[list[_RangeResult]]]] = deque()
     count = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(count) as pool:
         for number, (start, stop) in enumerate(ranges):
-            waiting.append((stop, pool.submit(work, number, start, stop)))
-            if len(waiting) > 2 * count:
-                done, future = waiting.popleft()
+            pending.append((stop, pool.submit(work, number, start, stop)))
+            if len(pending) > 2 * count:
+                done, future = pending.popleft()
                 yield done, future.result()
-        for done, future in waiting:
+        for done, future in pending:
             yield done, future.result()
 
 
-def _put_each(
+def _format_each(
     blocks: Iterator[RowResults], start: int, labels: Labels, texts: list[Text], *, compiled: bool
 ) -> Iterator[RowResults]:
-    """Yield the results, numbered as in the whole data set, and make the text of each block."""
+    """Yield the results, numbered as in the whole data set, and append the text of each block."""
     for block in blocks:
         texts.append(
             format_results(

@@ -1,9 +1,10 @@
 """Rows of input from the bytes of a CSV file: a label, then "<nodes> <endpoints>" for each zone.
 
-The scanner runs over raw bytes and keeps places instead of texts: labels stay where they are and
-are copied as they stand. It never stops at a bad row: the row is left out, its first flaw is noted
-with its place, and reading goes on behind the next line break. The functions are plain and in the
-subset of Python that a compiler for numeric code accepts.
+The scanner runs over raw bytes and keeps offsets instead of texts: labels stay where they are and
+are copied unchanged. It never stops at a bad row: it skips the row, records its first error with
+the offset, and goes on behind the next line break. Only the errors that are shown get a text, with
+the line, the column and a fix. The scanning functions are plain and in the subset of Python that
+numba compiles.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ from typing import Final
 
 import msgspec
 
-_NUMBER: Final = re.compile(r"[-+]?[0-9]+")
-_CELL_FIX: Final = 'write two whole numbers, such as "3 12": 3 nodes and 12 endpoints'
 BAD_CELL: Final = 1
 """A cell is not two whole numbers within the limits."""
 BAD_QUOTES: Final = 2
 TOO_FEW: Final = 3
 TOO_MANY: Final = 4
-_NO_NODES: Final = 5
-"""No zone of the row has a node, so that there is no traffic at all."""
-
 LARGEST: Final = 9_999_999
 NOTE_WIDTH: Final = 7
-"""A flaw is noted as code, line, starts of line and row, start and end of the part, column."""
-
+"""An error is recorded as code, line, starts of line and row, start and end of the cell, column."""
+_NO_NODES: Final = 5
+"""No zone of the row has a node, so that there is no traffic at all."""
+_NUMBER: Final = re.compile(r"[-+]?[0-9]+")
+_CELL_FIX: Final = 'write two whole numbers, such as "3 12": 3 nodes and 12 endpoints'
 _TAB: Final = 9
 _NEWLINE: Final = 10
 _RETURN: Final = 13
@@ -39,18 +38,18 @@ _ZERO: Final = 48
 
 
 class RowError(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a file; lines and columns count from 1, in characters."""
+    """An error in a file; lines and columns count from 1, in characters."""
 
     line: int
     column: int
     text: str
     subject: str = ""
-    """The row as its label names it, "" for the header."""
+    """The label of the row, "" for the header."""
     fix: str = ""
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The columns of an input; `order[c]` is the place of column c in the order of zone names."""
+    """The columns of an input; `order[c]` is the index of column c in the order of zone names."""
 
     columns: tuple[str, ...]
     order: tuple[int, ...]
@@ -61,8 +60,8 @@ class Header(msgspec.Struct, frozen=True):
         return tuple(sorted(self.columns, key=str.encode))
 
 
-def describe_flaw(notes: Sequence[int], number: int, data: bytes, header: Header) -> RowError:
-    """Return what the scanner noted of a bad row, in words."""
+def describe_row_error(notes: Sequence[int], number: int, data: bytes, header: Header) -> RowError:
+    """Return the error that the scanner recorded for a bad row, as text."""
     at = number * NOTE_WIDTH
     code, line, line_start, row, start, end, column = map(int, notes[at : at + NOTE_WIDTH])
     subject = _label_at(data, row)
@@ -72,42 +71,15 @@ def describe_flaw(notes: Sequence[int], number: int, data: bytes, header: Header
         text = f"the row ends after {column} of {len(header.columns)} zones"
         fix = f"add a cell for zone {header.columns[column]}"
     elif code == TOO_MANY:
-        text = f"the row goes on behind its {len(header.columns)} zones"
+        text = f"the row has more cells than its {len(header.columns)} zones"
         fix = "name a zone for the column in the header, or remove the cell"
     elif code == _NO_NODES:
         text = "no zone has a node, so there is no traffic"
         fix = "give a zone at least one node"
     else:
-        text, fix = _judge_cell(_decode(data[start:end]))
+        text, fix = _cell_error(_decode(data[start:end]))
         text = f"zone {header.columns[column]}: {text}"
     return RowError(line, len(_decode(data[line_start:start])) + 1, text, subject, fix)
-
-
-def _judge_cell(cell: str) -> tuple[str, str]:
-    """Return what is wrong with a cell that is not two numbers, and what to do about it."""
-    words = unquote(cell.encode()).split()
-    for what, word in zip(("nodes", "endpoints"), words, strict=False):
-        if not _NUMBER.fullmatch(word):
-            return f'the number of {what} is no whole number: "{word}"', _CELL_FIX
-        # NB: Python refuses to read a number of thousands of digits.
-        digits = word.lstrip("+-0")
-        if word.startswith("-") and digits:
-            return f"the number of {what} is negative: {word}", _CELL_FIX
-        if len(digits) > len(str(LARGEST)) or int(digits or "0") > LARGEST:
-            return f"the number of {what} is too large: {word}", f"at most {LARGEST:,}"
-    return f'expected "<nodes> <endpoints>", got "{" ".join(words)}"', _CELL_FIX
-
-
-def _label_at(data: bytes, start: int) -> str:
-    """Return the label of the row that begins at a place, however broken the row is."""
-    end = find_field_end(data, start)
-    if end < 0:
-        end = min(place for place in (data.find(b",", start), len(data)) if place >= 0)
-    return unquote(data[start:end])
-
-
-def _decode(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def unquote(data: bytes) -> str:
@@ -131,9 +103,9 @@ def scan_rows(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler 
 ) -> int:
     """Read all rows from `start` to the end of the data; return how many were good.
 
-    `order[column]` is the place of a column's zone in the order of names, and row by row the
-    numbers are filed by that place. `line` is the number of the first line. `counts[0]` becomes the
-    number of bad rows, of which `notes` describes as many as it has room for. Empty lines do not
+    `order[column]` is the index of a column's zone in the order of names, and row by row the
+    numbers are written at that index. `line` is the number of the first line. `counts[0]` becomes
+    the number of bad rows, of which `notes` records as many as it has room for. Empty lines do not
     count as rows.
     """
     end = len(data)
@@ -213,7 +185,7 @@ def scan_rows(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler 
 
 
 def find_field_end(data: Sequence[int], at: int) -> int:
-    """Return the place of the comma or line break behind a field; -1 when its quotes are wrong."""
+    """Return the offset of the comma or line break after a field; -1 when its quotes are wrong."""
     end = len(data)
     if at < end and data[at] == _QUOTE:
         at += 1
@@ -233,7 +205,7 @@ def find_field_end(data: Sequence[int], at: int) -> int:
 
 
 def scan_cell(data: Sequence[int], at: int) -> tuple[int, int, int]:
-    """Return both numbers of a cell and the place behind it; the second is -1 for no such cell."""
+    """Return both numbers of a cell and the offset after it; the second is -1 for a bad cell."""
     end = len(data)
     quoted = at < end and data[at] == _QUOTE
     first, gap = _scan_number(data, _skip_blanks(data, at + 1 if quoted else at))
@@ -249,6 +221,33 @@ def scan_cell(data: Sequence[int], at: int) -> tuple[int, int, int]:
     return first, second if _is_field_end(data, at) else -1, at
 
 
+def _cell_error(cell: str) -> tuple[str, str]:
+    """Return the error of a cell that is not two numbers, and its fix."""
+    words = unquote(cell.encode()).split()
+    for what, word in zip(("nodes", "endpoints"), words, strict=False):
+        if not _NUMBER.fullmatch(word):
+            return f'the number of {what} is no whole number: "{word}"', _CELL_FIX
+        # NB: Python refuses to parse a number of thousands of digits.
+        digits = word.lstrip("+-0")
+        if word.startswith("-") and digits:
+            return f"the number of {what} is negative: {word}", _CELL_FIX
+        if len(digits) > len(str(LARGEST)) or int(digits or "0") > LARGEST:
+            return f"the number of {what} is too large: {word}", f"at most {LARGEST:,}"
+    return f'expected "<nodes> <endpoints>", got "{" ".join(words)}"', _CELL_FIX
+
+
+def _label_at(data: bytes, start: int) -> str:
+    """Return the label of the row that begins at an offset, however broken the row is."""
+    end = find_field_end(data, start)
+    if end < 0:
+        end = min(place for place in (data.find(b",", start), len(data)) if place >= 0)
+    return unquote(data[start:end])
+
+
+def _decode(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
 def _scan_number(data: Sequence[int], at: int) -> tuple[int, int]:
     end = len(data)
     if at < end and data[at] == _PLUS:
@@ -256,7 +255,7 @@ def _scan_number(data: Sequence[int], at: int) -> tuple[int, int]:
     start = at
     number = 0
     while at < end and _ZERO <= data[at] <= _ZERO + 9:
-        # Once too large it stays so, however many digits follow.
+        # A number that is too large stays so, however many digits follow.
         number = min(number * 10 + data[at] - _ZERO, LARGEST + 1)
         at += 1
     return -1 if at == start or number > LARGEST else number, at
