@@ -32,16 +32,14 @@ def test_hints_name_the_directory_that_was_given(tmp_path: Path) -> None:
     directory = tmp_path / "my lab"
     directory.mkdir()
     option = f"--data-dir '{directory}'"
-    refusal = LabRefusal("say which node is meant; keepclose lab status lists them")
+    refusal = LabRefusal("name a node; keepclose lab status lists them")
     with answering(directory, fail=FAILED, cordon=refusal):
         done = CliRunner().invoke(app, ["fail", "--data-dir", str(directory), "zone-a"])
         refused = CliRunner().invoke(app, ["cordon", "--data-dir", str(directory), "n1"])
     assert done.output.splitlines()[-1] == (
         f"  try   keepclose traffic {option} SERVICE      undo  keepclose lab heal {option} zone-a"
     )
-    assert refused.output == (
-        f"error: say which node is meant; keepclose lab status {option} lists them\n"
-    )
+    assert refused.output == (f"error: name a node; keepclose lab status {option} lists them\n")
     done = CliRunner().invoke(app, ["cordon", "--data-dir", str(directory), "n1"])
     assert done.output == (
         f"error: no cluster runs in {directory}; start one with keepclose up {option}\n"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from keepclose.cli.traffic import traffic
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.cluster.control import ControlServer, Tell
+from keepclose.lab.cluster.control import ControlServer, ReportProgress
 from keepclose.lab.traffic.report import TrafficReport
 from keepclose.model.json_values import JsonObject
 from support.commands.traffic_reports import REPORT
@@ -37,7 +37,7 @@ def run(directory: Path, *arguments: str) -> Result:
 def answering(directory: Path, answer: Callable[[JsonObject], TrafficReport]) -> Iterator[None]:
     """Answer requests for traffic for the block, in a thread."""
 
-    async def handle(params: JsonObject, tell: Tell) -> JsonObject:
+    async def handle(params: JsonObject, tell: ReportProgress) -> JsonObject:
         tell({"done": 0, "of": 3000})
         tell({"done": 3000, "of": 3000})
         document: JsonObject = msgspec.to_builtins(answer(params))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from keepclose.cli.render.screen import Screen
 from keepclose.cli.render.traffic_table import print_traffic
-from keepclose.lab.traffic.report import Busiest, ToldReason, TrafficReport
+from keepclose.lab.traffic.report import Busiest, ReportedReason, TrafficReport
 from support.commands.traffic_reports import REPORT, row
 
 
@@ -113,12 +113,12 @@ def test_failures_and_faults() -> None:
 
 def test_the_same_reason_on_many_rows_is_told_once() -> None:
     """What is about one node says on how many others it holds; and long lists end."""
-    empty = ToldReason("NoEndpoints", "there are no endpoints", "Service default/web", "", 2)
+    empty = ReportedReason("NoEndpoints", "there are no endpoints", "Service default/web", "", 2)
     rows = tuple(replace(one, reasons=(empty,)) for one in REPORT.rows)
     lines = shown(replace(REPORT, rows=rows)).splitlines()
     assert lines[5:-1] == ["why   there are no endpoints"]
     many = tuple(
-        ToldReason(
+        ReportedReason(
             "NodeNotHinted", f"none for node n{number}", f"Node n{number}", f"fix {number}", 1
         )
         for number in range(10)
@@ -135,9 +135,9 @@ def test_the_same_reason_on_many_rows_is_told_once() -> None:
 def test_a_reason_that_holds_in_several_zones_is_told_once() -> None:
     """Where only the names of zone and node differ, one line lists the zones."""
 
-    def reason(zone: str, node: str) -> ToldReason:
+    def reason(zone: str, node: str) -> ReportedReason:
         message = f"no ready endpoint is hinted for zone {zone} of node {node}"
-        return ToldReason("ZoneNotHinted", message, f"Node {node}", "", 2)
+        return ReportedReason("ZoneNotHinted", message, f"Node {node}", "", 2)
 
     reasons = [reason("zone-a", "n1"), reason("zone-b", "n3"), reason("zone-c", "n5")]
     rows = tuple(

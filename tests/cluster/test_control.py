@@ -16,7 +16,13 @@ from keepclose.kube.errors import (
     TimedOut,
 )
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.cluster.control import CallError, ControlHandler, ControlServer, Tell, call_lab
+from keepclose.lab.cluster.control import (
+    CallError,
+    ControlHandler,
+    ControlServer,
+    ReportProgress,
+    call_lab,
+)
 
 JsonObject = dict[str, Any]
 
@@ -24,7 +30,7 @@ JsonObject = dict[str, Any]
 async def test_a_request_is_answered_with_news_on_the_way(tmp_path: Path) -> None:
     """Parameters get there, news come in order, and the result last."""
 
-    async def count(params: JsonObject, tell: Tell) -> JsonObject:
+    async def count(params: JsonObject, tell: ReportProgress) -> JsonObject:
         for number in range(params["to"]):
             tell({"at": number})
         return {"counted": params["to"]}
@@ -46,10 +52,10 @@ async def test_a_request_is_answered_with_news_on_the_way(tmp_path: Path) -> Non
 async def test_refusals_and_failures_are_told(tmp_path: Path) -> None:
     """Each with the exit code that a command should end with."""
 
-    async def refuse(_params: JsonObject, _tell: Tell) -> JsonObject:
+    async def refuse(_params: JsonObject, _tell: ReportProgress) -> JsonObject:
         raise LabRefusal("no such node", code=3)
 
-    async def fail(_params: JsonObject, _tell: Tell) -> JsonObject:
+    async def fail(_params: JsonObject, _tell: ReportProgress) -> JsonObject:
         raise RuntimeError("what is this")
 
     server = ControlServer(tmp_path / "lab.sock", {"refuse": refuse, "fail": fail})
@@ -58,7 +64,7 @@ async def test_refusals_and_failures_are_told(tmp_path: Path) -> None:
         for name, want, code in (
             ("refuse", "no such node", 3),
             ("fail", "the lab failed: what is this", 1),
-            ("dance", "this cluster does not know how to do that", 2),
+            ("dance", "unknown request", 2),
         ):
             with pytest.raises(CallError, match=want) as caught:
                 await asyncio.to_thread(call_lab, tmp_path, name, {})
@@ -71,7 +77,7 @@ async def test_nobody_works_for_those_who_went_away(tmp_path: Path) -> None:
     """When the asking command is ended, what it asked for is cancelled."""
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    async def work(_params: JsonObject, _tell: Tell) -> JsonObject:
+    async def work(_params: JsonObject, _tell: ReportProgress) -> JsonObject:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -96,7 +102,7 @@ async def test_the_end_waits_for_what_is_cleaned_up(tmp_path: Path) -> None:
     """Whoever has work under way is told to end, and comes to an end of its own."""
     begun, cleaned = asyncio.Event(), []
 
-    async def work(_params: JsonObject, _tell: Tell) -> JsonObject:
+    async def work(_params: JsonObject, _tell: ReportProgress) -> JsonObject:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -120,7 +126,7 @@ async def test_an_api_server_that_is_gone_ends_every_command_alike(tmp_path: Pat
     """No answer of the API server is told as such, with the exit code for it; a refusal is not."""
 
     def failing(error: KubeError) -> ControlHandler:
-        async def fail(_params: JsonObject, _tell: Tell) -> JsonObject:
+        async def fail(_params: JsonObject, _tell: ReportProgress) -> JsonObject:
             raise error
 
         return fail

@@ -19,16 +19,16 @@ _SCRIPT = """
 import asyncio, json, os, sys
 from pathlib import Path
 from keepclose.cli.startup import log_to_standard_error
-from keepclose.lab.cluster.process_keeper import Keeper
-from keepclose.lab.cluster.fork_server import Nursery
+from keepclose.lab.cluster.process_keeper import ProcessKeeper
+from keepclose.lab.cluster.fork_server import ForkServer
 from keepclose.lab.cluster.programs import ApiServerProgram, ControllerProgram, ProgramError
 from keepclose.lab.cluster.programs import LAB_GATES
 
 directory, port = Path(sys.argv[1]), int(sys.argv[2])
-nursery = Nursery.open(log_to_standard_error)
+fork_server = ForkServer.open(log_to_standard_error)
 
 async def main():
-    keeper = Keeper(nursery, directory)
+    keeper = ProcessKeeper(fork_server, directory)
     server = ApiServerProgram(str(directory / "data"), port, LAB_GATES)
     try:
         said = await keeper.start(server)
@@ -36,12 +36,12 @@ async def main():
         print(json.dumps({"error": str(error)}), flush=True)
         return
     await keeper.start(ControllerProgram(str(directory / "data/controller.kubeconfig"), LAB_GATES))
-    print(json.dumps({"said": said, "nursery": nursery.pid}), flush=True)
+    print(json.dumps({"said": said, "fork_server": fork_server.pid}), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await keeper.stop_all()
 
 asyncio.run(main())
-nursery.close()
+fork_server.close()
 print(json.dumps({"ended": True}), flush=True)
 """
 
@@ -100,7 +100,7 @@ def test_programs_start_and_stop(tmp_path: Path) -> None:
     with keeping(tmp_path) as kept:
         said = kept.read()
         assert str(said["said"]).startswith("keepclose apiserver ready at https://127.0.0.1:")
-        pid = int(str(said["nursery"]))
+        pid = int(str(said["fork_server"]))
         children = children_of(pid)
         assert len(children) == 2
         assert kept.process.stdin is not None
@@ -113,7 +113,7 @@ def test_programs_start_and_stop(tmp_path: Path) -> None:
 def test_whoever_kills_the_first_process_ends_all(tmp_path: Path) -> None:
     """Nothing survives it, although nobody could clean up."""
     with keeping(tmp_path) as kept:
-        pid = int(str(kept.read()["nursery"]))
+        pid = int(str(kept.read()["fork_server"]))
         children = children_of(pid)
         os.kill(kept.process.pid, signal.SIGKILL)
         until_gone([*children, pid])
@@ -122,7 +122,7 @@ def test_whoever_kills_the_first_process_ends_all(tmp_path: Path) -> None:
 def test_a_program_that_is_killed_comes_back(tmp_path: Path) -> None:
     """As another process, while the others stay."""
     with keeping(tmp_path) as kept:
-        pid = int(str(kept.read()["nursery"]))
+        pid = int(str(kept.read()["fork_server"]))
         first, second = children_of(pid)
         os.kill(second, signal.SIGKILL)
         until_gone([second])
@@ -136,7 +136,7 @@ def test_a_program_that_is_killed_comes_back(tmp_path: Path) -> None:
 def test_a_nursery_that_is_killed_ends_its_children(tmp_path: Path) -> None:
     """And whoever has it goes on to its end, without them."""
     with keeping(tmp_path) as kept:
-        pid = int(str(kept.read()["nursery"]))
+        pid = int(str(kept.read()["fork_server"]))
         children = children_of(pid)
         os.kill(pid, signal.SIGKILL)
         until_gone(children)

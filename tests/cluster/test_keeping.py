@@ -1,4 +1,4 @@
-"""How programs are kept by whoever has a nursery, seen from its events alone."""
+"""How programs are kept by whoever has a fork_server, seen from its events alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from pathlib import Path
 import pytest
 
 from keepclose.lab.cluster.data_dir import Home
-from keepclose.lab.cluster.fork_server import Lost, Nursery, ProcessEnded, ProcessEvent, Ready
-from keepclose.lab.cluster.process_keeper import Components, Keeper
+from keepclose.lab.cluster.fork_server import (
+    ForkServer,
+    ForkServerLost,
+    ProcessEnded,
+    ProcessEvent,
+    Ready,
+)
+from keepclose.lab.cluster.process_keeper import Components, ProcessKeeper
 from keepclose.lab.cluster.programs import (
     LAB_GATES,
     ClusterLayout,
@@ -30,7 +36,7 @@ OTHER = ProxyProgram("n1", "/none", "/none", LAB_GATES)
 FEWER = LAB_GATES.without(Gate.TOPOLOGY_AWARE_HINTS)
 
 
-class FakeNursery(Nursery):
+class FakeForkServer(ForkServer):
     """Starts nothing, and says what a test wants to be said."""
 
     def __init__(self) -> None:
@@ -64,32 +70,32 @@ class FakeNursery(Nursery):
             asyncio.get_running_loop().call_soon(self.tell, ProcessEnded(name, 0))
 
 
-def components_of(nursery: FakeNursery, tmp_path: Path) -> tuple[Keeper, Components]:
+def components_of(fork_server: FakeForkServer, tmp_path: Path) -> tuple[ProcessKeeper, Components]:
     """Return a keeper and what is built on it."""
-    keeper = Keeper(nursery, tmp_path)
+    keeper = ProcessKeeper(fork_server, tmp_path)
     return keeper, Components(Home(tmp_path), keeper, ClusterLayout(), LAB_GATES)
 
 
 async def test_only_those_that_hang_are_killed(tmp_path: Path) -> None:
     """Others that are being stopped at the same time have their own time."""
-    nursery = FakeNursery()
-    keeper = Keeper(nursery, tmp_path)
+    fork_server = FakeForkServer()
+    keeper = ProcessKeeper(fork_server, tmp_path)
     for program in (ONE, OTHER):
         await keeper.start(program)
-    nursery.hangs = ONE.name
+    fork_server.hangs = ONE.name
     await asyncio.gather(keeper.stop(ONE.name), keeper.stop(OTHER.name))
-    killed = [name for name, number in nursery.signals if number is signal.SIGKILL]
+    killed = [name for name, number in fork_server.signals if number is signal.SIGKILL]
     assert killed == [ONE.name]
     assert keeper.programs == {}
 
 
 async def test_whoever_cannot_start_anew_runs_on_as_before(tmp_path: Path) -> None:
     """The failure is told, and neither programs nor what is known of them has changed."""
-    nursery = FakeNursery()
-    keeper, components = components_of(nursery, tmp_path)
+    fork_server = FakeForkServer()
+    keeper, components = components_of(fork_server, tmp_path)
     for program in (ONE, OTHER):
         await keeper.start(program)
-    nursery.fails = ONE.name
+    fork_server.fails = ONE.name
     with pytest.raises(ProgramError, match="no"):
         await components.change({"controller": FEWER})
     assert keeper.programs == {ONE.name: ONE, OTHER.name: OTHER}
@@ -100,28 +106,28 @@ async def test_whoever_cannot_start_anew_runs_on_as_before(tmp_path: Path) -> No
 
 async def test_a_change_goes_on_without_whoever_asked_for_it(tmp_path: Path) -> None:
     """Ctrl-C in the middle leaves no program behind, and the next change waits its turn."""
-    nursery = FakeNursery()
-    keeper, components = components_of(nursery, tmp_path)
+    fork_server = FakeForkServer()
+    keeper, components = components_of(fork_server, tmp_path)
     await keeper.start(ONE)
     asked = asyncio.create_task(components.change({"controller": FEWER}))
-    await nursery.asked.wait()
+    await fork_server.asked.wait()
     asked.cancel()
     await components.change({"controller": LAB_GATES})
-    assert [program.gates for program in nursery.started] == [LAB_GATES, FEWER, LAB_GATES]
+    assert [program.gates for program in fork_server.started] == [LAB_GATES, FEWER, LAB_GATES]
     assert keeper.programs == {ONE.name: ONE}
 
 
 async def test_the_end_of_the_nursery_is_told_to_everybody(tmp_path: Path) -> None:
     """Those who wait for a start, those who wait for an end, and whoever runs it all."""
-    nursery = FakeNursery()
-    keeper = Keeper(nursery, tmp_path)
+    fork_server = FakeForkServer()
+    keeper = ProcessKeeper(fork_server, tmp_path)
     await keeper.start(ONE)
-    nursery.hangs = ONE.name
+    fork_server.hangs = ONE.name
     stopping = asyncio.create_task(keeper.stop(ONE.name))
     await asyncio.sleep(0)
     starting = asyncio.create_task(keeper.start(OTHER))
     await asyncio.sleep(0)
-    nursery.tell(Lost())
+    fork_server.tell(ForkServerLost())
     await stopping
     with pytest.raises(ProgramError, match="the process that starts programs has ended"):
         await starting
@@ -140,13 +146,13 @@ async def test_hundreds_can_be_started_at_once(tmp_path: Path) -> None:
             taken.append(data)
         all_sent.set()
 
-    nursery = Nursery(ours, os.getpid())
-    nursery.follow(lambda _: None)
+    fork_server = ForkServer(ours, os.getpid())
+    fork_server.follow(lambda _: None)
     thread = threading.Thread(target=take)
     thread.start()
     long = str(tmp_path / ("x" * 700))
     for number in range(500):
-        nursery.start(ProxyProgram(f"n{number}", long, long, LAB_GATES), tmp_path)
+        fork_server.start(ProxyProgram(f"n{number}", long, long, LAB_GATES), tmp_path)
     asyncio.get_running_loop().remove_reader(ours.fileno())
     ours.close()
     await asyncio.to_thread(thread.join, 60)

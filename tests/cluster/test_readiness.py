@@ -103,7 +103,7 @@ async def test_what_is_not_ready_is_said_and_why(tmp_path: Path) -> None:
         assert told == [("web", "2 pods ready", True)]
         told.clear()
         await Workloads.of(objects[1:]).until_ready(
-            lab.client, lambda *one: told.append(one), patience_s=0.0, limit_s=0.01
+            lab.client, lambda *one: told.append(one), first_report_s=0.0, limit_s=0.01
         )
         why = "0 of 2 pods ready: Unschedulable (0/1 nodes are available: 1 Insufficient cpu)"
         assert told == [("huge", f"waiting, {why}", None), ("huge", why, False)]

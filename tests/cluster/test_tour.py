@@ -13,15 +13,15 @@ from keepclose.kube.auth.in_cluster import load_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import SERVICES
-from keepclose.lab.cluster.control import ControlServer, Tell
+from keepclose.lab.cluster.control import ControlServer, ReportProgress
 from keepclose.lab.cluster.programs import LAB_GATES
 from keepclose.lab.cluster.tour import Forecast, Sight, Tour, TourError, forecast
 from keepclose.lab.cluster.tour_steps import (
     TOUR_STEPS,
-    Promise,
+    ExpectedEndpoints,
+    LabRequest,
     TourChange,
     TourStep,
-    TourTraffic,
     distribute,
 )
 from keepclose.lab.traffic.report import Busiest, TrafficReport, TrafficRow
@@ -92,7 +92,7 @@ def report(*, failed: int = 0, times: float = 1.5) -> TrafficReport:
 STORY = TourStep(
     "All words",
     (),
-    Promise({}),
+    ExpectedEndpoints({}),
     ("{reason}; {in_zone} {on_node} {busiest} {place} {before}", "{failed}; {field}"),
 )
 WHY = (Reason(ReasonCode.GATE_OFF, "the gate is off"),)
@@ -142,14 +142,16 @@ def test_every_story_can_be_told() -> None:
 def test_what_does_not_come_true_is_told(tmp_path: Path) -> None:
     """Hints that do not come, objects that are not there and a lab that does not answer."""
     with embedded_server(tmp_path / "data") as server:
-        tour = Tour(server.directory, has_packets=False, patience_s=0.3)
+        tour = Tour(server.directory, has_packets=False, timeout_s=0.3)
         with pytest.raises(TourError) as late:
-            tour.take(TourStep("late", (), Promise({"zone-a": 2}), ()))
+            tour.take(TourStep("late", (), ExpectedEndpoints({"zone-a": 2}), ()))
         with pytest.raises(TourError, match='services "demo-svc" not found') as missing:
-            tour.take(TourStep("missing", (distribute(None),), Promise({}), ()))
+            tour.take(TourStep("missing", (distribute(None),), ExpectedEndpoints({}), ()))
         with pytest.raises(TourError, match="no cluster runs in") as silent:
             tour.take(
-                TourStep("silent", (TourChange("", TourTraffic("heal", {})),), Promise({}), ())
+                TourStep(
+                    "silent", (TourChange("", LabRequest("heal", {})),), ExpectedEndpoints({}), ()
+                )
             )
     assert str(late.value) == (
         "the endpoints of demo-svc are not as they should be after 0.3 s: "
@@ -179,11 +181,11 @@ async def test_runs_during_which_nodes_follow_a_change_are_repeated(tmp_path: Pa
         msgspec.structs.replace(report(), busiest=settled),
     ]
 
-    async def traffic(_params: dict[str, Any], _tell: Tell) -> dict[str, Any]:
+    async def traffic(_params: dict[str, Any], _tell: ReportProgress) -> dict[str, Any]:
         run: dict[str, Any] = msgspec.to_builtins(runs.pop(0))
         return run
 
-    async def gates(_params: dict[str, Any], _tell: Tell) -> dict[str, Any]:
+    async def gates(_params: dict[str, Any], _tell: ReportProgress) -> dict[str, Any]:
         return {"gates": {"controller": []}}
 
     with embedded_server(tmp_path / "data") as server:
@@ -195,7 +197,9 @@ async def test_runs_during_which_nodes_follow_a_change_are_repeated(tmp_path: Pa
         await control.start()
         try:
             tour = Tour(server.directory, has_packets=True)
-            sight = await asyncio.to_thread(tour.take, TourStep("change", (), Promise({}), ()))
+            sight = await asyncio.to_thread(
+                tour.take, TourStep("change", (), ExpectedEndpoints({}), ())
+            )
         finally:
             await control.stop()
     assert isinstance(sight.traffic, TrafficReport)

@@ -7,9 +7,9 @@ import pytest
 from keepclose.kube.requests import SERVICES
 from keepclose.lab.cluster.tour_steps import (
     TOUR_STEPS,
+    ExpectedEndpoints,
     HintedEndpoint,
     ObjectPatch,
-    Promise,
     distribute,
     hinted_endpoints,
 )
@@ -26,19 +26,22 @@ PATCH = "kubectl patch service demo-svc -p"
 
 
 @pytest.mark.parametrize(
-    ("promise", "endpoints", "want"),
+    ("expected", "endpoints", "want"),
     [
         pytest.param(
-            Promise(BOTH), [placed("n1", "zone-a"), placed("n3", "zone-b")], "", id="no hints"
+            ExpectedEndpoints(BOTH),
+            [placed("n1", "zone-a"), placed("n3", "zone-b")],
+            "",
+            id="no hints",
         ),
         pytest.param(
-            Promise(BOTH, hinted=BOTH),
+            ExpectedEndpoints(BOTH, hinted=BOTH),
             [placed("n1", "zone-a", "zone-b"), placed("n3", "zone-b", "zone-a")],
             "",
             id="hinted for each other's zone",
         ),
         pytest.param(
-            Promise(BOTH, hinted=BOTH, by_node=True),
+            ExpectedEndpoints(BOTH, hinted=BOTH, by_node=True),
             [
                 placed("n1", "zone-a", "zone-a", nodes=("n1",)),
                 placed("n3", "zone-b", "zone-b", nodes=("n3",)),
@@ -47,34 +50,37 @@ PATCH = "kubectl patch service demo-svc -p"
             id="hinted for nodes as well",
         ),
         pytest.param(
-            Promise(BOTH),
+            ExpectedEndpoints(BOTH),
             [placed("n1", "zone-a"), placed("n3", "zone-b")._replace(is_ready=False)],
             "pod-n3 is not ready",
             id="a pod that is not ready",
         ),
         pytest.param(
-            Promise(BOTH),
+            ExpectedEndpoints(BOTH),
             [placed("n1", "zone-a"), placed("n2", "zone-a")],
             "pods are in zone-a (2), not in zone-a (1), zone-b (1)",
             id="a pod in another zone",
         ),
         pytest.param(
-            Promise(BOTH), [], "pods are in no zone, not in zone-a (1), zone-b (1)", id="no pods"
+            ExpectedEndpoints(BOTH),
+            [],
+            "pods are in no zone, not in zone-a (1), zone-b (1)",
+            id="no pods",
         ),
         pytest.param(
-            Promise(BOTH),
+            ExpectedEndpoints(BOTH),
             [placed("n1", "zone-a", "zone-a"), placed("n3", "zone-b")],
             "hints are for zone-a (1), not for no zone",
             id="a hint too many",
         ),
         pytest.param(
-            Promise(BOTH, hinted=BOTH),
+            ExpectedEndpoints(BOTH, hinted=BOTH),
             [placed("n1", "zone-a", "zone-a"), placed("n3", "zone-b")],
             "hints are for zone-a (1), not for zone-a (1), zone-b (1)",
             id="a hint too few",
         ),
         pytest.param(
-            Promise(BOTH, hinted=BOTH, by_node=True),
+            ExpectedEndpoints(BOTH, hinted=BOTH, by_node=True),
             [
                 placed("n1", "zone-a", "zone-a", nodes=("n1",)),
                 placed("n3", "zone-b", "zone-b"),
@@ -83,7 +89,7 @@ PATCH = "kubectl patch service demo-svc -p"
             id="a node hint too few",
         ),
         pytest.param(
-            Promise(BOTH),
+            ExpectedEndpoints(BOTH),
             [placed("n1", "zone-a", nodes=("n1",)), placed("n3", "zone-b")],
             "pod-n1 is hinted for n1, not for no node",
             id="a node hint too many",
@@ -91,10 +97,10 @@ PATCH = "kubectl patch service demo-svc -p"
     ],
 )
 def test_what_is_not_as_promised(
-    promise: Promise, endpoints: list[HintedEndpoint], want: str
+    expected: ExpectedEndpoints, endpoints: list[HintedEndpoint], want: str
 ) -> None:
     """The first thing that is missing is named, and nothing where nothing is."""
-    assert promise.find_gap(endpoints) == want
+    assert expected.find_difference(endpoints) == want
 
 
 def test_endpoints_as_their_slices_have_them() -> None:
@@ -134,4 +140,4 @@ def test_commands_are_those_that_people_type() -> None:
         "keepclose lab gates ServiceTrafficDistribution=false",
     ]
     want = ObjectPatch(SERVICES, "demo-svc", {"spec": {"trafficDistribution": None}})
-    assert distribute(None).deed == want
+    assert distribute(None).action == want

@@ -94,15 +94,15 @@ def test_everything_can_be_killed(tmp_path: Path) -> None:
     with ground_for(tmp_path / "home") as ground:
         ground.up()
         first = ground.state["pid"]
-        nursery = next(pid for pid in ground.processes() if _parent(pid) == first)
-        programs = {pid for pid in ground.processes() if _parent(pid) == nursery}
+        fork_server = next(pid for pid in ground.processes() if _parent(pid) == first)
+        programs = {pid for pid in ground.processes() if _parent(pid) == fork_server}
         # The API server, the controller, and the proxies of two nodes.
         assert len(programs) == 4
         for pid in programs:
             os.kill(pid, signal.SIGKILL)
 
         def are_back() -> bool:
-            now = {pid for pid in ground.processes() if _parent(pid) == nursery}
+            now = {pid for pid in ground.processes() if _parent(pid) == fork_server}
             return len(now) == 4 and not now & programs
 
         until(are_back)
@@ -174,8 +174,8 @@ def test_a_dead_nursery_ends_the_cluster(tmp_path: Path) -> None:
     with ground_for(tmp_path / "home") as ground:
         ground.up()
         first = ground.state["pid"]
-        nursery = next(pid for pid in ground.processes() if _parent(pid) == first)
-        os.kill(nursery, signal.SIGKILL)
+        fork_server = next(pid for pid in ground.processes() if _parent(pid) == first)
+        os.kill(fork_server, signal.SIGKILL)
         until(lambda: ground.processes() == [])
         log = (ground.directory / "logs" / "up.log").read_text()
         assert log.endswith("error: the process that starts programs has ended\n")

@@ -10,7 +10,7 @@ from fuzzbounds import require
 from fuzzobjects import OBJECTS
 
 from keepclose.lab.kubelet.container_modes import (
-    find_image_flaw,
+    find_image_error,
     mode_of,
     ports_of,
     pre_stop_seconds,
@@ -62,7 +62,7 @@ def check(data: bytes) -> None:
     if not isinstance(seen, Rejected):
         for container in seen.spec.containers:
             mode_of(container)
-            find_image_flaw(container.image)
+            find_image_error(container.image)
             for seconds in (seconds_until_ready(container), pre_stop_seconds(container)):
                 known = seconds is None or (math.isfinite(seconds) and seconds >= 0)
                 require(known, f"a time that no clock reaches: {seconds}")

@@ -16,7 +16,7 @@ import pytest
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.credentials import Tokens
 from keepclose.lab.cluster.control import CallError, call_lab
-from keepclose.lab.cluster.data_dir import ClusterState, Home, HomeError, claim_home, is_held
+from keepclose.lab.cluster.data_dir import ClusterState, Home, HomeError, claim_data_dir, is_held
 from keepclose.system.private_files import (
     BrokenFileError,
     ForeignDirectoryError,
@@ -95,7 +95,7 @@ def test_a_cluster_refuses_the_directory_of_another_user(common: Path) -> None:
         script = 'mkdir "$1"; ln -s "$2" "$1/lab.new"; ln -s "$2" "$1/lab.json"; '
         as_nobody(script + 'echo "$3 0" > "$1/lab.lock"', str(data), str(victim), str(sleeper.pid))
         home = Home(data, is_kept=True)
-        for act in (claim_home, is_held, Home.read_state, Home.clear):
+        for act in (claim_data_dir, is_held, Home.read_state, Home.clear):
             with pytest.raises(HomeError, match="belongs to another user"):
                 act(home)
         with pytest.raises(ForeignDirectoryError):
@@ -244,7 +244,7 @@ def test_locks_of_other_kinds_are_refused(tmp_path: Path, plant: Plant, name: st
     plant(tmp_path / name)
     if name == "lab.lock":
         with pytest.raises(HomeError, match=r"lab\.lock"):
-            claim_home(Home(tmp_path, is_kept=True))
+            claim_data_dir(Home(tmp_path, is_kept=True))
     else:
         with pytest.raises(StartError, match=r"store\.lock|cannot be written"):
             ApiServer(ServerSettings(data_dir=tmp_path, port=0))

@@ -16,7 +16,7 @@ from keepclose.lab.cluster.data_dir import (
     Holder,
     Home,
     NotRunningError,
-    claim_home,
+    claim_data_dir,
     holder_of,
     identify_self,
     parse_holder,
@@ -64,8 +64,9 @@ def test_the_holder_itself_is_signalled(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     code = (
         "import signal, sys; from pathlib import Path\n"
-        "from keepclose.lab.cluster.data_dir import Home, claim_home\n"
-        "claim = claim_home(Home(Path(sys.argv[1]))); print('ready', flush=True); signal.pause()"
+        "from keepclose.lab.cluster.data_dir import Home, claim_data_dir\n"
+        "claim = claim_data_dir(Home(Path(sys.argv[1])))\n"
+        "print('ready', flush=True); signal.pause()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(home.directory)], stdout=subprocess.PIPE
@@ -110,9 +111,9 @@ def test_a_name_with_parentheses(tmp_path: Path) -> None:
 
 def test_identity_of_this_process(tmp_path: Path) -> None:
     """What a claim writes is read as this very process."""
-    claim = claim_home(Home(tmp_path / "home"))
+    claim = claim_data_dir(Home(tmp_path / "home"))
     try:
-        holder = holder_of(claim.home)
+        holder = holder_of(claim.data_dir)
         assert holder == parse_holder(identify_self())
         assert holder is not None
         assert holder.pid == os.getpid()

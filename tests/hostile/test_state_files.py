@@ -40,6 +40,7 @@ KEPT = {
     ("lab/cluster/data_dir.py", "read_text"): "/proc of a process",
     ("lab/cluster/data_dir.py", "rmdir"): "removes a directory only when it is empty",
     ("lab/cluster/data_dir.py", "truncate"): "of the open lock",
+    ("lab/cluster/handlers.py", "read_text"): "/proc of this process",
     ("system/private_files.py", "mkdir"): "is looked at when it is there",
     ("system/private_files.py", "read_text"): "/proc of this process",
     ("system/private_files.py", "rename"): "relative to the open directory",
@@ -60,5 +61,5 @@ def test_nothing_goes_by_name(path: Path) -> None:
     ]
     assert {call for call in calls if call in BY_NAME and (name, call) not in KEPT} == set()
     # These signal children of their own, which have not been waited for.
-    if name not in ("cluster/nursery.py", "cluster/launch.py", "cluster/temporary.py"):
+    if name not in ("lab/cluster/fork_server.py", "lab/cluster/launch.py"):
         assert not {"kill", "killpg"} & set(calls)

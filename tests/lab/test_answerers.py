@@ -11,24 +11,24 @@ import pytest
 
 from keepclose.lab.kubelet.pod_servers import (
     MOST_HEADER_BYTES,
-    Answers,
-    DatagramAnswerer,
-    HttpAnswerer,
+    DatagramServer,
+    HttpServer,
+    PodReplies,
 )
 from keepclose.testing.api_server import PATIENCE
 
 ZONES = ["zone-a"]
-WEB = Answers(pod="web", node="n1", zone=lambda: ZONES[-1])
-NAMED = Answers(pod="web", node="n1", zone=lambda: ZONES[-1], names_only=True)
+WEB = PodReplies(pod="web", node="n1", zone=lambda: ZONES[-1])
+NAMED = PodReplies(pod="web", node="n1", zone=lambda: ZONES[-1], names_only=True)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def connected(answers: Answers = WEB) -> AsyncIterator[Streams]:
+async def connected(answers: PodReplies = WEB) -> AsyncIterator[Streams]:
     """Open one connection to an answerer."""
     loop = asyncio.get_running_loop()
     connections: set[asyncio.Transport] = set()
-    server = await loop.create_server(lambda: HttpAnswerer(answers, connections), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: HttpServer(answers, connections), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -198,7 +198,7 @@ async def test_each_datagram_is_answered_by_one() -> None:
     """The answer names the client too, IPv4 as itself on a socket of both families."""
     loop = asyncio.get_running_loop()
     server, _ = await loop.create_datagram_endpoint(
-        lambda: DatagramAnswerer(WEB), local_addr=("127.0.0.1", 0)
+        lambda: DatagramServer(WEB), local_addr=("127.0.0.1", 0)
     )
     address = server.get_extra_info("sockname")
     client, caller = await loop.create_datagram_endpoint(Caller, remote_addr=address)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from keepclose.kube.clock import SystemClock
-from keepclose.lab.faults.injector import await_return
+from keepclose.lab.faults.injector import wait_for_reconnect
 
 
-class Way:
+class FakeApiLink:
     """A way with a number of connections that can be scripted."""
 
     def __init__(self, *counts: int) -> None:
@@ -27,31 +27,31 @@ class Way:
 async def test_nodes_that_come_back() -> None:
     """It is told for whom is waited, and again when that changes."""
     told: list[list[str]] = []
-    ways = {"n1": Way(0, 4), "n2": Way(0, 0, 4), "n3": Way(0)}
+    api_links = {"n1": FakeApiLink(0, 4), "n2": FakeApiLink(0, 0, 4), "n3": FakeApiLink(0)}
     before = {"n1": 4, "n2": 4, "n4": 4}
-    away = await await_return(ways, before, clock=SystemClock(), on_wait=told.append)
+    away = await wait_for_reconnect(api_links, before, clock=SystemClock(), on_wait=told.append)
     assert away == []
     assert told == [["n1", "n2"], ["n2"]]
 
 
 async def test_nodes_that_stay_away() -> None:
     """After the patience those are returned who are not back."""
-    ways = {"n1": Way(4), "n2": Way(3)}
-    away = await await_return(
-        ways, {"n1": 4, "n2": 4}, clock=SystemClock(), on_wait=lambda _: None, patience_s=0.1
+    api_links = {"n1": FakeApiLink(4), "n2": FakeApiLink(3)}
+    away = await wait_for_reconnect(
+        api_links, {"n1": 4, "n2": 4}, clock=SystemClock(), on_wait=lambda _: None, timeout_s=0.1
     )
     assert away == ["n2"]
 
 
 async def test_only_watches_are_waited_for() -> None:
     """A fifth connection, for single requests, need not come back."""
-    ways = {"n1": Way(4)}
+    api_links = {"n1": FakeApiLink(4)}
     clock = SystemClock()
-    assert await await_return(ways, {"n1": 5}, clock=clock, on_wait=lambda _: None) == []
+    assert await wait_for_reconnect(api_links, {"n1": 5}, clock=clock, on_wait=lambda _: None) == []
 
 
 async def test_nobody_was_cut_off() -> None:
     """Without anybody to wait for it says nothing."""
     told: list[list[str]] = []
-    assert await await_return({}, {}, clock=SystemClock(), on_wait=told.append) == []
+    assert await wait_for_reconnect({}, {}, clock=SystemClock(), on_wait=told.append) == []
     assert told == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.lab.traffic.connections import MOST_OPEN, find_room, open_client_sockets
+from keepclose.lab.traffic.connections import MOST_OPEN, open_client_sockets, open_limit
 
 
 def test_datagrams_get_ports_in_a_row() -> None:
@@ -40,12 +40,12 @@ def test_room_is_left_for_others() -> None:
     used = sum(1 for _ in Path("/proc/self/fd").iterdir())
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(used + 420, hard), hard))
-        assert 90 <= find_room(64) <= 110
+        assert 90 <= open_limit(64) <= 110
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(used + 100, hard), hard))
-        assert find_room(64) == 64
+        assert open_limit(64) == 64
         if hard >= 10_000:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            assert find_room(64) == MOST_OPEN
+            assert open_limit(64) == MOST_OPEN
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

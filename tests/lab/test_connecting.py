@@ -95,7 +95,7 @@ async def test_answers_are_counted_by_caller(
         ConnectionSource(client(underlay, "n1"), pod(underlay, "b").addresses[family], PORT, 0),
     ]
     told: list[int] = []
-    results = await connect_all(callers, udp=udp, patience=PATIENCE, tell=told.append)
+    results = await connect_all(callers, udp=udp, timeout_s=PATIENCE, on_progress=told.append)
     assert results == [Counter({A: 3 * BATCH + 1}), Counter({A: 7}), Counter({B: BATCH}), Counter()]
     assert told[-1] == 4 * BATCH + 8
     assert told == sorted(told)
@@ -109,7 +109,7 @@ async def test_each_datagram_comes_from_a_port_of_its_own(
     await listeners.serve_udp(pod(underlay, "a").namespace, "a n1 zone-a")
     caller = ConnectionSource(client(underlay, "n1"), pod(underlay, "a").addresses[0], PORT, 200)
     for _ in range(3):
-        found = await connect_all([caller], udp=True, patience=PATIENCE)
+        found = await connect_all([caller], udp=True, timeout_s=PATIENCE)
         assert found == [Counter({A: 200})]
     assert len(set(listeners.udp_ports)) == len(listeners.udp_ports) == 600
 
@@ -118,7 +118,7 @@ async def test_each_datagram_comes_from_a_port_of_its_own(
 async def test_refusals(underlay: Underlay, *, udp: bool) -> None:
     """Where nobody listens every connection is refused at once."""
     caller = ConnectionSource(client(underlay, "n1"), pod(underlay, "b").addresses[0], 9, 300)
-    found = await connect_all([caller], udp=udp, patience=PATIENCE)
+    found = await connect_all([caller], udp=udp, timeout_s=PATIENCE)
     assert found == [Counter({ConnectionFailure.REFUSED: 300})]
 
 
@@ -151,7 +151,7 @@ async def test_refusals_leave_the_loop_to_others(underlay: Underlay) -> None:
     inside = CountedTurns(client(underlay, "n1"))
     try:
         caller = ConnectionSource(inside, pod(underlay, "a").addresses[0], 9, 10_000)
-        found = await connect_all([caller], patience=PATIENCE)
+        found = await connect_all([caller], timeout_s=PATIENCE)
     finally:
         inside.close()
     assert found == [Counter({ConnectionFailure.REFUSED: 10_000})]
@@ -168,7 +168,7 @@ async def test_silence_does_not_hold_up_others(underlay: Underlay, listeners: Li
         ConnectionSource(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 150),
     ]
     # NB: within this time all others must be answered, on a busy machine too.
-    results = await connect_all(callers, patience=5.0, tell=done.append)
+    results = await connect_all(callers, timeout_s=5.0, on_progress=done.append)
     assert results == [Counter({ConnectionFailure.TIMED_OUT: 150}), Counter({A: 150})]
     # All answers were there while all silent ones still waited.
     assert 150 in done
@@ -206,14 +206,14 @@ async def test_what_counts_as_an_answer(
     """Only a whole answer of a pod does."""
     await listeners.serve(pod(underlay, "a").namespace, *pieces)
     caller = ConnectionSource(client(underlay, "n2"), pod(underlay, "a").addresses[0], PORT, 3)
-    assert await connect_all([caller], patience=PATIENCE) == [Counter({want: 3})]
+    assert await connect_all([caller], timeout_s=PATIENCE) == [Counter({want: 3})]
 
 
 async def test_a_run_that_is_given_up_leaves_nothing_open(underlay: Underlay) -> None:
     """Sockets under way and those made ahead are closed."""
     before = open_files()
     caller = ConnectionSource(client(underlay, "n1"), NOWHERE, PORT, 1000)
-    task = asyncio.create_task(connect_all([caller], patience=60.0))
+    task = asyncio.create_task(connect_all([caller], timeout_s=60.0))
     await until(lambda: open_files() > before + 32)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

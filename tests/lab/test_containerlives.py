@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
+from keepclose.lab.kubelet.container_runtime import ContainerInstance, Moment
 from keepclose.lab.kubelet.pod_specs import (
     ContainerSpec,
     ContainerState,
@@ -26,15 +26,15 @@ def at(seconds: float) -> Moment:
     return Moment(100.0 + seconds, 1_700_000_000.0 + seconds)
 
 
-def a_life(before: ContainerStatus | None = None, **parts: Any) -> ContainerLife:
+def an_instance(before: ContainerStatus | None = None, **parts: Any) -> ContainerInstance:
     """Return a container that was not started yet."""
     spec = msgspec.convert({"name": "main", "image": "web", **parts}, ContainerSpec)
-    return ContainerLife(spec, pod="web_default(u1)", uid="u1", before=before, now=at(0))
+    return ContainerInstance(spec, pod="web_default(u1)", uid="u1", before=before, now=at(0))
 
 
 def test_a_container_waits_until_it_is_started() -> None:
     """Before its start it is being created, has no identity, and nothing is due."""
-    life = a_life()
+    life = an_instance()
     status = life.status(at(0))
     assert status.state == ContainerState(waiting=Waiting("ContainerCreating"))
     assert (status.container_id, status.image_id, status.restart_count) == (UNSET, "", 0)
@@ -43,7 +43,7 @@ def test_a_container_waits_until_it_is_started() -> None:
 
 def test_a_container_is_ready_when_its_time_has_come() -> None:
     """The time until then is told, and nothing is due afterwards."""
-    life = a_life(args=["slow-start", "3"])
+    life = an_instance(args=["slow-start", "3"])
     life.start(at(0))
     assert (life.is_ready(at(2)), life.due_in(at(2))) == (False, 1.0)
     assert (life.is_ready(at(3)), life.due_in(at(3))) == (True, None)
@@ -61,7 +61,7 @@ def test_a_container_is_ready_when_its_time_has_come() -> None:
 
 def test_waits_between_crashes_double_up_to_a_minute() -> None:
     """A second, two, four and so on, never more than sixty."""
-    life = a_life(image="crash")
+    life = an_instance(image="crash")
     now = 0.0
     waits = []
     for _ in range(9):
@@ -80,7 +80,7 @@ def test_waits_between_crashes_double_up_to_a_minute() -> None:
 
 def test_a_crash_that_is_final_ends_the_container() -> None:
     """Nothing is due any more, and the exit code tells why."""
-    life = a_life(image="crash")
+    life = an_instance(image="crash")
     life.start(at(0))
     life.crash(at(1), again=False)
     assert (life.has_ended, life.exit_code, life.due_in(at(1))) == (True, 1, None)
@@ -88,19 +88,19 @@ def test_a_crash_that_is_final_ends_the_container() -> None:
 
 def test_a_stopped_container_completed() -> None:
     """A container that runs is stopped with 0, one that waits keeps the code of its crash."""
-    life = a_life()
+    life = an_instance()
     life.start(at(0))
     life.stop(at(9))
     want_end = Terminated(0, "Completed", STARTED, "2023-11-14T22:13:29Z", "keepclose://u1/main/0")
     assert life.status(at(9)).state == ContainerState(terminated=want_end)
     life.stop(at(10))
     assert life.status(at(10)).state == ContainerState(terminated=want_end)
-    crashed = a_life(image="crash")
+    crashed = an_instance(image="crash")
     crashed.start(at(0))
     crashed.crash(at(1), again=True)
     crashed.stop(at(1))
     assert (crashed.has_ended, crashed.exit_code) == (True, 1)
-    unborn = a_life()
+    unborn = an_instance()
     unborn.stop(at(1))
     assert not unborn.has_ended
 
@@ -150,7 +150,7 @@ def test_a_container_of_an_earlier_kubelet_is_restarted(
     before: ContainerStatus, want_restarts: int, want_last: ContainerState
 ) -> None:
     """The count goes up, and how the former one ended is remembered."""
-    life = a_life(before)
+    life = an_instance(before)
     life.start(at(0))
     status = life.status(at(0))
     assert (status.restart_count, status.last_state) == (want_restarts, want_last)
@@ -158,7 +158,7 @@ def test_a_container_of_an_earlier_kubelet_is_restarted(
 
 def test_a_container_without_an_image_tries_again_after_growing_waits() -> None:
     """Each attempt shows for a second, then the back-off, and nothing ever runs."""
-    life = a_life(image="nginx:1.161")
+    life = an_instance(image="nginx:1.161")
     life.start(at(0))
     seen = []
     moment = 0.0
@@ -185,7 +185,7 @@ def test_a_container_without_an_image_tries_again_after_growing_waits() -> None:
 
 def test_an_invalid_name_is_not_tried_again() -> None:
     """It will not get better."""
-    life = a_life(image="Web")
+    life = an_instance(image="Web")
     life.start(at(0))
     waiting = life.status(at(0)).state.waiting
     assert waiting is not UNSET
@@ -195,9 +195,9 @@ def test_an_invalid_name_is_not_tried_again() -> None:
 
 def test_a_container_that_waited_for_its_image_was_never_started() -> None:
     """The next kubelet counts no restart of it."""
-    before = a_life(image="nginx:1.161")
+    before = an_instance(image="nginx:1.161")
     before.start(at(0))
-    life = a_life(before.status(at(0)), image="web")
+    life = an_instance(before.status(at(0)), image="web")
     life.start(at(1))
     status = life.status(at(1))
     assert (status.restart_count, status.last_state) == (0, ContainerState())

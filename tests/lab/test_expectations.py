@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from keepclose.kube.cache import Cache
-from keepclose.lab.workloads.expectations import DOUBT_S, PATIENCE_S, Expectations, Watermarks
+from keepclose.lab.workloads.expectations import TIMEOUT_S, UNCERTAIN_S, Expectations, Watermarks
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import ReplicaSet
 from keepclose.testing.fake_clock import FakeClock
@@ -23,7 +23,7 @@ def test_a_created_pod_is_waited_for() -> None:
     _, cache, expectations = made()
     pod = a_pod("p", "n1")
     expectations.expect_created("rs", pod)
-    assert expectations.wait_s("rs") == PATIENCE_S
+    assert expectations.wait_s("rs") == TIMEOUT_S
     assert expectations.wait_s("other") is None
     assert expectations.assumed() == [pod]
     cache.put(pod)
@@ -39,11 +39,11 @@ def test_a_deleted_pod_is_waited_for() -> None:
     cache.put(gone)
     for pod in (staying, gone):
         expectations.expect_deleted("rs", pod)
-    assert expectations.is_leaving(staying)
+    assert expectations.is_being_deleted(staying)
     meta = replace(staying.metadata, deletion_timestamp="2023-11-14T22:13:20Z")
     cache.put(replace(staying, metadata=meta))
-    assert not expectations.is_leaving(staying)
-    assert expectations.wait_s("rs") == PATIENCE_S
+    assert not expectations.is_being_deleted(staying)
+    assert expectations.wait_s("rs") == TIMEOUT_S
     cache.delete(gone.key)
     assert expectations.wait_s("rs") is None
 
@@ -61,12 +61,12 @@ def test_a_failed_write_is_not_waited_for() -> None:
 async def test_patience_ends() -> None:
     """What never shows up does not hold its owner for ever."""
     clock, _, expectations = made()
-    expectations.expect_created("rs", a_pod("p"), for_s=DOUBT_S)
+    expectations.expect_created("rs", a_pod("p"), for_s=UNCERTAIN_S)
     expectations.expect_deleted("rs", a_pod("q"))
-    await clock.advance(DOUBT_S)
+    await clock.advance(UNCERTAIN_S)
     assert expectations.assumed() == []
-    assert expectations.wait_s("rs") == PATIENCE_S - DOUBT_S
-    await clock.advance(PATIENCE_S)
+    assert expectations.wait_s("rs") == TIMEOUT_S - UNCERTAIN_S
+    await clock.advance(TIMEOUT_S)
     assert expectations.wait_s("rs") is None
 
 
@@ -80,12 +80,12 @@ async def test_a_cache_behind_a_write_lags() -> None:
         return replace(one, metadata=replace(one.metadata, resource_version=version))
 
     cache.put(at("4"))
-    marks.note("web", at("5").metadata)
+    marks.record("web", at("5").metadata)
     assert (marks.lags("web"), marks.lags("other")) == (True, False)
     cache.put(at("6"))
     assert not marks.lags("web")
-    marks.note("web", at("9").metadata)
+    marks.record("web", at("9").metadata)
     cache.delete(one.metadata.key, "10")
     assert marks.lags("web")
-    await clock.advance(DOUBT_S)
+    await clock.advance(UNCERTAIN_S)
     assert not marks.lags("web")

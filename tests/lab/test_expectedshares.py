@@ -6,7 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.lab.traffic.answers import ConnectionFailure
-from keepclose.lab.traffic.expected_shares import Goal, PortGoals, expect, find_goals
+from keepclose.lab.traffic.expected_shares import (
+    NamedEndpoint,
+    NamedPortEndpoints,
+    expect,
+    name_endpoints,
+)
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service, ServicePort
@@ -36,10 +41,10 @@ def plain() -> EndpointSlice:
     return replace(piece, endpoints=tuple(replace(one, hints=None) for one in piece.endpoints))
 
 
-def goals(one: Service, *slices: EndpointSlice) -> PortGoals:
+def named_endpoints(one: Service, *slices: EndpointSlice) -> NamedPortEndpoints:
     """Return the endpoints of the first port in IPv4."""
     (port,) = routed_ports(one, "IPv4", gates=GATES)
-    return find_goals(port, slices, family="IPv4", zones=ZONES, gates=GATES)
+    return name_endpoints(port, slices, family="IPv4", zones=ZONES, gates=GATES)
 
 
 def view(name: str) -> NodeView:
@@ -49,7 +54,7 @@ def view(name: str) -> NodeView:
 
 def test_a_zone_with_endpoints_keeps_its_connections() -> None:
     """Equal shares of what is hinted for the zone, and nothing to explain."""
-    found = expect(goals(service(), hinted()), node=view("n1"), gates=GATES)
+    found = expect(named_endpoints(service(), hinted()), node=view("n1"), gates=GATES)
     assert found.shares == {"a1": 0.5, "a2": 0.5}
     assert found.failure is None
     assert found.reasons == ()
@@ -57,7 +62,7 @@ def test_a_zone_with_endpoints_keeps_its_connections() -> None:
 
 def test_a_zone_without_endpoints_uses_all_and_says_why() -> None:
     """The reason is that of the selection."""
-    found = expect(goals(service(), hinted()), node=view("n3"), gates=GATES)
+    found = expect(named_endpoints(service(), hinted()), node=view("n3"), gates=GATES)
     assert found.shares == pytest.approx({"a1": 1 / 3, "a2": 1 / 3, "b1": 1 / 3})
     assert [reason.message for reason in found.reasons] == [
         "no ready endpoint is hinted for zone zone-c of node n3"
@@ -71,14 +76,14 @@ def test_weights_make_unequal_shares() -> None:
         endpoint("10.0.0.2", pod_name="a2"),
         annotations={ENDPOINT_WEIGHTS_ANNOTATION: "[3,1]"},
     )
-    found = expect(goals(service(), piece), node=view("n1"), gates=GATES)
+    found = expect(named_endpoints(service(), piece), node=view("n1"), gates=GATES)
     assert found.shares == {"a1": 0.75, "a2": 0.25}
     assert [reason.code for reason in found.reasons] == ["Weighted"]
 
 
 def test_a_local_policy_drops_where_nobody_is() -> None:
     """Connections time out, and only the policy is to blame."""
-    known = goals(service(internal_traffic_policy="Local"), hinted())
+    known = named_endpoints(service(internal_traffic_policy="Local"), hinted())
     assert expect(known, node=view("n1"), gates=GATES).shares == {"a1": 0.5, "a2": 0.5}
     found = expect(known, node=view("n3"), gates=GATES)
     assert (found.shares, found.verdict) == ({}, PacketVerdict.DROP)
@@ -89,7 +94,7 @@ def test_a_local_policy_drops_where_nobody_is() -> None:
 def test_no_endpoints_at_all_are_refused() -> None:
     """Connections are refused, and the reason tells how many endpoints there are."""
     piece = endpoint_slice(endpoint("10.0.0.1", ready=False, serving=False, pod_name="a1"))
-    found = expect(goals(service(), piece), node=view("n1"), gates=GATES)
+    found = expect(named_endpoints(service(), piece), node=view("n1"), gates=GATES)
     assert (found.shares, found.failure) == ({}, ConnectionFailure.REFUSED)
     assert [reason.code for reason in found.reasons] == ["NoEndpoints"]
 
@@ -119,7 +124,7 @@ def test_from_outside_the_other_policy_counts(
         external_traffic_policy=policy,
         internal_traffic_policy="Local",
     )
-    found = expect(goals(one, hinted()), node=view(node), gates=GATES, from_outside=True)
+    found = expect(named_endpoints(one, hinted()), node=view(node), gates=GATES, from_outside=True)
     assert found.shares == pytest.approx(want)
     assert [reason.code for reason in found.reasons] == codes
 
@@ -127,7 +132,7 @@ def test_from_outside_the_other_policy_counts(
 def test_prefer_local_says_when_it_falls_back() -> None:
     """On a node with endpoints hints are no matter; elsewhere the policy and the hints speak."""
     one = service(annotations={"keepclose.dev/internal-traffic-policy": "PreferLocal"})
-    known = goals(one, plain())
+    known = named_endpoints(one, plain())
     assert expect(known, node=view("n2"), gates=GATES).reasons == ()
     found = expect(known, node=view("n3"), gates=GATES)
     assert [reason.code for reason in found.reasons] == ["LocalFellBack"]
@@ -143,10 +148,10 @@ def test_endpoints_by_name_and_place() -> None:
     )
     (port,) = routed_ports(service(), "IPv4", gates=GATES)
     pods = [pod("by-hand", "gone", ip="10.0.0.2")]
-    known = find_goals(port, [piece], family="IPv4", zones=ZONES, pods=pods, gates=GATES)
-    assert known.goals == {
-        "10.0.0.1": Goal("a1", "n1", "zone-a"),
-        "10.0.0.2": Goal("by-hand", "gone", "zone-x"),
-        "10.0.0.3": Goal("10.0.0.3", "n2", "zone-b"),
+    known = name_endpoints(port, [piece], family="IPv4", zones=ZONES, pods=pods, gates=GATES)
+    assert known.named == {
+        "10.0.0.1": NamedEndpoint("a1", "n1", "zone-a"),
+        "10.0.0.2": NamedEndpoint("by-hand", "gone", "zone-x"),
+        "10.0.0.3": NamedEndpoint("10.0.0.3", "n2", "zone-b"),
     }
     assert [goal.pod for goal in known.ready] == ["a1", "by-hand"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.lab.kubelet.container_modes import find_image_flaw
+from keepclose.lab.kubelet.container_modes import find_image_error
 
 DIGEST = "sha256:" + "0f" * 32
 
@@ -32,7 +32,7 @@ DIGEST = "sha256:" + "0f" * 32
 )
 def test_images_that_are_there(image: str) -> None:
     """Every reference by the grammar is taken as there, unless it says otherwise."""
-    assert find_image_flaw(image) is None
+    assert find_image_error(image) is None
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_images_that_are_there(image: str) -> None:
 )
 def test_names_that_are_none(image: str, why: str) -> None:
     """A kubelet says why, in the words of its parser."""
-    flaw = find_image_flaw(image)
-    assert flaw is not None
-    assert flaw.reason == "InvalidImageName"
-    assert flaw.message == (
+    error = find_image_error(image)
+    assert error is not None
+    assert error.reason == "InvalidImageName"
+    assert error.message == (
         f'Failed to apply default image tag "{image}": couldn\'t parse image name "{image}": {why}'
     )
 
@@ -76,8 +76,8 @@ def test_names_that_are_none(image: str, why: str) -> None:
 )
 def test_images_that_no_registry_has(image: str, why: str) -> None:
     """Hosts that cannot exist, and images that say of themselves that they do not."""
-    flaw = find_image_flaw(image)
-    assert flaw is not None
-    assert flaw.reason == "ErrImagePull"
-    assert flaw.message.startswith(f'failed to pull image "{image}": rpc error: code = ')
-    assert flaw.message.endswith(why)
+    error = find_image_error(image)
+    assert error is not None
+    assert error.reason == "ErrImagePull"
+    assert error.message.startswith(f'failed to pull image "{image}": rpc error: code = ')
+    assert error.message.endswith(why)

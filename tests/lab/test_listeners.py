@@ -15,7 +15,7 @@ import pytest
 from keepclose.lab.kubelet.container_modes import DEFAULT_PORTS, PodPorts, Port
 from keepclose.lab.kubelet.kubelets import PodPlace
 from keepclose.lab.kubelet.pod_networks import UnderlayNetwork
-from keepclose.lab.kubelet.pod_servers import Answers, PodListener, open_listener
+from keepclose.lab.kubelet.pod_servers import PodListener, PodReplies, open_listener
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.underlay import Underlay
 from keepclose.model.meta import NamespacedName
@@ -26,7 +26,7 @@ from support.lab.kubeletbed import KubeletBed, is_ready, kubelets_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 T = TypeVar("T")
-WEB = Answers(pod="web", node="n1", zone=lambda: "zone-a")
+WEB = PodReplies(pod="web", node="n1", zone=lambda: "zone-a")
 LOCAL = ("127.0.0.1", "::1")
 GET = b"GET / HTTP/1.1\r\n\r\n"
 

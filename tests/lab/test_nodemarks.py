@@ -11,15 +11,15 @@ from keepclose.lab.faults.node_status import (
     CORDON_ANNOTATION,
     UNREACHABLE,
     ZONE_ANNOTATION,
-    MarkedNode,
+    LifecycleNode,
     cordon_patch,
-    home_patch,
-    mark_heard,
-    mark_silent,
+    original_zone_patch,
     pod_unready_patch,
-    taint_unreachable,
+    ready_status_patch,
+    taint_patch,
     uncordon_patch,
-    untaint,
+    unreachable_status_patch,
+    untaint_patch,
     zone_patch,
 )
 from keepclose.model.json_values import JsonObject
@@ -39,7 +39,7 @@ def a_node(
     annotations: dict[str, str] | None = None,
     conditions: dict[str, str] | None = None,
     **spec: Any,
-) -> MarkedNode:
+) -> LifecycleNode:
     """Return a node, ready unless told otherwise."""
     statuses = {"Ready": "True"} if conditions is None else conditions
     raw = {
@@ -52,7 +52,7 @@ def a_node(
         "spec": spec,
         "status": {"conditions": [{"type": t, "status": s} for t, s in statuses.items()]},
     }
-    return msgspec.convert(raw, MarkedNode)
+    return msgspec.convert(raw, LifecycleNode)
 
 
 def statuses(patch: JsonObject | None) -> dict[str, tuple[str, str]]:
@@ -66,22 +66,25 @@ def test_all_conditions_of_a_silent_node_are_unknown() -> None:
     """The node lifecycle controller doubts all that the kubelet reported, and nothing else."""
     node = a_node(conditions={"Ready": "True", "DiskPressure": "False", "Own": "True"})
     unknown = ("Unknown", "NodeStatusUnknown")
-    assert statuses(mark_silent(node, time=TIME)) == {"Ready": unknown, "DiskPressure": unknown}
+    assert statuses(unreachable_status_patch(node, time=TIME)) == {
+        "Ready": unknown,
+        "DiskPressure": unknown,
+    }
     silent = a_node(conditions={"Ready": "Unknown", "DiskPressure": "Unknown"})
-    assert mark_silent(silent, time=TIME) is None
+    assert unreachable_status_patch(silent, time=TIME) is None
 
 
 def test_conditions_of_a_node_that_is_heard_again() -> None:
     """All conditions are as a kubelet reports them, also where Ready was never reported."""
     node = a_node(conditions={"Ready": "Unknown", "PIDPressure": "Unknown", "Own": "Unknown"})
-    assert statuses(mark_heard(node, time=TIME)) == {
+    assert statuses(ready_status_patch(node, time=TIME)) == {
         "Ready": ("True", "KubeletReady"),
         "PIDPressure": ("False", "KubeletHasSufficientPID"),
     }
-    assert statuses(mark_heard(a_node(conditions={}), time=TIME)) == {
+    assert statuses(ready_status_patch(a_node(conditions={}), time=TIME)) == {
         "Ready": ("True", "KubeletReady")
     }
-    assert mark_heard(a_node(), time=TIME) is None
+    assert ready_status_patch(a_node(), time=TIME) is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_conditions_of_a_node_that_is_heard_again() -> None:
 )
 def test_tainting(taints: list[JsonObject], want: list[JsonObject] | None) -> None:
     """A silent node has both taints beside those it had, in a patch for this version alone."""
-    patch = taint_unreachable(a_node(taints=taints), time=TIME)
+    patch = taint_patch(a_node(taints=taints), time=TIME)
     if want is None:
         assert patch is None
     else:
@@ -104,11 +107,11 @@ def test_tainting(taints: list[JsonObject], want: list[JsonObject] | None) -> No
 
 def test_untainting() -> None:
     """Only the taints of silence go, and the list goes with the last."""
-    patch = untaint(a_node(taints=[*BOTH, MINE]))
+    patch = untaint_patch(a_node(taints=[*BOTH, MINE]))
     assert patch == {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [MINE]}}
-    patch = untaint(a_node(taints=BOTH))
+    patch = untaint_patch(a_node(taints=BOTH))
     assert patch == {"metadata": {"resourceVersion": "7"}, "spec": {"taints": None}}
-    assert untaint(a_node(taints=[MINE])) is None
+    assert untaint_patch(a_node(taints=[MINE])) is None
 
 
 @pytest.mark.parametrize(
@@ -146,18 +149,18 @@ def test_nothing_to_move() -> None:
     """A node that is in the zone, or never left its own, gets no patch."""
     assert zone_patch(a_node("zone-a"), "zone-a") is None
     assert zone_patch(a_node(""), "") is None
-    assert home_patch(a_node()) is None
+    assert original_zone_patch(a_node()) is None
 
 
 def test_going_home() -> None:
     """A moved node goes back; where somebody put it back by hand only the memory goes."""
-    assert home_patch(a_node("zone-b", annotations={ZONE_ANNOTATION: "zone-a"})) == {
+    assert original_zone_patch(a_node("zone-b", annotations={ZONE_ANNOTATION: "zone-a"})) == {
         "metadata": {
             "labels": {ZONE_LABEL: "zone-a"},
             "annotations": {ZONE_ANNOTATION: None},
         }
     }
-    assert home_patch(a_node("zone-a", annotations={ZONE_ANNOTATION: "zone-a"})) == {
+    assert original_zone_patch(a_node("zone-a", annotations={ZONE_ANNOTATION: "zone-a"})) == {
         "metadata": {"annotations": {ZONE_ANNOTATION: None}}
     }
 

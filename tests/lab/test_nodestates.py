@@ -9,12 +9,12 @@ import pytest
 
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_states import describe_nodes, find_node, find_nodes
-from keepclose.lab.faults.node_status import UNREACHABLE, ZONE_ANNOTATION, MarkedNode
+from keepclose.lab.faults.node_status import UNREACHABLE, ZONE_ANNOTATION, LifecycleNode
 from keepclose.model.well_known import ZONE_LABEL
 from support.lab.labobjects import a_pod
 
 
-def a_node(name: str, zone: str, *, own: str | None = None, **spec: Any) -> MarkedNode:
+def a_node(name: str, zone: str, *, own: str | None = None, **spec: Any) -> LifecycleNode:
     """Return a ready node, moved if it has another zone of its own."""
     annotations = {} if own is None else {ZONE_ANNOTATION: own}
     labels = {ZONE_LABEL: zone} if zone else {}
@@ -23,7 +23,7 @@ def a_node(name: str, zone: str, *, own: str | None = None, **spec: Any) -> Mark
         "spec": spec,
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
-    return msgspec.convert(raw, MarkedNode)
+    return msgspec.convert(raw, LifecycleNode)
 
 
 SILENT = [{"key": UNREACHABLE, "effect": "NoExecute"}]
@@ -66,7 +66,7 @@ NODES = [a_node("n1", "zone-a"), a_node("n2", "zone-b", own="zone-a"), a_node("n
     ],
 )
 def test_state_of_a_node(
-    node: MarkedNode,
+    node: LifecycleNode,
     failed: tuple[str, ...],
     partitioned: tuple[str, ...],
     want_state: str,
@@ -129,7 +129,7 @@ def test_a_node_wins_over_a_zone_of_its_name() -> None:
         ),
     ],
 )
-def test_unknown_names(nodes: list[MarkedNode], name: str, want: str) -> None:
+def test_unknown_names(nodes: list[LifecycleNode], name: str, want: str) -> None:
     """The refusal names what there is, with exit code 3."""
     with pytest.raises(LabRefusal) as refusal:
         find_nodes(nodes, name)

@@ -26,13 +26,13 @@ class NotedGround:
         self.notes: list[list[str]] = []
         self.refuses_removal = False
 
-    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
+    def add_pods(self, requested: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
         """Give places, or refuse all."""
-        self.notes.append([f"+{pod}" for _, pod in wanted])
-        for node, pod in wanted:
+        self.notes.append([f"+{pod}" for _, pod in requested])
+        for node, pod in requested:
             if node == "full" or pod.startswith("odd"):
                 raise NetworkError(f"no place for {pod}")
-        return [NetworkPlace(pod, NOWHERE, (f"address of {pod}",)) for _, pod in wanted]
+        return [NetworkPlace(pod, NOWHERE, (f"address of {pod}",)) for _, pod in requested]
 
     def remove_pods(self, pods: Sequence[str]) -> None:
         """Take places away."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
+from keepclose.lab.kubelet.container_runtime import ContainerInstance, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
 from keepclose.lab.kubelet.pod_specs import KubeletPod, KubeletStatus, PodCondition
 from keepclose.lab.kubelet.pod_status import report_status, status_patch
@@ -33,10 +33,11 @@ def a_pod(*conditions: dict[str, str], **spec: Any) -> KubeletPod:
     return msgspec.convert(raw, KubeletPod)
 
 
-def lives_of(pod: KubeletPod) -> list[ContainerLife]:
+def instances_of(pod: KubeletPod) -> list[ContainerInstance]:
     """Return the containers of a pod, started."""
     lives = [
-        ContainerLife(one, pod="web", uid="u1", before=None, now=at()) for one in pod.spec.lasting
+        ContainerInstance(one, pod="web", uid="u1", before=None, now=at())
+        for one in pod.spec.lasting
     ]
     for one in lives:
         one.start(at())
@@ -51,7 +52,7 @@ def conditions_of(status: KubeletStatus) -> dict[str, tuple[str, str]]:
 def test_a_running_pod_says_all() -> None:
     """Addresses of both families, of pod and node, the time of the start, and five conditions."""
     pod = a_pod()
-    status = report_status(pod, place=PLACE, containers=lives_of(pod), now=at())
+    status = report_status(pod, place=PLACE, containers=instances_of(pod), now=at())
     assert (status.phase, status.start_time) == ("Running", STAMP)
     assert (status.pod_ip, status.host_ip) == ("10.244.1.3", "172.18.0.1")
     assert status.pod_ips == (PodIP("10.244.1.3"), PodIP("fd00:244:1::3"))
@@ -63,7 +64,7 @@ def test_a_status_says_which_generation_it_is_about() -> None:
     """The status and the kubelet's conditions carry the generation; those of others do not."""
     pod = a_pod({"type": "example.com/warm", "status": "True"})
     pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, generation=3))
-    status = report_status(pod, place=PLACE, containers=lives_of(pod), now=at())
+    status = report_status(pod, place=PLACE, containers=instances_of(pod), now=at())
     assert status.observed_generation == 3
     generations = {one.type: one.observed_generation for one in status.conditions}
     assert generations.pop("example.com/warm") == 0
@@ -76,7 +77,7 @@ def test_a_status_says_which_generation_it_is_about() -> None:
 def test_a_pod_without_a_place_waits() -> None:
     """It is pending, its containers are being created, and its network is not ready."""
     pod = a_pod()
-    lives = [ContainerLife(pod.spec.containers[0], pod="web", uid="u1", before=None, now=at())]
+    lives = [ContainerInstance(pod.spec.containers[0], pod="web", uid="u1", before=None, now=at())]
     status = report_status(pod, place=None, containers=lives, now=at())
     assert (status.phase, status.pod_ips) == ("Pending", ())
     assert conditions_of(status) == {
@@ -112,7 +113,7 @@ def test_an_ended_pod_says_how(
 ) -> None:
     """The codes of its containers decide the phase, and nothing is ready."""
     pod = a_pod(containers=[{"name": "main", "image": image}])
-    lives = lives_of(pod)
+    lives = instances_of(pod)
     for one in lives:
         if one.must_crash(at(1)):
             one.crash(at(1), again=False)
@@ -135,7 +136,7 @@ def test_times_change_with_the_status_alone() -> None:
         {"type": "ContainersReady", "status": "True", "lastTransitionTime": OLD},
         {"type": "example.dev/own", "status": "True", "lastTransitionTime": OLD},
     )
-    status = report_status(pod, place=PLACE, containers=lives_of(pod), now=at())
+    status = report_status(pod, place=PLACE, containers=instances_of(pod), now=at())
     times = {one.type: one.last_transition_time for one in status.conditions}
     assert times["Ready"] == STAMP
     assert times["ContainersReady"] == times["example.dev/own"] == OLD
@@ -167,7 +168,7 @@ def test_two_gates_are_both_told() -> None:
     """What each gate lacks stands in the message, in the order of the gates."""
     gates = [{"conditionType": "a"}, {"conditionType": "b"}]
     pod = a_pod({"type": "b", "status": "Unknown"}, readinessGates=gates)
-    status = report_status(pod, place=PLACE, containers=lives_of(pod), now=at())
+    status = report_status(pod, place=PLACE, containers=instances_of(pod), now=at())
     found = status.condition("Ready")
     assert found is not None
     assert found.message == (

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.faults.node_status import UNREACHABLE, MarkedNode
+from keepclose.lab.faults.node_status import UNREACHABLE, LifecycleNode
 from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.slo.measurement import (
     FaultMoment,
     SloRequest,
     choose_nodes,
     handle_slo,
-    plan_trouble,
+    plan_faults,
 )
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import ZONE_LABEL
@@ -44,19 +44,19 @@ class Named:
         self.nodes = dict.fromkeys(names)
 
 
-def a_node(name: str, zone: str = "zone-a", *, ready: str = "True", **spec: Any) -> MarkedNode:
+def a_node(name: str, zone: str = "zone-a", *, ready: str = "True", **spec: Any) -> LifecycleNode:
     """Return a node."""
     raw = {
         "metadata": {"name": name, "labels": {ZONE_LABEL: zone}},
         "spec": spec,
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
     }
-    return msgspec.convert(raw, MarkedNode)
+    return msgspec.convert(raw, LifecycleNode)
 
 
 def test_the_plan() -> None:
     """Endpoints are restarted early and moved after the middle."""
-    assert plan_trouble(10.0) == [FaultMoment(1.0, "restart"), FaultMoment(6.0, "move")]
+    assert plan_faults(10.0) == [FaultMoment(1.0, "restart"), FaultMoment(6.0, "move")]
 
 
 def test_what_is_measured_by_default() -> None:
@@ -70,8 +70,8 @@ def test_what_is_measured_by_default() -> None:
         pytest.param(
             {}, "there are no packets to measure here: nft is not installed", 5, id="no packets"
         ),
-        pytest.param({"seconds": 0}, "this cannot be measured: Expected `float` >= 1", 2, id="0 s"),
-        pytest.param({"zone_latency": "far"}, "this cannot be measured", 2, id="no number"),
+        pytest.param({"seconds": 0}, "invalid request: Expected `float` >= 1", 2, id="0 s"),
+        pytest.param({"zone_latency": "far"}, "invalid request", 2, id="no number"),
     ],
 )
 async def test_refusals(params: dict[str, Any], want: str, want_code: int) -> None:
@@ -105,5 +105,5 @@ def test_only_nodes_that_are_well_take_part() -> None:
     ]
     network: Any = Named("n1", "n2", "n3", "n4", "n5")
     assert choose_nodes(nodes, network) == {"n1": "zone-a", "n2": "zone-b"}
-    with pytest.raises(LabRefusal, match="1 of 5 nodes are well, and a comparison needs 2"):
+    with pytest.raises(LabRefusal, match="1 of 5 nodes are healthy, and a comparison needs 2"):
         choose_nodes(nodes[1:], network)

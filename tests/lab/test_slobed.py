@@ -10,8 +10,8 @@ import pytest
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import NAMESPACES, SERVICES
-from keepclose.lab.slo.figures import MARK, list_policies
-from keepclose.lab.slo.setup import SloBed
+from keepclose.lab.slo.figures import MEASUREMENT_LABEL, list_policies
+from keepclose.lab.slo.setup import SloNamespace
 from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.gates import FeatureGates, Gate
 from support.lab.troublebed import ZONES, Bed, troubled
@@ -26,12 +26,12 @@ async def bed(tmp_path: Path) -> AsyncIterator[Bed]:
         yield found
 
 
-def a_measurement(bed: Bed) -> SloBed:
+def a_measurement(bed: Bed) -> SloNamespace:
     """Return what a measurement works with."""
-    return SloBed(bed.client, clock=SystemClock(), random=Random(1))
+    return SloNamespace(bed.client, clock=SystemClock(), random=Random(1))
 
 
-async def pods_of(bed: Bed, slo: SloBed, app: str) -> dict[str, str]:
+async def pods_of(bed: Bed, slo: SloNamespace, app: str) -> dict[str, str]:
     """Return the node of each pod of a workload, by name."""
     page = await bed.client.list_all(
         WORKLOAD_PODS, namespace=slo.namespace, label_selector=f"app={app}"
@@ -47,7 +47,7 @@ def ready_of(bed: Bed, app: str, *, but: set[str]) -> list[str]:
 async def test_everything_is_made_and_removed(bed: Bed) -> None:
     """Pods are on all and on half of the nodes, Services have node ports, and all goes again."""
     slo = a_measurement(bed)
-    services = await slo.make(POLICIES, len(ZONES))
+    services = await slo.create(POLICIES, len(ZONES))
     assert sorted((await pods_of(bed, slo, "everywhere")).values()) == ["n1", "n2", "n3", "n4"]
     assert len(await pods_of(bed, slo, "some")) == 2
     assert list(services) == [policy.title for policy in POLICIES]
@@ -55,7 +55,7 @@ async def test_everything_is_made_and_removed(bed: Bed) -> None:
 
     await slo.remove()
 
-    left = await bed.client.list_all(NAMESPACES, label_selector=MARK)
+    left = await bed.client.list_all(NAMESPACES, label_selector=MEASUREMENT_LABEL)
     assert left.items == []
     assert (await bed.client.list_all(WORKLOAD_PODS)).items == []
     names = [one.metadata.name for one in (await bed.client.list_all(SERVICES)).items]
@@ -65,7 +65,7 @@ async def test_everything_is_made_and_removed(bed: Bed) -> None:
 async def test_restarts_make_all_pods_new(bed: Bed) -> None:
     """After a restart no pod is one of before, and each node has one."""
     slo = a_measurement(bed)
-    await slo.make(POLICIES, len(ZONES))
+    await slo.create(POLICIES, len(ZONES))
     before = await pods_of(bed, slo, "everywhere")
     await slo.restart("everywhere")
     await slo.until_ready("everywhere")
@@ -79,7 +79,7 @@ async def test_restarts_make_all_pods_new(bed: Bed) -> None:
 async def test_moves(bed: Bed) -> None:
     """Daemons come back where they were; other pods go elsewhere, and the node is free again."""
     slo = a_measurement(bed)
-    await slo.make(POLICIES, len(ZONES))
+    await slo.create(POLICIES, len(ZONES))
     before = await pods_of(bed, slo, "everywhere")
     await slo.move("everywhere")
     gone = {name for name, node in before.items() if node in ("n1", "n4")}
@@ -102,8 +102,8 @@ async def test_moves(bed: Bed) -> None:
 async def test_what_a_killed_measurement_left(bed: Bed) -> None:
     """The next one removes it before it begins."""
     first = a_measurement(bed)
-    await first.make(POLICIES, len(ZONES))
-    second = SloBed(bed.client, clock=SystemClock(), random=Random(2))
-    await second.make(POLICIES, len(ZONES))
-    there = (await bed.client.list_all(NAMESPACES, label_selector=MARK)).items
+    await first.create(POLICIES, len(ZONES))
+    second = SloNamespace(bed.client, clock=SystemClock(), random=Random(2))
+    await second.create(POLICIES, len(ZONES))
+    there = (await bed.client.list_all(NAMESPACES, label_selector=MEASUREMENT_LABEL)).items
     assert [one.metadata.name for one in there] == [second.namespace]

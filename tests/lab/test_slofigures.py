@@ -12,7 +12,7 @@ from keepclose.lab.slo.figures import (
     SloFigures,
     SloSample,
     SloSums,
-    judge,
+    compare_with_guesses,
     percentile,
     show_percent,
     sum_up_slo,
@@ -148,11 +148,11 @@ LOCAL = a_row("Local", Guess.NOT_ALL, Guess.FAST, failed=20, hops=0.0)
 )
 def test_guesses(row: SloFigures, want: tuple[bool, bool]) -> None:
     """Availability is judged by itself, speed by hops beside those of Cluster and Local."""
-    judged = judge([CLUSTER, LOCAL, row])[-1]
+    judged = compare_with_guesses([CLUSTER, LOCAL, row])[-1]
     assert (judged.availability_as_guessed, judged.speed_as_guessed) == want
 
 
 def test_a_guess_without_answers() -> None:
     """Nothing is fast that never came."""
     row = msgspec.structs.replace(LOCAL, node_hops=None)
-    assert judge([CLUSTER, row])[1].speed_as_guessed is False
+    assert compare_with_guesses([CLUSTER, row])[1].speed_as_guessed is False

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from keepclose.lab.slo.figures import SloSample
-from keepclose.lab.slo.measurement import Way, keep_connecting, probe, until_steady
+from keepclose.lab.slo.measurement import ConnectionPath, keep_connecting, probe, until_steady
 from keepclose.lab.traffic.answers import ConnectionFailure, PodAnswer
 from keepclose.lab.traffic.connections import ConnectionSource
 from keepclose.system.namespaces import NetworkError
@@ -50,9 +50,9 @@ async def a_pod(name: str, node: str) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-def way(node: str, port: int) -> Way:
+def a_path(node: str, port: int) -> ConnectionPath:
     """Return a way to a local port."""
-    return Way("internal", node, ConnectionSource(Here(), "127.0.0.1", port, 1))
+    return ConnectionPath("internal", node, ConnectionSource(Here(), "127.0.0.1", port, 1))
 
 
 async def closed_port() -> int:
@@ -73,7 +73,7 @@ async def test_all_ways_have_their_turn() -> None:
             over.set()
 
     async with a_pod("p1", "n1") as port:
-        ways = [way("n1", port), way("n2", await closed_port())]
+        ways = [a_path("n1", port), a_path("n2", await closed_port())]
         await keep_connecting(ways, over, record=record, per_second=500)
     counts = Counter((one.node, one.result) for one in samples)
     answered = counts["n1", PodAnswer("p1", "n1", "zone-a")]
@@ -88,7 +88,7 @@ async def test_the_pace() -> None:
     samples: list[SloSample] = []
     over = asyncio.Event()
     async with a_pod("p1", "n1") as port:
-        load = keep_connecting([way("n1", port)], over, record=samples.append, per_second=50)
+        load = keep_connecting([a_path("n1", port)], over, record=samples.append, per_second=50)
         asyncio.get_running_loop().call_later(0.3, over.set)
         await load
     assert 1 <= len(samples) <= 16
@@ -103,7 +103,7 @@ async def test_places_that_are_gone() -> None:
         samples.append(sample)
         over.set()
 
-    gone = Way("internal", "n1", ConnectionSource(Gone(), "127.0.0.1", 1, 1))
+    gone = ConnectionPath("internal", "n1", ConnectionSource(Gone(), "127.0.0.1", 1, 1))
     await keep_connecting([gone], over, record=record)
     assert {one.result for one in samples} == {ConnectionFailure.BROKEN}
 
@@ -111,7 +111,7 @@ async def test_places_that_are_gone() -> None:
 async def test_probing() -> None:
     """Each way is asked once."""
     async with a_pod("p1", "n1") as port:
-        found = await probe([way("n1", await closed_port()), way("n1", port)])
+        found = await probe([a_path("n1", await closed_port()), a_path("n1", port)])
     assert found == [ConnectionFailure.REFUSED, PodAnswer("p1", "n1", "zone-a")]
 
 
@@ -119,12 +119,12 @@ async def test_steady() -> None:
     """It is steady after some time without a wrong answer, and not before."""
     wrong_first = [False, False, True]
 
-    def is_right(_way: Way, _result: object) -> bool:
+    def is_right(_path: ConnectionPath, _result: object) -> bool:
         return wrong_first.pop(0) if len(wrong_first) > 1 else wrong_first[0]
 
     async with a_pod("p1", "n1") as port:
-        assert await until_steady([way("n1", port)], is_right, steady_s=0.1)
+        assert await until_steady([a_path("n1", port)], is_right, steady_s=0.1)
         assert wrong_first == [True]
         assert not await until_steady(
-            [way("n1", port)], lambda *_: False, steady_s=0.1, patience_s=0.3
+            [a_path("n1", port)], lambda *_: False, steady_s=0.1, timeout_s=0.3
         )

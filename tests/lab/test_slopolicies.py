@@ -8,12 +8,12 @@ import pytest
 
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.slo.figures import (
+    explain_choice,
     list_policies,
     make_daemon_set,
     make_deployment,
     make_service,
     restart_patch,
-    tell_choice,
 )
 from keepclose.model.gates import FeatureGates, Gate
 
@@ -31,7 +31,7 @@ def test_the_draft_has_four_and_two_came_later() -> None:
         ("PreferSameZone", "everywhere", None, None),
         ("PreferSameNode", "everywhere", None, None),
     ]
-    assert tell_choice(WITH_LOCAL) == ""
+    assert explain_choice(WITH_LOCAL) == ""
 
 
 def test_without_the_gate_its_successor_is_measured() -> None:
@@ -43,7 +43,7 @@ def test_without_the_gate_its_successor_is_measured() -> None:
         "PreferSameNode",
         "PreferSameZone",
     ]
-    assert tell_choice(DEFAULT) == (
+    assert explain_choice(DEFAULT) == (
         "PreferLocalTrafficPolicy is off: PreferSameNode, which came instead of PreferLocal, "
         "was measured"
     )

@@ -213,7 +213,7 @@ async def test_no_endpoints(web: Web) -> None:
     assert (report.as_expected, report.failures) == (True, {"refused": 180})
     assert (report.busiest, report.in_zone, report.endpoints) == (None, None, 0)
     assert [reason.code for reason in report.rows[0].reasons] == ["NoEndpoints"]
-    want = "the Service has no selector, so its endpoints are those of slices made by hand"
+    want = "the Service has no selector, so its endpoints are those of manually created slices"
     assert report.causes == (want,)
 
 

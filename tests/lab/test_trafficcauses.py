@@ -10,7 +10,7 @@ import pytest
 from keepclose.lab.kubelet.pod_specs import KubeletPod
 from keepclose.lab.traffic.failure_causes import (
     PodView,
-    explain_ignored_wishes,
+    explain_ignored_fields,
     explain_missing_hints,
     find_causes,
 )
@@ -121,7 +121,7 @@ def a_pod(
         pytest.param(
             a_service(None),
             [a_pod()],
-            ["the Service has no selector, so its endpoints are those of slices made by hand"],
+            ["the Service has no selector, so its endpoints are those of manually created slices"],
             id="no selector",
         ),
     ],
@@ -203,4 +203,4 @@ def test_ignored_wishes(value: str, gates: str, want: list[str]) -> None:
     """A field that is set and does not govern is never passed over in silence."""
     service = a_service({"app": "web"}, trafficDistribution=value)
     strategy = choose_strategy(service, gates=parse_gates(gates))
-    assert explain_ignored_wishes(strategy) == want
+    assert explain_ignored_fields(strategy) == want

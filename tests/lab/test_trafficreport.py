@@ -7,12 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
-from keepclose.lab.traffic.expected_shares import Expectation, Goal
+from keepclose.lab.traffic.expected_shares import Expectation, NamedEndpoint
 from keepclose.lab.traffic.report import (
     Busiest,
     Observation,
+    ReportedReason,
     SourceRow,
-    ToldReason,
     TrafficRow,
     make_row,
     make_source_row,
@@ -23,9 +23,9 @@ from keepclose.routing.selection import PacketVerdict
 
 ZONES = {"n1": "zone-a", "n2": "zone-a", "n3": "zone-b"}
 GOALS = {
-    "a1": Goal("a1", "n1", "zone-a"),
-    "a2": Goal("a2", "n2", "zone-a"),
-    "b1": Goal("b1", "n3", "zone-b"),
+    "a1": NamedEndpoint("a1", "n1", "zone-a"),
+    "a2": NamedEndpoint("a2", "n2", "zone-a"),
+    "b1": NamedEndpoint("b1", "n3", "zone-b"),
 }
 # The answer names the zone that the node had when the pod was started.
 A1, A2, B1 = (
@@ -70,7 +70,7 @@ def test_a_row_by_zones() -> None:
         failures={"timed out": 180},
         expected_failures={},
         fault="n2: 180 timed out",
-        reasons=(ToldReason("ZoneNotHinted", "none for node n1", "Node n1", "mend it", 2),),
+        reasons=(ReportedReason("ZoneNotHinted", "none for node n1", "Node n1", "mend it", 2),),
     )
 
 
@@ -88,7 +88,7 @@ def test_a_row_of_one_source_by_nodes() -> None:
         pods={"a1": 30, "b1": 70},
         expected_pods={"a1": 0.25, "b1": 0.75},
         fault="",
-        reasons=(ToldReason("ZoneNotHinted", "none for node n1", "Node n1", "mend it", 1),),
+        reasons=(ReportedReason("ZoneNotHinted", "none for node n1", "Node n1", "mend it", 1),),
     )
 
 

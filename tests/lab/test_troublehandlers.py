@@ -11,7 +11,7 @@ import pytest
 from keepclose.kube.errors import ConnectionRefused
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.handlers import HANDLERS
-from keepclose.lab.faults.injector import Troubles
+from keepclose.lab.faults.injector import FaultInjector
 from keepclose.system.namespaces import NetworkError
 from support.lab.troublebed import Bed, NotedLinks, troubled
 
@@ -26,7 +26,7 @@ async def bed(tmp_path: Path) -> AsyncIterator[Bed]:
 class Asker:
     """Asks like a command does, and keeps what was told on the way."""
 
-    def __init__(self, troubles: Troubles) -> None:
+    def __init__(self, troubles: FaultInjector) -> None:
         self._troubles = troubles
         self.told: list[dict[str, Any]] = []
         self.on_told: Callable[[], None] = lambda: None
@@ -99,9 +99,9 @@ async def test_a_drain_tells_of_each_pod(bed: Bed) -> None:
 @pytest.mark.parametrize(
     ("params", "want"),
     [
-        pytest.param({}, "say which node is meant", id="no name"),
-        pytest.param({"name": 7}, "this cannot be asked: Expected `str`, got `int`", id="a number"),
-        pytest.param({"name": "n1", "timeout": -1}, "this cannot be asked", id="before the start"),
+        pytest.param({}, "name a node", id="no name"),
+        pytest.param({"name": 7}, "invalid request: Expected `str`, got `int`", id="a number"),
+        pytest.param({"name": "n1", "timeout": -1}, "invalid request", id="before the start"),
     ],
 )
 async def test_bad_requests(bed: Bed, params: dict[str, Any], want: str) -> None:
@@ -135,7 +135,7 @@ async def test_links_that_cannot_be_cut(bed: Bed) -> None:
 
 
 class LostServer:
-    """Troubles whose API server is gone."""
+    """An injector whose API server is gone."""
 
     async def states(self) -> list[Any]:
         """Fail."""
@@ -145,6 +145,6 @@ class LostServer:
 async def test_no_api_server() -> None:
     """An API server that does not answer is told with code 4."""
     lost: Any = LostServer()
-    with pytest.raises(LabRefusal, match="the API server did not do it: 127") as refusal:
+    with pytest.raises(LabRefusal, match="the request to the API server failed: 127") as refusal:
         await Asker(lost)("status")
     assert refusal.value.code == 4

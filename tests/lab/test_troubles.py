@@ -10,7 +10,7 @@ import pytest
 
 from keepclose.kube.requests import NODES
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.faults.injector import Drain, FaultError, Healing
+from keepclose.lab.faults.injector import DrainResult, FaultResult, HealResult
 from keepclose.lab.faults.node_states import NodeState
 from keepclose.lab.faults.node_status import CORDON_ANNOTATION, UNREACHABLE, ZONE_ANNOTATION
 from keepclose.lab.workloads.pods import WORKLOAD_PODS
@@ -74,14 +74,14 @@ async def test_failing_twice_and_healing_twice(bed: Bed) -> None:
     await bed.deploy(4)
     await bed.troubles.fail("n1")
     before = await bed.node("n1")
-    assert await bed.troubles.fail("n1") == FaultError(["n1"], [], [])
+    assert await bed.troubles.fail("n1") == FaultResult(["n1"], [], [])
     assert await bed.node("n1") == before
     assert (await bed.troubles.fail("zone-a")).changed == ["n2"]
 
     assert (await bed.troubles.heal("zone-a")).healed == {"n1": ["fail"], "n2": ["fail"]}
 
     assert (await bed.troubles.heal("zone-a")).healed == {}
-    assert bed.links.notes == ["cut n1", "cut n2", "mend n1", "mend n2"]
+    assert bed.links.notes == ["cut n1", "cut n2", "restore n1", "restore n2"]
     await bed.lab.until(lambda: len(bed.ready()) == 4)
     node = await bed.node("n1")
     assert "taints" not in node["spec"]
@@ -101,7 +101,7 @@ async def test_healing_waits_for_proxies(bed: Bed) -> None:
         bed.ways["n2"].come_back()
 
     done = await bed.troubles.heal(on_wait=hear)
-    assert done == Healing({"n1": ["fail"], "n2": ["fail"]}, [])
+    assert done == HealResult({"n1": ["fail"], "n2": ["fail"]}, [])
     assert told == [["n2"]]
     assert bed.ways["n2"].connections == 2
 
@@ -131,7 +131,7 @@ async def test_partition(bed: Bed) -> None:
     await bed.deploy(4)
     before = await bed.node("n1")
 
-    assert await bed.troubles.partition("n1") == FaultError(["n1"], ["n1"], [], is_noticed=False)
+    assert await bed.troubles.partition("n1") == FaultResult(["n1"], ["n1"], [], is_noticed=False)
 
     assert await bed.node("n1") == before
     assert bed.links.cut_off == {"n1"}
@@ -141,7 +141,7 @@ async def test_partition(bed: Bed) -> None:
     noticed = await bed.troubles.partition("n1", notice=True)
     assert (noticed.changed, len(noticed.unready), noticed.is_noticed) == ([], 1, True)
     assert (await states(bed))["n1"] == "cut off, noticed"
-    assert await bed.troubles.partition("n1") == FaultError(["n1"], [], [])
+    assert await bed.troubles.partition("n1") == FaultResult(["n1"], [], [])
     assert (await bed.troubles.heal("n1")).healed == {"n1": ["partition"]}
     await bed.lab.until(lambda: len(bed.ready()) == 4)
 
@@ -204,7 +204,7 @@ async def test_a_cut_is_finished_when_nobody_waits_for_it(bed: Bed, times: int) 
         await asking
     # NB: it had to wait for its turn until the cut was whole.
     assert (await healing).healed == {"n1": ["partition"]}
-    assert bed.links.notes == ["cut n1", "mend n1"]
+    assert bed.links.notes == ["cut n1", "restore n1"]
     assert bed.kubelets.silent == set()
     assert bed.ways["n1"].is_open
 
@@ -223,7 +223,7 @@ async def test_a_mend_is_finished_when_nobody_waits_for_it(bed: Bed) -> None:
     with pytest.raises(asyncio.CancelledError):
         await healing
     await failing
-    assert bed.links.notes[:2] == ["cut n1", "mend n1"]
+    assert bed.links.notes[:2] == ["cut n1", "restore n1"]
     assert bed.kubelets.silent == bed.links.cut_off
 
 
@@ -291,11 +291,11 @@ async def test_drain(bed: Bed) -> None:
 
     done = await bed.troubles.drain("n1", on_gone=gone.append)
 
-    assert done == Drain("n1", [f"default/{web[0]}"], [f"default/{log[0]}"])
+    assert done == DrainResult("n1", [f"default/{web[0]}"], [f"default/{log[0]}"])
     assert gone == done.evicted
     await bed.lab.until(lambda: len(bed.ready()) == 8)
     assert bed.ready("n1") == log
-    assert await bed.troubles.drain("n1") == Drain("n1", [], done.kept)
+    assert await bed.troubles.drain("n1") == DrainResult("n1", [], done.kept)
     assert (await states(bed))["n1"] == "cordoned"
 
 
@@ -323,7 +323,7 @@ async def test_draining_a_dead_node(bed: Bed) -> None:
     assert refusal.value.code == 1
     text = str(refusal.value)
     assert text.startswith("n1: 1 of 1 pods are still there after 0.2 s: default/web-")
-    assert text.endswith("dead or cut off: keepclose lab heal n1")
+    assert text.endswith("failed or partitioned node: keepclose lab heal n1")
     assert (await bed.troubles.heal()).healed == {"n1": ["fail", "cordon"]}
     await bed.lab.until(lambda: len(bed.ready()) == 4 and len(bed.lab.pods) == 4)
 
@@ -332,7 +332,7 @@ async def test_drain_waits_for_the_grace(bed: Bed) -> None:
     """A pod that still runs after the time is named."""
     await bed.deploy(4)
     bed.lab.kubelet.lets_end = lambda _pod: False
-    with pytest.raises(LabRefusal, match=r"1 of 1 pods .* they go on until their grace is over"):
+    with pytest.raises(LabRefusal, match=r"1 of 1 pods .* they run until their grace period ends"):
         await bed.troubles.drain("n1", timeout_s=0.1)
 
 

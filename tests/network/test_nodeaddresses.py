@@ -88,7 +88,7 @@ def test_numbers_are_not_reused_at_once() -> None:
     """The next free number after the last is given, and only at the end it begins anew."""
     numbers = PodNumbers()
     assert [numbers.take() for _ in range(3)] == [3, 4, 5]
-    numbers.give_back(4)
+    numbers.release(4)
     assert numbers.take() == 6
     for want in range(7, LAST_POD + 1):
         assert numbers.take() == want
@@ -103,7 +103,7 @@ def test_numbers_end() -> None:
         numbers.take()
     with pytest.raises(NetworkError, match=r"^all 252 pod addresses are in use$"):
         numbers.take()
-    numbers.give_back(100)
-    numbers.give_back(100)
+    numbers.release(100)
+    numbers.release(100)
     assert numbers.free == 1
     assert numbers.take() == 100

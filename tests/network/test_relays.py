@@ -143,7 +143,7 @@ async def test_a_cut_while_the_server_is_sought(echo: Echo) -> None:
     relay = Relay(*echo)
     await relay.open()
     reader, writer = await _connect(echo)
-    await _until(lambda: bool(relay._ends))
+    await _until(lambda: bool(relay._transports))
     await relay.cut()
     assert await reader.read() == b""
     writer.transport.abort()

@@ -120,7 +120,7 @@ def test_a_node_that_is_cut_off(underlay: Underlay) -> None:
         assert _calls(underlay.outside, _node(underlay, "n1"), seconds=0.2) == ("", "")
         assert _calls(a, b) == a.addresses
         assert _calls(c, d) == c.addresses
-        underlay.mend("n1")
+        underlay.restore("n1")
         assert _calls(a, c) == a.addresses
         assert _calls(c, a) == c.addresses
         assert _calls(underlay.outside, _node(underlay, "n1")) == underlay.outside.addresses
@@ -184,7 +184,7 @@ def test_names_that_are_wrong(underlay: Underlay) -> None:
     for work in (
         lambda: underlay.add_pods([("n1", "a"), ("n9", "b")]),
         lambda: underlay.cut("n9"),
-        lambda: underlay.mend("n9"),
+        lambda: underlay.restore("n9"),
     ):
         with pytest.raises(NetworkError, match=r"^there is no node n9$"):
             work()
@@ -283,7 +283,7 @@ def test_a_network_that_is_closed(underlay: Underlay) -> None:
     with pytest.raises(NetworkError, match=r"^the network is not open$"):
         underlay.add_nodes(["n1"])
     with pytest.raises(NetworkError, match=r"^the network is not open$"):
-        underlay.mend("n1")
+        underlay.restore("n1")
     underlay.open()
     underlay.add_nodes(["n1"])
     assert underlay.nodes["n1"].addresses.number == 1

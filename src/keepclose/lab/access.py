@@ -1,6 +1,8 @@
-"""What of a lab those need who make trouble in it: the API, kubelets, links and ways to the API.
+"""The parts of a running lab that traffic, measurements and fault injection may use.
 
-A running lab has all of it; tests bring their own. Nothing here does anything.
+`LabView` is a running lab. The protocols are the smaller part that fault injection needs: the API,
+kubelets, links between nodes and links to the API server; tests implement them with fakes.
+`LabRefusal` is what a user reads, in one line, when the lab rejects a request. Nothing here acts.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from keepclose.model.gates import FeatureGates
 
 
 class LabRefusal(Exception):  # noqa: N818 - a refusal is no error of the lab
-    """Why the lab does not do what it was asked; `code` is the command's exit code."""
+    """Why the lab rejects a request; `code` is the command's exit code."""
 
     def __init__(self, text: str, *, code: int = 2) -> None:
         super().__init__(text)
@@ -32,56 +34,56 @@ class LabView(NamedTuple):
     gates: FeatureGates
     """Of the proxies, which decide where packets go."""
     underlay: Underlay | None
-    """None when no packets can be sent here."""
+    """None on a machine that cannot have the lab's network."""
     no_packets: str
-    """Why not, or ""."""
+    """Why it cannot, or ""."""
     relays: dict[str, Relay]
     """By node: how its proxy reaches the API server."""
 
 
 class Links(Protocol):
-    """Where nodes are joined; both calls may block."""
+    """The links between nodes; both calls may block."""
 
     def cut(self, node: str) -> None:
-        """Take the node's link away."""
+        """Take the node's link down."""
         ...
 
-    def mend(self, node: str) -> None:
-        """Give it back."""
+    def restore(self, node: str) -> None:
+        """Take the node's link up again."""
         ...
 
 
-class ApiWay(Protocol):
-    """How a node reaches the API server."""
+class ApiLink(Protocol):
+    """The link between a node and the API server."""
 
     @property
     def connections(self) -> int:
-        """How many connections there are now."""
+        """How many connections are open."""
         ...
 
     async def open(self) -> None:
-        """Let the node through."""
+        """Pass the node's connections on."""
         ...
 
     async def hold(self) -> None:
-        """Break what is open and leave whoever comes without an answer."""
+        """Break open connections and leave new ones without an answer."""
         ...
 
 
 class NodeKubelets(Protocol):
-    """The kubelets."""
+    """The kubelets of all nodes."""
 
     def fail(self, node: str) -> None:
-        """Let the node's kubelet report nothing any more."""
+        """Stop all reports of the node's kubelet."""
         ...
 
     def recover(self, node: str) -> None:
-        """Let it report again, all that it has."""
+        """Let the node's kubelet report again, beginning with the status of all its pods."""
         ...
 
 
-class TroubledLab(Protocol):
-    """What of a lab troubles need."""
+class FaultTarget(Protocol):
+    """The part of a lab that fault injection needs."""
 
     @property
     def client(self) -> Client:
@@ -95,15 +97,15 @@ class TroubledLab(Protocol):
 
     @property
     def underlay(self) -> Links | None:
-        """The network, None without packets."""
+        """The network, None on a machine that cannot have it."""
         ...
 
     @property
     def no_packets(self) -> str:
-        """Why there are no packets, or ""."""
+        """Why there is no network, or ""."""
         ...
 
     @property
-    def relays(self) -> Mapping[str, ApiWay]:
-        """By node: the way to the API server, of those that have one of their own."""
+    def relays(self) -> Mapping[str, ApiLink]:
+        """By node: its link to the API server, where it has a link of its own."""
         ...

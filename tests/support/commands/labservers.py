@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.cluster.control import ControlHandler, ControlServer, Tell
+from keepclose.lab.cluster.control import ControlHandler, ControlServer, ReportProgress
 from keepclose.model.json_values import JsonObject
 
 Reply = JsonObject | LabRefusal
@@ -29,7 +29,7 @@ class LabServer:
         return {name: self._handler(name) for name in self._replies}
 
     def _handler(self, name: str) -> ControlHandler:
-        async def handle(params: JsonObject, tell: Tell) -> JsonObject:
+        async def handle(params: JsonObject, tell: ReportProgress) -> JsonObject:
             self.asked.append((name, params))
             for one in self._news:
                 tell(one)

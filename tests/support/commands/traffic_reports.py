@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepclose.lab.traffic.report import Busiest, SourceRow, ToldReason, TrafficReport, TrafficRow
+from keepclose.lab.traffic.report import Busiest, SourceRow, ReportedReason, TrafficReport, TrafficRow
 
-FALLBACK = ToldReason(
+FALLBACK = ReportedReason(
     "ZoneNotHinted",
     "no ready endpoint is hinted for zone zone-c of node n5",
     "Node n5",

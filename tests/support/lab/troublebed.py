@@ -10,7 +10,7 @@ from typing import Any
 
 from keepclose.kube.client import Client
 from keepclose.kube.requests import Kind
-from keepclose.lab.faults.injector import Troubles
+from keepclose.lab.faults.injector import FaultInjector
 from keepclose.lab.workloads.pods import WorkloadPod
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS
 from keepclose.model.json_values import JsonObject
@@ -45,11 +45,11 @@ class NotedLinks:
         self.notes.append(f"cut {node}")
         self.cut_off.add(node)
 
-    def mend(self, node: str) -> None:
-        """Note a mend."""
+    def restore(self, node: str) -> None:
+        """Record a restore."""
         self.is_asked.set()
         assert self.may_mend.wait(PATIENCE)
-        self.notes.append(f"mend {node}")
+        self.notes.append(f"restore {node}")
         self.cut_off.remove(node)
 
 
@@ -111,7 +111,7 @@ class Bed:
         self.underlay: NotedLinks | None = self.links if packets else None
         self.no_packets = "" if packets else "nft is not installed"
         self.ways = {name: NotedWay() for name in ZONES} if packets else {}
-        self.troubles = Troubles(self)
+        self.troubles = FaultInjector(self)
 
     @property
     def client(self) -> Client:

@@ -1,7 +1,7 @@
-"""The socket by which commands speak to a running cluster: one request a connection.
+"""The control socket of a running cluster, and the client of its commands: one request each.
 
-A request is a line of JSON that says what to do. Lines of progress come back, then the result or
-why there is none. Only the owner of the directory can reach it.
+A request is a line of JSON with the name of a handler and its parameters. Lines of progress come
+back, then the result or the error. Only the owner of the directory can connect.
 """
 
 from __future__ import annotations
@@ -23,86 +23,87 @@ from keepclose.lab.access import LabRefusal
 from keepclose.model.json_values import JsonObject
 from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
-Tell = Callable[[JsonObject], None]
-ControlHandler = Callable[[JsonObject, Tell], Awaitable[JsonObject]]
-_LONGEST: Final = 1 << 20
+ReportProgress = Callable[[JsonObject], None]
+ControlHandler = Callable[[JsonObject, ReportProgress], Awaitable[JsonObject]]
+_MOST_REQUEST_BYTES: Final = 1 << 20
 _log = structlog.get_logger(__name__)
 
 
 def socket_address(path: Path, directory: int) -> str:
-    """Return a short name for a socket in an open directory; addresses end at 107 characters."""
+    """Return a short address of a socket in an open directory; the limit is 107 characters."""
     return f"/proc/self/fd/{directory}/{path.name}"
 
 
 class ControlServer:
-    """Answers requests by their handlers."""
+    """Answers requests with their handlers."""
 
     def __init__(self, path: Path, handlers: Mapping[str, ControlHandler]) -> None:
         self._path, self._handlers = path, handlers
         self._server: asyncio.Server | None = None
-        self._working: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen; raises OSError."""
-        one = socket.socket(socket.AF_UNIX)
+        listener = socket.socket(socket.AF_UNIX)
         try:
             with PrivateDirectory.open(self._path.parent) as directory:
-                # NB: the mode of the socket before it is bound is the one that it gets.
-                os.fchmod(one.fileno(), 0o600)
-                one.bind(socket_address(self._path, directory.descriptor))
+                # NB: the file gets the mode that the socket has before it is bound.
+                os.fchmod(listener.fileno(), 0o600)
+                listener.bind(socket_address(self._path, directory.descriptor))
         except BaseException:
-            one.close()
+            listener.close()
             raise
-        # NB: a server that serves at once is out of reach while its maker is cancelled.
+        # NB: if this task is cancelled while the server starts, a server that serves at once could
+        # not be closed any more.
         self._server = await asyncio.start_unix_server(
-            self._take, sock=one, limit=_LONGEST, start_serving=False
+            self._accept, sock=listener, limit=_MOST_REQUEST_BYTES, start_serving=False
         )
         await self._server.start_serving()
 
     async def stop(self) -> None:
-        """Take no more requests and end those under way; return when they have cleaned up."""
+        """Accept no more requests and cancel the running ones; return when they have cleaned up."""
         if self._server is not None:
             self._server.close()
-        working = tuple(self._working)
-        for task in working:
+        requests = tuple(self._requests)
+        for task in requests:
             task.cancel()
-        if working:
-            await asyncio.wait(working)
+        if requests:
+            await asyncio.wait(requests)
 
-    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # NB: a task of our own, since streams complain about tasks of theirs that are cancelled.
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # NB: our own task, because asyncio logs an error for a cancelled task of its streams.
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        def say(what: JsonObject) -> None:
+        def send(what: JsonObject) -> None:
             writer.write(msgspec.json.encode(what) + b"\n")
 
         tasks: list[asyncio.Task[Any]] = []
         try:
-            answer = asyncio.create_task(self._answer(await reader.readline(), say))
-            # Whoever asked may go away, and then wants nothing more.
+            answer = asyncio.create_task(self._answer(await reader.readline(), send))
+            # A client that disconnects cancels its request.
             gone = asyncio.create_task(reader.read(1))
             tasks = [answer, gone]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
-                say(answer.result())
+                send(answer.result())
                 await writer.drain()
         except (ValueError, OSError) as error:
-            _log.info("a request broke off", error=str(error))
+            _log.info("control request aborted", error=str(error))
         finally:
             await _finish(tasks)
             with contextlib.suppress(OSError):
                 writer.close()
 
-    async def _answer(self, line: bytes, say: Tell) -> JsonObject:
+    async def _answer(self, line: bytes, send: ReportProgress) -> JsonObject:
         try:
             request = msgspec.json.decode(line, type=dict[str, Any])
             handler = self._handlers.get(str(request.pop("do", "")))
             if handler is None:
-                return {"error": "this cluster does not know how to do that", "code": 2}
-            return {"done": await handler(request, lambda what: say({"tell": what}))}
+                return {"error": "unknown request", "code": 2}
+            return {"done": await handler(request, lambda what: send({"tell": what}))}
         except LabRefusal as refusal:
             return {"error": str(refusal), "code": refusal.code}
         except (TransportError, ServerError) as error:
@@ -110,12 +111,12 @@ class ControlServer:
         except (KubeError, msgspec.DecodeError, msgspec.ValidationError) as error:
             return {"error": str(error), "code": 2}
         except Exception as error:  # noqa: BLE001 - one bad request must not end the cluster
-            _log.exception("a request failed")
+            _log.exception("control request failed")
             return {"error": f"the lab failed: {error}", "code": 1}
 
 
 async def _finish(tasks: list[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and return when they have ended, however often we are told to end ourselves."""
+    """Cancel tasks and return when they have ended, even if this task is cancelled too."""
     for task in tasks:
         task.cancel()
     while not all(task.done() for task in tasks):
@@ -124,7 +125,7 @@ async def _finish(tasks: list[asyncio.Task[Any]]) -> None:
 
 
 class CallError(Exception):
-    """Why a request was not fulfilled; `code` is the command's exit code."""
+    """Why a request failed; `code` is the command's exit code."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -132,7 +133,7 @@ class CallError(Exception):
 
 
 def _ignore(_what: JsonObject) -> None:
-    """Tell nobody."""
+    """Drop the progress."""
 
 
 def call_lab(
@@ -142,16 +143,16 @@ def call_lab(
     *,
     on_tell: Callable[[JsonObject], None] = _ignore,
 ) -> JsonObject:
-    """Return what the cluster in a directory answers; raises CallError.
+    """Send a request to the cluster in a directory and return the result; raises CallError.
 
-    `on_tell` gets news of what takes long.
+    `on_tell` gets the progress of a long request.
     """
     path = data_dir.expanduser() / "lab.sock"
-    with socket.socket(socket.AF_UNIX) as one:
+    with socket.socket(socket.AF_UNIX) as connection:
         try:
             with PrivateDirectory.open(path.parent) as directory:
-                one.connect(socket_address(path, directory.descriptor))
-            _check_peer(one)
+                connection.connect(socket_address(path, directory.descriptor))
+            _check_peer(connection)
         except PermissionError:
             raise CallError(f"the cluster in {path.parent} belongs to another user", 5) from None
         except BrokenFileError as error:
@@ -160,8 +161,8 @@ def call_lab(
             text = f"no cluster runs in {path.parent}; start one with keepclose up"
             raise CallError(text, 4) from None
         try:
-            one.sendall(msgspec.json.encode({"do": do, **params}) + b"\n")
-            with one.makefile("rb") as lines:
+            connection.sendall(msgspec.json.encode({"do": do, **params}) + b"\n")
+            with connection.makefile("rb") as lines:
                 for line in lines:
                     answer = msgspec.json.decode(line, type=dict[str, Any])
                     if "tell" in answer:
@@ -172,15 +173,15 @@ def call_lab(
                         done: JsonObject = answer["done"]
                         return done
         except (OSError, msgspec.DecodeError):
-            # Half a line, or none, is all that is left of a cluster that was killed.
+            # A cluster that is killed leaves half a line, or none.
             pass
     raise CallError("the cluster ended before it answered", 4)
 
 
-def _check_peer(one: socket.socket) -> None:
-    """Raise PermissionError where a process of another user listens at the socket."""
+def _check_peer(connection: socket.socket) -> None:
+    """Raise PermissionError if a process of another user listens at the socket."""
     form = "3i"
-    sent = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
+    sent = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form))
     _pid, user, _group = struct.unpack(form, sent)
     if user != os.geteuid():
         raise PermissionError

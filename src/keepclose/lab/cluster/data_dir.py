@@ -1,8 +1,11 @@
-"""The directory of a cluster: what lies where, who has it, and what is left when it ends.
+"""The data directory of a cluster: its files, the process that holds it, and what remains.
 
-One cluster at a time has a directory, told by a lock that the kernel takes back when its holder
-ends in whatever way. Only directories that a cluster made for itself are ever removed, and only a
-directory of this user is used at all: what another user left in its place is refused, not read.
+One cluster at a time holds a directory, by a lock that the kernel releases when the holder ends in
+any way. Only directories that a cluster created are ever removed, and only a directory of this user
+is used: one of another user is rejected and never read.
+
+The holder is identified by its pid and its start time, in clock ticks since boot, because pids are
+reused. It is signalled by a pidfd: the signal reaches this very process or none.
 """
 
 from __future__ import annotations
@@ -20,37 +23,37 @@ import msgspec
 
 from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
-# In /proc/PID/stat, counted from behind the name in parentheses: the 22nd field of all.
+# In /proc/PID/stat, counted after the name in parentheses: field 22 of the whole line.
 _START_FIELD: Final = 19
 _MOST_DIGITS: Final = 20
 DEFAULT_HOME: Final = Path("~/.keepclose")
-_MARK: Final = "made-by-keepclose-up"
+_MARKER: Final = "made-by-keepclose-up"
 LOCK: Final = "lab.lock"
 _STATE: Final = "lab.json"
 _SOCKET: Final = "lab.sock"
 _LOGS: Final = "logs"
-_PASSING: Final = (_STATE, _SOCKET, LOCK)
-_LOOK_S: Final = 0.3
+_TEMPORARY_FILES: Final = (_STATE, _SOCKET, LOCK)
+_LOCK_WAIT_S: Final = 0.3
 
 
 class Holder(NamedTuple):
-    """A process, by its number and the time at which it started."""
+    """A process, by its pid and its start time."""
 
     pid: int
     started: int
 
 
 class NotRunningError(Exception):
-    """The process has ended; another may have its number."""
+    """The process has ended; another may have its pid."""
 
 
 def identify_self() -> bytes:
-    """Return what `parse_holder` reads, about this process."""
+    """Return this process in the form that `parse_holder` reads."""
     return f"{os.getpid()} {_start_of(os.getpid())}\n".encode()
 
 
 def parse_holder(content: bytes) -> Holder | None:
-    """Return the process that is named, or None where none is named in full."""
+    """Return the holder, or None if the content is incomplete."""
     words = content.decode("ascii", "replace").split()
     are_numbers = all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in words)
     if len(words) != 2 or not are_numbers or int(words[0]) <= 1:
@@ -59,13 +62,13 @@ def parse_holder(content: bytes) -> Holder | None:
 
 
 def send_signal(holder: Holder, number: signal.Signals) -> None:
-    """Send the process a signal; raises NotRunningError, and PermissionError for one of others."""
+    """Send a signal; raises NotRunningError, and PermissionError for another user's process."""
     try:
         descriptor = os.pidfd_open(holder.pid)
     except OSError:
         raise NotRunningError from None
     try:
-        # NB: read after it was opened, so that the number cannot pass on in between.
+        # NB: read after the pidfd was opened, so that the pid cannot be reused in between.
         if _start_of(holder.pid) != holder.started:
             raise NotRunningError
         signal.pidfd_send_signal(descriptor, number)
@@ -75,23 +78,16 @@ def send_signal(holder: Holder, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
-def _start_of(pid: int) -> int:
-    """Return when a process started; raises FileNotFoundError or ProcessLookupError."""
-    text = Path("/proc", str(pid), "stat").read_text(errors="replace")
-    # NB: the name may hold spaces and parentheses.
-    return int(text.rpartition(")")[2].split()[_START_FIELD])
-
-
 class HomeError(Exception):
     """Why a directory cannot be used, and what to do."""
 
 
 class BusyError(HomeError):
-    """Another cluster has the directory."""
+    """Another cluster holds the directory."""
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """What a running cluster tells about itself."""
+    """What a running cluster publishes about itself."""
 
     pid: int
     url: str
@@ -102,7 +98,7 @@ class ClusterState(msgspec.Struct, frozen=True):
 
 
 class Home(NamedTuple):
-    """Where a cluster keeps its files; one that is not kept is removed at the end."""
+    """The files of a cluster; a directory that is not kept is removed at the end."""
 
     directory: Path
     is_kept: bool = False
@@ -114,7 +110,7 @@ class Home(NamedTuple):
 
     @property
     def lab_kubeconfig(self) -> Path:
-        """The kubeconfig of schedulers, kubelets and controllers of workloads."""
+        """The kubeconfig of scheduler, kubelets and workload controllers."""
         return self.directory / "lab.kubeconfig"
 
     @property
@@ -124,12 +120,12 @@ class Home(NamedTuple):
 
     @property
     def logs(self) -> Path:
-        """What each process logs."""
+        """The directory of the logs, one of each process."""
         return self.directory / _LOGS
 
     @property
     def socket(self) -> Path:
-        """Where a running cluster takes requests."""
+        """The control socket of a running cluster."""
         return self.directory / _SOCKET
 
     def node_kubeconfig(self, node: str) -> Path:
@@ -137,7 +133,7 @@ class Home(NamedTuple):
         return self.directory / f"node-{node}.kubeconfig"
 
     def read_state(self) -> ClusterState | None:
-        """Return what the cluster here says about itself, or None; raises HomeError."""
+        """Return the published state of the cluster, or None; raises HomeError."""
         try:
             with PrivateDirectory.open(self.directory) as directory:
                 content = directory.read(_STATE)
@@ -148,12 +144,12 @@ class Home(NamedTuple):
             return None
 
     def write_state(self, state: ClusterState) -> None:
-        """Let others find the cluster."""
+        """Publish the state of the cluster."""
         with PrivateDirectory.open(self.directory) as directory:
             directory.write(_STATE, msgspec.json.encode(state))
 
     def clear(self) -> None:
-        """Remove what a cluster leaves: everything, or of one that is kept what passes."""
+        """Remove everything, or in a kept directory the temporary files."""
         directory = _open_existing(self)
         if directory is not None:
             with directory:
@@ -161,56 +157,56 @@ class Home(NamedTuple):
 
 
 class _Claim:
-    """The right to a directory, for as long as this process lives or until it is given back."""
+    """A held directory, until `release` or the end of this process."""
 
-    def __init__(self, home: Home, directory: PrivateDirectory, file: int) -> None:
-        self.home, self._directory, self._file = home, directory, file
+    def __init__(self, data_dir: Home, directory: PrivateDirectory, file: int) -> None:
+        self.data_dir, self._directory, self._file = data_dir, directory, file
 
     def release(self) -> None:
-        """Remove what is to be removed and let others have the directory."""
+        """Clear the directory and release its lock."""
         with self._directory:
-            _clear(self.home, self._directory)
+            _clear(self.data_dir, self._directory)
         os.close(self._file)
 
 
-def check_home(home: Home) -> None:
-    """Return when the directory is ours or is not there yet; raises HomeError where it is not.
+def check_data_dir(data_dir: Home) -> None:
+    """Check that the directory is this user's or does not exist yet; raises HomeError.
 
-    To be called before a user namespace is entered: from within, all other users look alike.
+    Call it before a user namespace is entered: from within, all other users look alike.
     """
     try:
-        PrivateDirectory.open(home.directory).close()
+        PrivateDirectory.open(data_dir.directory).close()
     except BrokenFileError as error:
         raise HomeError(str(error)) from None
     except OSError:
-        # NB: claim_home says what is wrong with a directory that cannot be opened.
+        # NB: claim_data_dir reports why a directory cannot be opened.
         return
 
 
-def claim_home(home: Home) -> _Claim:
-    """Return the right to a directory, made empty of what an earlier cluster left behind.
+def claim_data_dir(data_dir: Home) -> _Claim:
+    """Take the directory and clear what an earlier cluster left behind.
 
-    Raises BusyError when another cluster has it, and HomeError when it cannot be used.
+    Raises BusyError if another cluster holds it, and HomeError if it cannot be used.
     """
     try:
-        directory = PrivateDirectory.open(home.directory, make=True)
+        directory = PrivateDirectory.open(data_dir.directory, make=True)
     except BrokenFileError as error:
         raise HomeError(str(error)) from None
     except OSError as error:
-        raise _unusable(home, error) from None
+        raise _unusable(data_dir, error) from None
     try:
-        _refuse_strange(home, directory)
-        directory, file = _lock_patiently(home, directory)
+        _reject_foreign_files(data_dir, directory)
+        directory, file = _lock_with_retries(data_dir, directory)
         if file is None:
-            raise BusyError(_tell_holder(home))
-        # NB: first of all, since others signal whoever is named here.
+            raise BusyError(_describe_holder(data_dir))
+        # NB: first of all, because `keepclose down` signals the process that is named here.
         os.truncate(file, 0)
         os.write(file, identify_self())
-        if home.is_kept:
-            directory.remove(_MARK)
+        if data_dir.is_kept:
+            directory.remove(_MARKER)
         else:
             _empty(directory)
-            directory.create(_MARK, b"")
+            directory.create(_MARKER, b"")
         for name in (_STATE, _SOCKET):
             directory.remove(name)
         directory.make_directory(_LOGS)
@@ -219,49 +215,42 @@ def claim_home(home: Home) -> _Claim:
         raise HomeError(str(error)) from None
     except OSError as error:
         directory.close()
-        raise _unusable(home, error) from None
+        raise _unusable(data_dir, error) from None
     except HomeError:
         directory.close()
         raise
-    return _Claim(home, directory, file)
+    return _Claim(data_dir, directory, file)
 
 
-def _unusable(home: Home, error: OSError) -> HomeError:
-    # NB: names are relative to the directory, unless it is one above that is in the way.
-    where = error.filename if isinstance(error.filename, str) else ""
-    path = home.directory / where if where else home.directory
-    return HomeError(f"{path}: {error.strerror}; choose another directory with --data-dir")
-
-
-def clear_free(home: Home) -> None:
-    """Remove what a cluster left that was killed, unless another has the directory by now."""
-    directory = _open_existing(home)
+def clear_unheld(data_dir: Home) -> None:
+    """Clear what a killed cluster left behind, unless another cluster holds the directory."""
+    directory = _open_existing(data_dir)
     if directory is None:
         return
     file = _lock(directory) if directory.has(LOCK) else None
     if file is None:
         directory.close()
     else:
-        _Claim(home, directory, file).release()
+        _Claim(data_dir, directory, file).release()
 
 
-def holder_of(home: Home) -> Holder | None:
-    """Return the process that has the directory, None when nobody has it or it says nothing yet.
+def holder_of(data_dir: Home) -> Holder | None:
+    """Return the process that holds the directory, None if there is none or it is starting.
 
     Raises HomeError.
     """
-    if not is_held(home):
+    if not is_held(data_dir):
         return None
-    directory = _open_existing(home)
+    directory = _open_existing(data_dir)
     if directory is None:
         return None
     with directory:
         return parse_holder(directory.read(LOCK) or b"")
 
 
-def is_held(home: Home) -> bool:
-    """Return whether a cluster runs here, without making or changing anything; raises HomeError."""
-    directory = _open_existing(home)
+def is_held(data_dir: Home) -> bool:
+    """Return whether a cluster holds the directory; changes nothing. Raises HomeError."""
+    directory = _open_existing(data_dir)
     if directory is None:
         return False
     with directory:
@@ -280,68 +269,84 @@ def is_held(home: Home) -> bool:
     return False
 
 
-def _open_existing(home: Home) -> PrivateDirectory | None:
+def _start_of(pid: int) -> int:
+    """Return the start time of a process; raises FileNotFoundError or ProcessLookupError."""
+    text = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    # NB: the name may contain spaces and parentheses.
+    return int(text.rpartition(")")[2].split()[_START_FIELD])
+
+
+def _unusable(data_dir: Home, error: OSError) -> HomeError:
+    # NB: names are relative to the directory, unless a parent directory is at fault.
+    where = error.filename if isinstance(error.filename, str) else ""
+    path = data_dir.directory / where if where else data_dir.directory
+    return HomeError(f"{path}: {error.strerror}; choose another directory with --data-dir")
+
+
+def _open_existing(data_dir: Home) -> PrivateDirectory | None:
     try:
-        return PrivateDirectory.open(home.directory)
+        return PrivateDirectory.open(data_dir.directory)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except BrokenFileError as error:
         raise HomeError(str(error)) from None
     except OSError as error:
-        raise HomeError(f"{home.directory}: {error.strerror}") from None
+        raise HomeError(f"{data_dir.directory}: {error.strerror}") from None
 
 
-def _refuse_strange(home: Home, directory: PrivateDirectory) -> None:
-    if home.is_kept or directory.has(_MARK):
+def _reject_foreign_files(data_dir: Home, directory: PrivateDirectory) -> None:
+    if data_dir.is_kept or directory.has(_MARKER):
         return
-    if any(name not in _PASSING for name in directory.names()):
+    if any(name not in _TEMPORARY_FILES for name in directory.names()):
         raise HomeError(
-            f"{home.directory} holds files that no cluster made; "
+            f"{data_dir.directory} holds files that no cluster created; "
             "move them, or choose another directory with --data-dir"
         )
 
 
-def _clear(home: Home, directory: PrivateDirectory) -> None:
-    if not home.is_kept and directory.has(_MARK):
+def _clear(data_dir: Home, directory: PrivateDirectory) -> None:
+    if not data_dir.is_kept and directory.has(_MARKER):
         _empty(directory)
-    # NB: the lock goes last, because others take its absence for the end.
-    for name in _PASSING:
+    # NB: the lock is removed last, because its absence means that the cluster has ended.
+    for name in _TEMPORARY_FILES:
         directory.remove(name)
-    if not home.is_kept and not directory.names():
+    if not data_dir.is_kept and not directory.names():
         with suppress(OSError):
-            home.directory.rmdir()
+            data_dir.directory.rmdir()
 
 
 def _empty(directory: PrivateDirectory) -> None:
-    """Remove everything but the lock, which is ours by now."""
+    """Remove everything but the lock, which this process holds."""
     for name in directory.names():
         if name != LOCK:
             directory.remove(name)
 
 
-def _lock_patiently(home: Home, directory: PrivateDirectory) -> tuple[PrivateDirectory, int | None]:
-    """Return the lock as `_lock` does; one who only looks has it for a moment too.
+def _lock_with_retries(
+    data_dir: Home, directory: PrivateDirectory
+) -> tuple[PrivateDirectory, int | None]:
+    """Lock as `_lock` does, with retries, because `is_held` also locks for a moment.
 
-    The last holder may have removed the directory meanwhile, so that it is opened again.
+    The last holder may have removed the directory meanwhile; then it is created again.
     """
-    end = time.monotonic() + _LOOK_S
+    end = time.monotonic() + _LOCK_WAIT_S
     while True:
         try:
             file = _lock(directory)
         except FileNotFoundError:
-            again = PrivateDirectory.open(home.directory, make=True)
+            again = PrivateDirectory.open(data_dir.directory, make=True)
             directory.close()
             directory = again
             continue
         if file is not None or time.monotonic() > end:
             return directory, file
-        time.sleep(_LOOK_S / 10)
+        time.sleep(_LOCK_WAIT_S / 10)
 
 
 def _lock(directory: PrivateDirectory) -> int | None:
-    """Return an open file that holds the lock, or None when another process has it.
+    """Return an open file that holds the lock, or None if another process has it.
 
-    Raises FileNotFoundError when the directory itself is gone.
+    Raises FileNotFoundError if the directory itself is gone.
     """
     while True:
         file = directory.open_file(LOCK, os.O_RDWR | os.O_CREAT)
@@ -350,7 +355,7 @@ def _lock(directory: PrivateDirectory) -> int | None:
         except BlockingIOError:
             os.close(file)
             return None
-        # NB: its last holder may have removed the file since it was opened.
+        # NB: the last holder may have removed the file since it was opened.
         with suppress(FileNotFoundError):
             named = os.stat(LOCK, dir_fd=directory.descriptor, follow_symlinks=False)
             if named.st_ino == os.fstat(file).st_ino:
@@ -358,12 +363,12 @@ def _lock(directory: PrivateDirectory) -> int | None:
         os.close(file)
 
 
-def _tell_holder(home: Home) -> str:
-    state, holder = home.read_state(), holder_of(home)
+def _describe_holder(data_dir: Home) -> str:
+    state, holder = data_dir.read_state(), holder_of(data_dir)
     held = f" (process {holder.pid})" if holder else ""
     who = f" (process {state.pid}, {state.url})" if state else held
-    option = f" --data-dir {shlex.quote(str(home.directory))}" if home.is_kept else ""
+    option = f" --data-dir {shlex.quote(str(data_dir.directory))}" if data_dir.is_kept else ""
     return (
-        f"a cluster runs in {home.directory} already{who}; "
+        f"a cluster runs in {data_dir.directory} already{who}; "
         f"stop it with keepclose down{option}, or choose another directory with --data-dir"
     )

@@ -1,9 +1,9 @@
-"""A process that makes processes: forked early, with everything loaded that they will need.
+"""The fork server: a process that forks the programs, with all their modules already loaded.
 
-Starting a program this way takes milliseconds and shares the memory of what is loaded, where a new
-interpreter would take half a second and its own. The nursery has one thread and no event loop, so
-that forking is safe at any time. Whatever ends the cluster's first process ends the nursery and all
-its children: the kernel sees to that.
+Forking a program takes milliseconds and shares the memory of loaded modules; a new interpreter
+would take half a second and its own memory. The fork server has one thread and no event loop, so
+that forking is safe at any time. When the cluster's first process ends, the kernel kills the fork
+server and all its children.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from keepclose.system.private_files import open_append
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
-_LARGEST: Final = 1 << 17
+_MOST_MESSAGE_BYTES: Final = 1 << 17
 _FAILED: Final = 2
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """Become a parent of this program."""
+    """A request to start a program."""
 
     program: Program
     log: str
 
 
 class Signal(msgspec.Struct, frozen=True, tag="signal"):
-    """Send a child a signal."""
+    """A request to signal a child."""
 
     name: str
     number: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """A program says that it works."""
+    """A program is ready; `text` is its ready message."""
 
     name: str
     text: str
 
 
 class ProcessEnded(msgspec.Struct, frozen=True, tag="ended"):
-    """A program has ended; `why` is what it said itself, or ""."""
+    """A program has ended; `why` is its own error, or ""."""
 
     name: str
     code: int
@@ -63,31 +63,31 @@ class ProcessEnded(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """A program is about to end, for this reason."""
+    """A program is about to end with this error."""
 
     name: str
     why: str
 
 
-class Lost(msgspec.Struct, frozen=True):
-    """The nursery itself has ended, and with it all its children."""
+class ForkServerLost(msgspec.Struct, frozen=True):
+    """The fork server itself has ended, and with it all its children."""
 
 
-ProcessEvent = Ready | ProcessEnded | Lost
+ProcessEvent = Ready | ProcessEnded | ForkServerLost
 _requests: Final = msgspec.json.Decoder(Start | Signal)
-_news: Final = msgspec.json.Decoder(Ready | Failed | ProcessEnded)
+_events: Final = msgspec.json.Decoder(Ready | Failed | ProcessEnded)
 
 
-class Nursery:
-    """The parent's end. Make it while the process has one thread, with `Nursery.open`."""
+class ForkServer:
+    """The parent's side. Create it with `ForkServer.open` while the process has one thread."""
 
     def __init__(self, channel: socket.socket, pid: int) -> None:
         self._channel, self.pid = channel, pid
         self._reasons: dict[str, str] = {}
 
     @classmethod
-    def open(cls, set_up_logs: Callable[[], None], log: Path = Path(os.devnull)) -> Nursery:
-        """Fork the nursery; what it has to say itself goes to the log."""
+    def open(cls, set_up_logs: Callable[[], None], log: Path = Path(os.devnull)) -> ForkServer:
+        """Fork the fork server; its own output goes to the log."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         pid = os.fork()
@@ -96,9 +96,9 @@ class Nursery:
                 die_with_parent(parent)
                 signal.pthread_sigmask(signal.SIG_SETMASK, ())
                 _close_all_but(theirs.fileno())
-                # NB: whoever reads the command's output waits until nobody can write to it.
+                # NB: a reader of the command's output waits until no process can write to it.
                 _write_output_to(str(log))
-                _Nurse(theirs, set_up_logs).run()
+                _ForkServerProcess(theirs, set_up_logs).run()
             except BaseException:  # noqa: BLE001 - a fork must never return into the caller's code
                 traceback.print_exc()
             finally:
@@ -107,24 +107,24 @@ class Nursery:
         return cls(ours, pid)
 
     def follow(self, on_event: Callable[[ProcessEvent], None]) -> None:
-        """Report what happens to children, in the running loop.
+        """Report the events of children, in the running event loop.
 
-        NB: only reading must not block. The nursery takes requests as they come, so that sending
-        waits for milliseconds at most, where a full channel would refuse.
+        NB: only reading must not block. The fork server reads requests as they come, so a send
+        blocks for milliseconds at most, where a non-blocking send to a full channel would fail.
         """
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._read, on_event)
 
     def start(self, program: Program, log: Path) -> None:
-        """Have a program started; raises OSError when the nursery has ended."""
+        """Start a program; raises OSError if the fork server has ended."""
         self._channel.send(msgspec.json.encode(Start(program, str(log))))
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a program a signal; one that has ended gets none."""
+        """Send a program a signal, unless it has ended."""
         with contextlib.suppress(OSError):
             self._channel.send(msgspec.json.encode(Signal(name, number)))
 
     def close(self) -> None:
-        """End all children that are left, and wait for the nursery's end."""
+        """Kill all remaining children, and wait for the fork server to end."""
         with contextlib.suppress(RuntimeError):
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
         self._channel.close()
@@ -134,16 +134,16 @@ class Nursery:
     def _read(self, on_event: Callable[[ProcessEvent], None]) -> None:
         while True:
             try:
-                data = self._channel.recv(_LARGEST, socket.MSG_DONTWAIT)
+                data = self._channel.recv(_MOST_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
             if not data:
                 asyncio.get_running_loop().remove_reader(self._channel.fileno())
-                on_event(Lost())
+                on_event(ForkServerLost())
                 return
-            match _news.decode(data):
+            match _events.decode(data):
                 case Failed(name, why):
                     self._reasons[name] = why
                 case ProcessEnded(name, code):
@@ -152,20 +152,20 @@ class Nursery:
                     on_event(ready)
 
 
-class _Nurse:
-    """The nursery itself."""
+class _ForkServerProcess:
+    """The fork server's own side."""
 
     def __init__(self, channel: socket.socket, set_up_logs: Callable[[], None]) -> None:
         self._channel, self._set_up_logs = channel, set_up_logs
         self._children: dict[str, int] = {}
 
     def run(self) -> NoReturn:
-        # Signals of the terminal are for the cluster's first process, which ends us in order.
+        # Signals of the terminal are for the cluster's first process, which ends this one in order.
         os.setsid()
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # What is loaded stays; children should not copy it by looking through it.
+        # Loaded objects stay; the garbage collector of a child must not copy their pages.
         gc.collect()
         gc.freeze()
         while True:
@@ -175,23 +175,23 @@ class _Nurse:
                     os.read(wake, 4096)
                 self._reap()
             if self._channel.fileno() in readable:
-                data = self._channel.recv(_LARGEST)
+                data = self._channel.recv(_MOST_MESSAGE_BYTES)
                 if not data:
                     self._end()
-                self._do(_requests.decode(data))
+                self._handle(_requests.decode(data))
 
-    def _do(self, request: Start | Signal) -> None:
+    def _handle(self, request: Start | Signal) -> None:
         if isinstance(request, Signal):
             if request.name in self._children:
                 os.kill(self._children[request.name], request.number)
             return
-        nursery = os.getpid()
+        fork_server = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
-                die_with_parent(nursery)
-                code = self._become(request)
-            except BaseException:  # noqa: BLE001 - the last words of a child
+                die_with_parent(fork_server)
+                code = self._run_program(request)
+            except BaseException:  # noqa: BLE001 - logged before the child exits
                 traceback.print_exc()
                 code = 1
             sys.stdout.flush()
@@ -199,7 +199,7 @@ class _Nurse:
             os._exit(code)
         self._children[request.program.name] = pid
 
-    def _become(self, request: Start) -> int:
+    def _run_program(self, request: Start) -> int:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _write_output_to(request.log)
@@ -234,15 +234,15 @@ class _Nurse:
 
 
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when the one that forked it ends."""
+    """Have the kernel send this process a signal when its parent ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
-    # NB: it may have ended before that was said.
+    # NB: the parent may have ended before the call.
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _close_all_but(kept: int) -> None:
-    """Close files of the parent: a lock held in two processes would outlive its owner."""
+    """Close the parent's files: a lock that two processes hold would outlive its owner."""
     os.closerange(3, kept)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 

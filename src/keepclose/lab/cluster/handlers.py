@@ -1,4 +1,9 @@
-"""What a running cluster can be asked to do, by name."""
+"""The requests that a running cluster answers, by name; and the namespaces that a user may enter.
+
+Commands can be run in the namespaces of nodes, their clients, pods and the outside host. The
+namespaces have no names in the file system: they are open files of the lab's process, and a process
+that may look into it can enter them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,14 @@ import os
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from keepclose.lab.access import LabRefusal, LabView
-from keepclose.lab.cluster.control import ControlHandler, Tell
+from keepclose.lab.cluster.control import ControlHandler, ReportProgress
 from keepclose.lab.cluster.process_keeper import ROLES, Components
 from keepclose.lab.cluster.programs import ProgramError
-from keepclose.lab.faults.handlers import HANDLERS, TroubleHandler
-from keepclose.lab.faults.injector import Troubles
+from keepclose.lab.faults.handlers import HANDLERS, FaultHandler
+from keepclose.lab.faults.injector import FaultInjector
 from keepclose.lab.slo.measurement import handle_slo
 from keepclose.lab.traffic.run import handle_traffic
 from keepclose.model.gates import (
@@ -26,19 +31,16 @@ from keepclose.model.gates import (
 from keepclose.model.json_values import JsonObject
 from keepclose.routing.node_level import NodeLevelMode
 
-if TYPE_CHECKING:
-    from keepclose.lab.access import LabView
-
 _OUTSIDE: Final = "outside"
 _SHOWN: Final = 12
 
 
 async def handle_places(
-    lab: LabView, _params: dict[str, Any], _tell: Callable[[dict[str, Any]], None]
+    lab: LabView, _params: dict[str, Any], _report: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Return the process that holds the namespaces, and its file of each by name.
+    """Return the process that holds the namespaces, and the file descriptor of each by name.
 
-    Pods are named namespace/name; `client/NODE` is where the clients of a node are.
+    Pods are named namespace/name; `client/NODE` is the client of a node.
     """
     underlay = lab.underlay
     if underlay is None:
@@ -55,15 +57,15 @@ async def handle_places(
 
 
 def is_mapped(uid_map: str) -> bool:
-    """Return whether a process made itself root of a user namespace: one user, and no other."""
+    """Return whether a process is root of its own user namespace, with a single mapped user."""
     lines = [line.split() for line in uid_map.splitlines()]
     return len(lines) == 1 and lines[0][-1:] == ["1"]
 
 
 def find_place(fds: dict[str, int], name: str) -> int:
-    """Return the file of a place by its name, a pod's with or without its namespace.
+    """Return the file descriptor of a network namespace by the name of its node or pod.
 
-    Raises LabRefusal with the names that are close.
+    A pod may be named without its Kubernetes namespace. Raises LabRefusal with close names.
     """
     if name in fds:
         return fds[name]
@@ -73,11 +75,11 @@ def find_place(fds: dict[str, int], name: str) -> int:
         return fds[named[0]]
     if named:
         raise LabRefusal(f"several pods are called {name!r}: {', '.join(sorted(named))}", code=2)
-    known = {full.partition("/")[2]: full for full in pods} | {full: full for full in fds}
-    close = get_close_matches(name, known, n=1)
+    full_names = {full.partition("/")[2]: full for full in pods} | {full: full for full in fds}
+    close = get_close_matches(name, full_names, n=1)
     there = sorted(full for full in fds if "/" not in full)
     shown = ", ".join(there[:_SHOWN]) + (" ..." if len(there) > _SHOWN else "")
-    hint = f"; did you mean {known[close[0]]}?" if close else ""
+    hint = f"; did you mean {full_names[close[0]]}?" if close else ""
     raise LabRefusal(
         f"no place is called {name!r}; there are {shown}, client/NODE and pods{hint}", code=3
     )
@@ -87,33 +89,29 @@ def enter_command(command: list[str], *, pid: int, fd: int, user_namespace: bool
     """Return the command line that runs a command in the namespace of another process."""
     into = ["nsenter"]
     if user_namespace:
-        # The user's own number stands for root in there.
+        # The user's own uid is root in there.
         into += [f"--user=/proc/{pid}/ns/user", "--preserve-credentials"]
     return [*into, f"--net=/proc/{pid}/fd/{fd}", "--", *command]
 
 
-def _uid_map() -> str:
-    return Path("/proc/self/uid_map").read_text()
-
-
 def make_handlers(lab: LabView, components: Components) -> dict[str, ControlHandler]:
     """Return the handlers for a lab and its programs."""
-    troubles = Troubles(lab)
+    injector = FaultInjector(lab)
 
-    async def traffic(params: JsonObject, tell: Tell) -> JsonObject:
-        return await handle_traffic(lab._replace(gates=components.gates["proxy"]), params, tell)
+    async def traffic(params: JsonObject, report: ReportProgress) -> JsonObject:
+        return await handle_traffic(lab._replace(gates=components.gates["proxy"]), params, report)
 
-    async def gates(params: JsonObject, _tell: Tell) -> JsonObject:
+    async def gates(params: JsonObject, _report: ReportProgress) -> JsonObject:
         return await _change_gates(components, params)
 
-    async def places(params: JsonObject, tell: Tell) -> JsonObject:
-        return await handle_places(lab, params, tell)
+    async def places(params: JsonObject, report: ReportProgress) -> JsonObject:
+        return await handle_places(lab, params, report)
 
-    async def slo(params: JsonObject, tell: Tell) -> JsonObject:
-        return await handle_slo(lab._replace(gates=components.gates["proxy"]), params, tell)
+    async def slo(params: JsonObject, report: ReportProgress) -> JsonObject:
+        return await handle_slo(lab._replace(gates=components.gates["proxy"]), params, report)
 
-    def bind(handle: TroubleHandler) -> ControlHandler:
-        return lambda params, tell: handle(troubles, params, tell)
+    def bind(handle: FaultHandler) -> ControlHandler:
+        return lambda params, report: handle(injector, params, report)
 
     handlers: dict[str, ControlHandler] = {
         "traffic": traffic,
@@ -124,8 +122,12 @@ def make_handlers(lab: LabView, components: Components) -> dict[str, ControlHand
     return handlers | {name: bind(handle) for name, handle in HANDLERS.items()}
 
 
+def _uid_map() -> str:
+    return Path("/proc/self/uid_map").read_text()
+
+
 async def _change_gates(components: Components, params: JsonObject) -> JsonObject:
-    """Start programs anew with other gates, and return which gates all have now."""
+    """Restart programs with other gates, and return the gates of all."""
     roles = tuple(params.get("only") or ROLES)
     unknown = [role for role in roles if role not in ROLES]
     if unknown:
@@ -140,18 +142,18 @@ async def _change_gates(components: Components, params: JsonObject) -> JsonObjec
     try:
         node_level = NodeLevelMode(mode) if mode else None
         emulated = gates_at(parse_emulated_version(version)) if version else None
-        wanted = {
+        desired = {
             role: parse_gates(text, defaults=emulated or components.gates[role]) for role in roles
         }
         if text or mode or version:
-            started = await components.change(wanted, node_level)
+            started = await components.change(desired, node_level)
     except VersionError as error:
         raise LabRefusal(f"--emulated-version: {error}") from error
     except GateError as error:
         raise LabRefusal(f"feature gates: {error}") from error
     except ValueError:
-        known = ", ".join(one.value for one in NodeLevelMode)
-        raise LabRefusal(f"--node-level-topology-mode: {mode!r} must be one of {known}") from None
+        modes = ", ".join(mode_value.value for mode_value in NodeLevelMode)
+        raise LabRefusal(f"--node-level-topology-mode: {mode!r} must be one of {modes}") from None
     except ProgramError as error:
         raise LabRefusal(str(error), code=1) from error
     return {

@@ -1,6 +1,8 @@
-"""Keeps the programs of a cluster running: starts them, starts them again, and stops them.
+"""Keeps the programs of a cluster running: starts, restarts and stops them.
 
-A program that ends by itself comes back after a short wait, which grows while it keeps ending.
+A program that ends by itself is restarted with a backoff, which grows while it keeps ending.
+`Components` are the programs by their roles, with their feature gates. Proxies reach the API server
+through relays out of their namespaces, which faults can cut.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ import structlog
 from msgspec.structs import replace
 
 from keepclose.lab.cluster.data_dir import Home
-from keepclose.lab.cluster.fork_server import Lost, Nursery, ProcessEnded, ProcessEvent, Ready
+from keepclose.lab.cluster.fork_server import (
+    ForkServer,
+    ForkServerLost,
+    ProcessEnded,
+    ProcessEvent,
+    Ready,
+)
 from keepclose.lab.cluster.programs import (
     ApiServerProgram,
     ClusterLayout,
@@ -30,9 +38,9 @@ from keepclose.lab.network.underlay import Underlay
 from keepclose.model.gates import FeatureGates
 from keepclose.routing.node_level import NodeLevelMode
 
-_FIRST_WAIT_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 10.0
-# What ran for so long has not failed at its start.
+_FIRST_BACKOFF_S: Final = 0.1
+_MOST_BACKOFF_S: Final = 10.0
+# A program that ran for so long has not failed at its start, so its backoff is reset.
 _STEADY_S: Final = 30.0
 _START_S: Final = 60.0
 _STOP_S: Final = 1.5
@@ -42,37 +50,37 @@ ROLES: Final = ("apiserver", "controller", "proxy")
 
 
 class _Kept:
-    """One program and how it is."""
+    """A program that is kept running, and its state."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
         self.started_at = 0.0
-        self.wait_s = _FIRST_WAIT_S
-        self.comeback: asyncio.TimerHandle | None = None
+        self.backoff_s = _FIRST_BACKOFF_S
+        self.restart_timer: asyncio.TimerHandle | None = None
 
 
-class Keeper:
-    """Runs programs by a nursery; make it in a running loop."""
+class ProcessKeeper:
+    """Keeps the programs of a fork server running; create it in a running event loop."""
 
-    def __init__(self, nursery: Nursery, logs: Path) -> None:
-        self._nursery, self._logs = nursery, logs
+    def __init__(self, fork_server: ForkServer, logs: Path) -> None:
+        self._fork_server, self._logs = fork_server, logs
         self._kept: dict[str, _Kept] = {}
         self._stopping: dict[str, _Kept] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails with ProgramError when nothing can be started any more."""
-        nursery.follow(self._note)
+        """Fails with ProgramError when the fork server has ended."""
+        fork_server.follow(self._on_event)
 
     @property
     def programs(self) -> dict[str, Program]:
-        """What is kept running, by name."""
+        """The programs that are kept running, by name."""
         return {name: kept.program for name, kept in self._kept.items()}
 
     async def start(self, program: Program) -> str:
-        """Start a program and return what it says when it works; raises ProgramError.
+        """Start a program and return its ready message; raises ProgramError.
 
-        One that does not start is not kept.
+        A program that does not start is not restarted.
         """
         kept = self._kept[program.name] = _Kept(program)
         try:
@@ -81,25 +89,26 @@ class Keeper:
         except TimeoutError:
             await self.stop(program.name)
             raise ProgramError(
-                f"{program.name} did not start within {_START_S:g} s; {self._see(program.name)}"
+                f"{program.name} did not start within {_START_S:g} s; "
+                f"{self._log_hint(program.name)}"
             ) from None
         except OSError:
             del self._kept[program.name]
             raise ProgramError(_LOST) from None
 
     async def stop(self, *names: str) -> None:
-        """Stop programs and return when they have ended; those that hang are killed."""
-        found = [kept for name in names if (kept := self._kept.pop(name, None)) is not None]
-        running = [kept for kept in found if kept.comeback is None]
-        for kept in found:
-            if kept.comeback is not None:
-                kept.comeback.cancel()
+        """Stop programs and return when they have ended; programs that do not end are killed."""
+        kept_programs = [kept for name in names if (kept := self._kept.pop(name, None)) is not None]
+        running = [kept for kept in kept_programs if kept.restart_timer is None]
+        for kept in kept_programs:
+            if kept.restart_timer is not None:
+                kept.restart_timer.cancel()
         for kept in running:
             name = kept.program.name
             self._stopping[name] = kept
-            self._nursery.signal(name, signal.SIGTERM)
-            # One that was halted takes no notice before it goes on.
-            self._nursery.signal(name, signal.SIGCONT)
+            self._fork_server.signal(name, signal.SIGTERM)
+            # A stopped process handles the signal only when it continues.
+            self._fork_server.signal(name, signal.SIGCONT)
         try:
             async with asyncio.timeout(_STOP_S):
                 for kept in running:
@@ -107,18 +116,18 @@ class Keeper:
         except TimeoutError:
             late = [kept for kept in running if not kept.ended.is_set()]
             for kept in late:
-                self._nursery.signal(kept.program.name, signal.SIGKILL)
+                self._fork_server.signal(kept.program.name, signal.SIGKILL)
             for kept in late:
                 await kept.ended.wait()
 
     async def stop_all(self) -> None:
-        """Stop everything."""
+        """Stop all programs."""
         await self.stop(*self._kept)
 
     async def replace(self, program: Program) -> str:
-        """Stop the program of this name and start this one in its place.
+        """Stop the program of this name and start this one instead.
 
-        Raises ProgramError when it does not start, after the old one has been started again.
+        If it does not start, starts the old one again and raises ProgramError.
         """
         old = self.programs.get(program.name)
         await self.stop(program.name)
@@ -130,21 +139,21 @@ class Keeper:
                     await self.start(old)
             raise
 
-    def amend(self, program: Program) -> None:
-        """Have the program of this name come back as this one, whenever it ends."""
+    def update(self, program: Program) -> None:
+        """Set the program to start when the one of this name is restarted."""
         self._kept[program.name].program = program
 
     def _launch(self, kept: _Kept) -> None:
-        kept.comeback = None
+        kept.restart_timer = None
         kept.started_at = asyncio.get_running_loop().time()
-        self._nursery.start(kept.program, self._logs / f"{kept.program.name}.log")
+        self._fork_server.start(kept.program, self._logs / f"{kept.program.name}.log")
 
     def _relaunch(self, kept: _Kept) -> None:
-        # Whoever started it is told of the nursery's end by other means.
+        # `lost` reports the end of the fork server.
         with suppress(OSError):
             self._launch(kept)
 
-    def _note(self, event: ProcessEvent) -> None:
+    def _on_event(self, event: ProcessEvent) -> None:
         match event:
             case Ready(name, text):
                 kept = self._kept.get(name)
@@ -155,25 +164,25 @@ class Keeper:
                 if stopped is not None:
                     stopped.ended.set()
                 elif name in self._kept:
-                    self._note_end(self._kept[name], code, why)
-            case Lost():
-                self._note_loss()
+                    self._on_end(self._kept[name], code, why)
+            case ForkServerLost():
+                self._on_loss()
 
-    def _note_end(self, kept: _Kept, code: int, why: str) -> None:
+    def _on_end(self, kept: _Kept, code: int, why: str) -> None:
         name = kept.program.name
         if not kept.ready.done():
-            text = why or f"{name} ended with code {code}; {self._see(name)}"
+            text = why or f"{name} ended with code {code}; {self._log_hint(name)}"
             kept.ready.set_exception(ProgramError(text))
             del self._kept[name]
             return
         loop = asyncio.get_running_loop()
         if loop.time() - kept.started_at > _STEADY_S:
-            kept.wait_s = _FIRST_WAIT_S
-        _log.warning("a program ended and is started again", program=name, code=code, why=why)
-        kept.comeback = loop.call_later(kept.wait_s, self._relaunch, kept)
-        kept.wait_s = min(2 * kept.wait_s, _LONGEST_WAIT_S)
+            kept.backoff_s = _FIRST_BACKOFF_S
+        _log.warning("program ended and is restarted", program=name, code=code, why=why)
+        kept.restart_timer = loop.call_later(kept.backoff_s, self._relaunch, kept)
+        kept.backoff_s = min(2 * kept.backoff_s, _MOST_BACKOFF_S)
 
-    def _note_loss(self) -> None:
+    def _on_loss(self) -> None:
         for kept in self._kept.values():
             if not kept.ready.done():
                 kept.ready.set_exception(ProgramError(_LOST))
@@ -181,10 +190,10 @@ class Keeper:
             kept.ended.set()
         if not self.lost.done():
             self.lost.set_exception(ProgramError(_LOST))
-            # Whoever waits gets it; in the midst of the end nobody does.
+            # Marks the exception as retrieved: during shutdown no task waits for it.
             self.lost.exception()
 
-    def _see(self, name: str) -> str:
+    def _log_hint(self, name: str) -> str:
         return f"see {self._logs / name}.log"
 
 
@@ -192,11 +201,11 @@ class Components:
     """API server, controller and the proxies of all nodes."""
 
     def __init__(
-        self, home: Home, keeper: Keeper, layout: ClusterLayout, gates: FeatureGates
+        self, home: Home, keeper: ProcessKeeper, layout: ClusterLayout, gates: FeatureGates
     ) -> None:
         self._home, self._keeper, self._layout = home, keeper, layout
         self._gates = dict.fromkeys(ROLES, gates)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self.relays: dict[str, Relay] = {}
         self.url = ""
 
@@ -213,10 +222,10 @@ class Components:
             gates=self._gates["apiserver"],
             nodes=tuple(self._layout.nodes),
         )
-        said = await self._keeper.start(program)
-        self.url = next(word for word in said.split() if word.startswith("https://"))
-        # Everybody knows this port from now on, also if it was any free one.
-        self._keeper.amend(replace(program, port=self._port))
+        ready_text = await self._keeper.start(program)
+        self.url = next(word for word in ready_text.split() if word.startswith("https://"))
+        # Clients have this port from now on, so a restart must not choose another free one.
+        self._keeper.update(replace(program, port=self._port))
         return self.url
 
     @property
@@ -224,7 +233,7 @@ class Components:
         return int(self.url.rpartition(":")[2])
 
     async def start_rest(self, underlay: Underlay | None) -> str:
-        """Start the controller and all proxies; return what the controller says.
+        """Start the controller and all proxies; return the ready message of the controller.
 
         Raises ProgramError.
         """
@@ -248,21 +257,21 @@ class Components:
         return tasks[0].result()
 
     async def change(
-        self, wanted: Mapping[str, FeatureGates], node_level: NodeLevelMode | None = None
+        self, desired: Mapping[str, FeatureGates], node_level: NodeLevelMode | None = None
     ) -> list[str]:
-        """Start the programs of some roles anew with these gates, and return their names.
+        """Restart the programs of these roles with these gates, and return their names.
 
-        One change after the other, each to its end, even if whoever asked for it goes away. Raises
-        ProgramError for the first that does not start; it runs on as it was, like all others.
+        Changes run one after the other, each to its end, even if the caller is cancelled. Raises
+        ProgramError for the first program that does not start; it and all others keep their gates.
         """
-        return await asyncio.shield(asyncio.create_task(self._change(wanted, node_level)))
+        return await asyncio.shield(asyncio.create_task(self._change(desired, node_level)))
 
     async def _change(
-        self, wanted: Mapping[str, FeatureGates], node_level: NodeLevelMode | None
+        self, desired: Mapping[str, FeatureGates], node_level: NodeLevelMode | None
     ) -> list[str]:
         names: list[str] = []
-        async with self._turn:
-            for role, gates in wanted.items():
+        async with self._lock:
+            for role, gates in desired.items():
                 programs = [
                     _changed(program, gates, node_level)
                     for program in self._keeper.programs.values()

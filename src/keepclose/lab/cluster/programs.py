@@ -1,7 +1,7 @@
-"""The programs of a cluster as values, and what runs when a process becomes one of them.
+"""The layout of a cluster, its programs as values, and what a process runs for each of them.
 
-They are the same functions that the commands of these names run, so that a cluster of one command
-behaves as one that was started by hand.
+Programs call the same functions as the commands of these names, so that a cluster of one command
+behaves as one that was started by hand. The layout has the number and the names of zones and nodes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from keepclose.slices.settings import Settings
 from keepclose.system.namespaces import enter_network
 
 _MOST_NODES: Final = 200
-# Everything that can be tried; the last one excludes others.
+# All gates but the one that excludes others.
 LAB_GATES: Final = FeatureGates(frozenset(Gate)).without(Gate.SERVICE_TOPOLOGY)
 
 
 class ClusterLayout(NamedTuple):
-    """Zones and nodes."""
+    """The zones and nodes of a cluster."""
 
     zones: int = 3
     nodes_per_zone: int = 2
@@ -52,13 +52,13 @@ class ClusterLayout(NamedTuple):
     @property
     def by_zone(self) -> dict[str, list[str]]:
         """The nodes of each zone."""
-        found: dict[str, list[str]] = {}
+        zones: dict[str, list[str]] = {}
         for node, zone in self.nodes.items():
-            found.setdefault(zone, []).append(node)
-        return found
+            zones.setdefault(zone, []).append(node)
+        return zones
 
     def flaws(self) -> list[str]:
-        """Return what cannot be built, by option; empty when all is well."""
+        """Return the validation errors by option."""
         flaws = []
         if self.zones < 1:
             flaws.append("--zones must be at least 1")
@@ -85,7 +85,7 @@ class ProgramError(Exception):
 
 
 class ApiServerProgram(msgspec.Struct, frozen=True, tag="apiserver"):
-    """The API server, on the machine's own loopback."""
+    """The API server, on the loopback address of the machine."""
 
     data_dir: str
     port: int
@@ -127,7 +127,7 @@ class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
             run_controller(
                 ControllerSettings(plan=plan),
                 load_settings(Path(self.kubeconfig)),
-                # There is only one, and waiting for a lease would delay its return.
+                # There is only one, and waiting for a lease would delay its restart.
                 leader_elect=False,
                 listening=Listening("127.0.0.1", 0),
                 on_ready=on_ready,
@@ -146,7 +146,7 @@ class ProxyProgram(msgspec.Struct, frozen=True, tag="proxy"):
 
     @property
     def name(self) -> str:
-        """What the process is called."""
+        """The name of the process."""
         return f"proxy-{self.node}"
 
     def run(self, on_ready: Callable[[str], None]) -> None:

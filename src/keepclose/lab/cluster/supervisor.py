@@ -1,8 +1,8 @@
-"""A cluster as it runs: programs, network, kubelets and workloads, from the first to the last.
+"""Builds a cluster, keeps it running and tears it down: programs, network, kubelets, workloads.
 
-Everything is made in the order in which it is needed, and at once where nothing needs the other.
-What was made is taken down in reverse, whatever went wrong in between. The namespaces belong to
-this process, and its programs die with it: nothing can outlive it.
+Parts are started in the order of their dependencies, and at once if they have none. They are torn
+down in reverse, whatever failed in between. The namespaces belong to this process, and its programs
+are killed with it: nothing can outlive it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.lab.access import LabView
 from keepclose.lab.cluster.control import ControlServer
 from keepclose.lab.cluster.data_dir import ClusterState, Home
-from keepclose.lab.cluster.fork_server import Nursery
+from keepclose.lab.cluster.fork_server import ForkServer
 from keepclose.lab.cluster.handlers import make_handlers
-from keepclose.lab.cluster.process_keeper import Components, Keeper
+from keepclose.lab.cluster.process_keeper import Components, ProcessKeeper
 from keepclose.lab.cluster.programs import ClusterLayout
 from keepclose.lab.cluster.readiness import Applier, ApplyError, Workloads, until_routed
 from keepclose.lab.kubelet.kubelets import Kubelets
@@ -46,57 +46,60 @@ _log = structlog.get_logger(__name__)
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """What kind of cluster to run."""
+    """The settings of a cluster."""
 
     home: Home
     layout: ClusterLayout
     gates: FeatureGates
     port: int = 6443
     objects: tuple[dict[str, Any], ...] = ()
-    """What to apply once it runs."""
+    """What to apply once the cluster runs."""
     locate: Callable[[int, str], str] | None = None
-    """Says where the object of that index, or a field of it, stands in the manifests."""
+    """Returns the position of an object, by its index, or of its field in the manifests."""
     only_into_empty: bool = False
-    """Whether that is left alone where an earlier run of the cluster left Services."""
+    """Whether to apply nothing if an earlier run of the cluster left Services."""
     no_packets: str = ""
-    """Why no packets can be sent, or ""."""
+    """Why the machine cannot have the network, or ""."""
 
 
 class StartStep(NamedTuple):
-    """Something that was made, what there is to say about it, and how long it took."""
+    """A part that was started, a line about it, and how long it took."""
 
     what: str
     text: str
     seconds: float
     is_well: bool | None = True
-    """None when it is not known yet."""
+    """None while it is unknown."""
 
 
 class Supervisor:
     """Runs one cluster, once."""
 
     def __init__(
-        self, settings: ClusterSettings, nursery: Nursery, tell: Callable[[StartStep], None]
+        self,
+        settings: ClusterSettings,
+        fork_server: ForkServer,
+        report: Callable[[StartStep], None],
     ) -> None:
-        self._settings, self._nursery, self._tell = settings, nursery, tell
+        self._settings, self._fork_server, self._report = settings, fork_server, report
         self._clock = SystemClock()
         self._failure: asyncio.Future[None] | None = None
 
     async def run(self, on_ready: Callable[[ClusterState], None]) -> None:
-        """Build the cluster, tell when it is ready, and serve until cancelled.
+        """Build the cluster, report when it is ready, and run until cancelled.
 
-        Raises ProgramError, NetworkError, ApplyError, KubeError and OSError when it cannot be
-        built; nothing is left then.
+        Raises ProgramError, NetworkError, ApplyError, KubeError and OSError if it cannot be built;
+        everything is torn down then.
         """
         async with AsyncExitStack() as stack:
             self._stack = stack
             settings, home = self._settings, self._settings.home
-            keeper = Keeper(self._nursery, home.logs)
+            keeper = ProcessKeeper(self._fork_server, home.logs)
             stack.push_async_callback(keeper.stop_all)
             components = Components(home, keeper, settings.layout, settings.gates)
             began = time.monotonic()
-            underlay, url = await self._start_bases(components)
-            self._tell(StartStep("API server", url, time.monotonic() - began))
+            underlay, url = await self._start_base(components)
+            self._report(StartStep("API server", url, time.monotonic() - began))
             admin = await stack.enter_async_context(self._connect(home.kubeconfig))
             kubelets = await self._start_lab(underlay)
             await self._register(admin)
@@ -104,16 +107,16 @@ class Supervisor:
             view = LabView(
                 admin, kubelets, settings.gates, underlay, settings.no_packets, components.relays
             )
-            said = await components.start_rest(underlay)
-            pages = next(word for word in said.split() if word.startswith("http://"))
-            self._tell(
+            ready_text = await components.start_rest(underlay)
+            pages = next(word for word in ready_text.split() if word.startswith("http://"))
+            self._report(
                 StartStep("controller", f"metrics at {pages}/metrics", time.monotonic() - began)
             )
-            self._tell(StartStep(self._describe_network(), "", time.monotonic() - began))
+            self._report(StartStep(self._describe_network(), "", time.monotonic() - began))
             control = ControlServer(home.socket, make_handlers(view, components))
             stack.push_async_callback(control.stop)
             await control.start()
-            await self._until(self._fill(admin, view))
+            await self._until(self._apply_objects(admin, view))
             state = ClusterState(
                 os.getpid(),
                 url,
@@ -125,8 +128,8 @@ class Supervisor:
             on_ready(state)
             await self._until(keeper.lost)
 
-    async def _start_bases(self, components: Components) -> tuple[Underlay | None, str]:
-        """Start what needs nothing else: the API server and the network."""
+    async def _start_base(self, components: Components) -> tuple[Underlay | None, str]:
+        """Start the parts without dependencies: the API server and the network."""
         async with asyncio.TaskGroup() as group:
             server = group.create_task(components.start_apiserver(self._settings.port))
             network = group.create_task(self._make_underlay())
@@ -143,7 +146,7 @@ class Supervisor:
             underlay.add_nodes(list(self._settings.layout.nodes))
             return underlay
 
-        # NB: a thread that begins late would open it after it was closed.
+        # NB: a thread that starts late would open the network after it was closed.
         return await open_in_thread(make, Underlay.close)
 
     async def _start_lab(self, underlay: Underlay | None) -> Kubelets:
@@ -177,8 +180,8 @@ class Supervisor:
             ],
         )
 
-    async def _fill(self, admin: Client, view: LabView) -> None:
-        """Apply what was given and wait until its pods are ready and reached from every node."""
+    async def _apply_objects(self, admin: Client, view: LabView) -> None:
+        """Apply the objects, and wait until pods are ready and every node reaches the Services."""
         if not self._settings.objects:
             return
         if self._settings.only_into_empty and await _has_services(admin):
@@ -195,10 +198,10 @@ class Supervisor:
                 raise ApplyError(str(error), field=error.field, place=where) from error
         workloads = Workloads.of(self._settings.objects)
 
-        def tell(name: str, said: str, is_well: bool | None) -> None:
-            self._tell(StartStep(name, said, time.monotonic() - began, is_well=is_well))
+        def report(name: str, text: str, is_well: bool | None) -> None:
+            self._report(StartStep(name, text, time.monotonic() - began, is_well=is_well))
 
-        await workloads.until_ready(admin, tell)
+        await workloads.until_ready(admin, report)
         await until_routed(view, self._settings.objects)
 
     def _describe_network(self) -> str:
@@ -211,8 +214,8 @@ class Supervisor:
         return connect(load_settings(kubeconfig), clock=self._clock, retries=_ONCE)
 
     async def _until(self, awaited: Awaitable[object]) -> None:
-        """Await something, or fail with the first part of the lab that fails before."""
-        assert self._failure is not None  # noqa: S101 - made with the first task
+        """Await something, or fail with the first part of the lab that fails meanwhile."""
+        assert self._failure is not None  # noqa: S101 - created with the first task
         task = asyncio.ensure_future(awaited)
         try:
             await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
@@ -221,17 +224,17 @@ class Supervisor:
             task.cancel()
 
     def _keep_running(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the lab until the end; its failure is the cluster's."""
+        """Run a part of the lab until the end; its failure ends the cluster."""
         loop = asyncio.get_running_loop()
         failure = self._failure = self._failure or loop.create_future()
         task = loop.create_task(work)
 
-        def note(done: asyncio.Task[None]) -> None:
+        def on_done(done: asyncio.Task[None]) -> None:
             if not done.cancelled() and not failure.done():
                 error = done.exception()
                 failure.set_exception(error or RuntimeError("a part of the lab ended"))
 
-        task.add_done_callback(note)
+        task.add_done_callback(on_done)
 
         async def end() -> None:
             task.cancel()
@@ -241,7 +244,7 @@ class Supervisor:
 
 
 async def _has_services(client: Client) -> bool:
-    """Return whether there are Services but the one that every cluster has."""
+    """Return whether there are Services besides the one that every cluster has."""
     services = (await client.list_all(SERVICES)).items
     return any(service.key != KUBERNETES_SERVICE for service in services)
 

@@ -1,9 +1,9 @@
-"""The steps of the tour: what each one does, what must then be true, and what there is to say.
+"""The steps of the tour: their changes, the endpoints expected afterwards, and their story.
 
-Only data. A step is a list of commands that a person could type, the hints that the controller must
-have written afterwards, and lines that are filled with what was measured. The pods are where the
-lab's scheduler puts them: n1 n2 in zone-a, n3 n4 in zone-b, n5 n6 in zone-c, and five pods go to
-n1, n3, n5, n2, n4.
+Only data. A step is a list of commands that a user could type, the hints that the controller must
+have written afterwards, and lines that are filled with measured values. The lab's scheduler decides
+where the pods are: n1 n2 in zone-a, n3 n4 in zone-b, n5 n6 in zone-c, and five pods go to n1, n3,
+n5, n2, n4.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ A, B, C = "zone-a", "zone-b", "zone-c"
 
 
 class HintedEndpoint(NamedTuple):
-    """An endpoint as its slice has it."""
+    """An endpoint with its hints, as in its slice."""
 
     pod: str
     node: str
@@ -38,46 +38,47 @@ class HintedEndpoint(NamedTuple):
 
 def hinted_endpoints(slices: Sequence[EndpointSlice]) -> list[HintedEndpoint]:
     """Return the endpoints of all slices, by zone, node and pod."""
-    found = [
+    endpoints = [
         HintedEndpoint(
-            one.target_ref.name if one.target_ref else one.addresses[0],
-            one.node_name or "",
-            one.zone or "",
-            one.is_ready,
-            tuple(hint.name for hint in one.hints.for_zones) if one.hints else (),
-            tuple(hint.name for hint in one.hints.for_nodes) if one.hints else (),
+            endpoint.target_ref.name if endpoint.target_ref else endpoint.addresses[0],
+            endpoint.node_name or "",
+            endpoint.zone or "",
+            endpoint.is_ready,
+            tuple(hint.name for hint in endpoint.hints.for_zones) if endpoint.hints else (),
+            tuple(hint.name for hint in endpoint.hints.for_nodes) if endpoint.hints else (),
         )
-        for piece in slices
-        for one in piece.endpoints
+        for endpoint_slice in slices
+        for endpoint in endpoint_slice.endpoints
     ]
-    return sorted(found, key=lambda one: (one.zone, one.node, one.pod))
+    return sorted(endpoints, key=lambda endpoint: (endpoint.zone, endpoint.node, endpoint.pod))
 
 
-class Promise(NamedTuple):
-    """Where the pods are after a step, and for whom they are hinted."""
+class ExpectedEndpoints(NamedTuple):
+    """Where the pods must be after a step, and for which zones and nodes they are hinted."""
 
     pods: Mapping[str, int]
-    """How many are in each zone, all of them ready."""
+    """The number in each zone, all of them ready."""
     hinted: Mapping[str, int] = {}
-    """How many are hinted for each zone, each for one; without any there are no hints."""
+    """The number hinted for each zone, each for one zone; empty for no hints."""
     by_node: bool = False
     """Whether each is hinted for its own node too."""
 
-    def find_gap(self, endpoints: Sequence[HintedEndpoint]) -> str:
-        """Return in a few words what is not as promised, or "" when all is."""
-        unready = [one.pod for one in endpoints if not one.is_ready]
+    def find_difference(self, endpoints: Sequence[HintedEndpoint]) -> str:
+        """Return in a few words what is not as expected, or "" if all is."""
+        unready = [endpoint.pod for endpoint in endpoints if not endpoint.is_ready]
         if unready:
             return f"{unready[0]} is not ready"
-        pods = Counter(one.zone for one in endpoints)
+        pods = Counter(endpoint.zone for endpoint in endpoints)
         if pods != Counter(self.pods):
             return f"pods are in {_list(pods)}, not in {_list(self.pods)}"
-        hinted = Counter(zone for one in endpoints for zone in one.for_zones)
+        hinted = Counter(zone for endpoint in endpoints for zone in endpoint.for_zones)
         if hinted != Counter(self.hinted):
             return f"hints are for {_list(hinted)}, not for {_list(self.hinted)}"
-        for one in endpoints:
-            want = (one.node,) if self.by_node else ()
-            if one.for_nodes != want:
-                return f"{one.pod} is hinted for {_names(one.for_nodes)}, not for {_names(want)}"
+        for endpoint in endpoints:
+            expected = (endpoint.node,) if self.by_node else ()
+            if endpoint.for_nodes != expected:
+                hints = _names(endpoint.for_nodes)
+                return f"{endpoint.pod} is hinted for {hints}, not for {_names(expected)}"
         return ""
 
 
@@ -97,18 +98,18 @@ class ObjectPatch(NamedTuple):
     patch: JsonObject
 
 
-class TourTraffic(NamedTuple):
-    """Something that the running lab is asked to do."""
+class LabRequest(NamedTuple):
+    """A request to the running lab."""
 
     do: str
     params: JsonObject
 
 
 class TourChange(NamedTuple):
-    """One command and what it does."""
+    """A command as a user would type it, and its action."""
 
     command: str
-    deed: ObjectPatch | TourTraffic
+    action: ObjectPatch | LabRequest
 
 
 def distribute(value: str | None) -> TourChange:
@@ -122,12 +123,12 @@ def distribute(value: str | None) -> TourChange:
 
 
 def _drain(node: str) -> TourChange:
-    """Return the change that moves all pods away from a node."""
-    return TourChange(f"keepclose lab drain {node}", TourTraffic("drain", {"name": node}))
+    """Return the change that drains a node."""
+    return TourChange(f"keepclose lab drain {node}", LabRequest("drain", {"name": node}))
 
 
 def scale(replicas: int) -> TourChange:
-    """Return the change of the number of pods."""
+    """Return the change of the Deployment's replicas."""
     return TourChange(
         f"kubectl scale deployment {_DEPLOYMENT} --replicas={replicas}",
         ObjectPatch(_DEPLOYMENTS, _DEPLOYMENT, {"spec": {"replicas": replicas}}),
@@ -135,20 +136,20 @@ def scale(replicas: int) -> TourChange:
 
 
 class TourStep(NamedTuple):
-    """A stop of the tour.
+    """A step of the tour.
 
-    Of `first`, if there is any, the traffic is measured too but not shown. In `story` {reason} is
-    why the core treats the Service so; {in_zone}, {on_node}, {failed}, {busiest} and {place} tell
-    of the traffic, {before} how busy the busiest endpoint was after `first`, {field} what the
-    Service says.
+    The traffic after the changes of `first`, if there are any, is measured too but not shown. In
+    `story` {reason} is why the Service has its strategy; {in_zone}, {on_node}, {failed}, {busiest}
+    and {place} are figures of the traffic, {before} is how busy the busiest endpoint was after
+    `first`, and {field} is the Service's trafficDistribution.
     """
 
     title: str
     changes: tuple[TourChange, ...]
-    promise: Promise
+    expected: ExpectedEndpoints
     story: tuple[str, ...]
     first: tuple[TourChange, ...] = ()
-    first_promise: Promise | None = None
+    first_expected: ExpectedEndpoints | None = None
     by_node: bool = False
 
 
@@ -161,7 +162,7 @@ TOUR_STEPS: Final = (
     TourStep(
         "Default routing: any endpoint",
         (distribute(None),),
-        Promise(_FIVE),
+        ExpectedEndpoints(_FIVE),
         (
             "Why: {reason}.",
             "There are no hints, so every node gives each of the five pods an equal part.",
@@ -171,7 +172,7 @@ TOUR_STEPS: Final = (
     TourStep(
         "PreferSameZone: endpoints of the own zone",
         (distribute("PreferSameZone"),),
-        Promise(_FIVE, hinted=_FIVE),
+        ExpectedEndpoints(_FIVE, hinted=_FIVE),
         (
             "Why: {reason}.",
             "Each endpoint is hinted for its zone, and nodes use those hinted for theirs.",
@@ -181,7 +182,7 @@ TOUR_STEPS: Final = (
     TourStep(
         "PreferSameNode: the own node first, then the own zone",
         (distribute("PreferSameNode"),),
-        Promise(_FIVE, hinted=_FIVE, by_node=True),
+        ExpectedEndpoints(_FIVE, hinted=_FIVE, by_node=True),
         (
             "Why: {reason}.",
             "Hints name nodes too: {on_node} of the connections stay on the node of their client.",
@@ -191,30 +192,30 @@ TOUR_STEPS: Final = (
     ),
     TourStep(
         "A zone loses its pods",
-        # The empty node comes first, or the pod would only move over to it.
+        # The empty node is drained first, or the pod would only move there.
         (_drain("n6"), _drain("n5")),
-        Promise(_LOST, hinted=_LOST, by_node=True),
+        ExpectedEndpoints(_LOST, hinted=_LOST, by_node=True),
         (
             "Nothing is hinted for zone-c or its nodes any more, so they use all endpoints:",
             "to prefer is not to require, and {failed}. The other zones stay close.",
         ),
     ),
     TourStep(
-        "Balanced: close, but nobody overloaded",
+        "Balanced: close, but no endpoint overloaded",
         (distribute(_BALANCED),),
-        Promise(_SIX, hinted={A: 2, B: 2, C: 2}),
+        ExpectedEndpoints(_SIX, hinted={A: 2, B: 2, C: 2}),
         (
             "Why: {reason}.",
             "zone-c has one pod of six again, which had {before} its fair share a moment ago.",
             "Balanced lends it a pod of zone-a, for at most 1.2x; {in_zone} stay in their zone.",
         ),
-        first=(TourChange("keepclose lab heal", TourTraffic("heal", {"name": ""})), scale(6)),
-        first_promise=Promise(_SIX, hinted=_SIX, by_node=True),
+        first=(TourChange("keepclose lab heal", LabRequest("heal", {"name": ""})), scale(6)),
+        first_expected=ExpectedEndpoints(_SIX, hinted=_SIX, by_node=True),
     ),
     TourStep(
         "Rollback: the feature gate off",
-        (TourChange(f"keepclose lab gates {GATE_OFF}", TourTraffic("gates", {"gates": GATE_OFF})),),
-        Promise(_SIX),
+        (TourChange(f"keepclose lab gates {GATE_OFF}", LabRequest("gates", {"gates": GATE_OFF})),),
+        ExpectedEndpoints(_SIX),
         (
             "Why: {reason}.",
             "The hints are gone, and {in_zone} of the connections stay in their zone, by chance.",

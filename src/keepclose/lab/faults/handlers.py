@@ -1,7 +1,7 @@
-"""Requests for trouble, as they come from commands: read, done, and answered in plain values.
+"""The requests of `keepclose lab` for faults: decoded, carried out, and answered in plain values.
 
-What the user should read is raised as LabRefusal; an API server that does not answer and links that
-cannot be cut become one too.
+Whatever the user should read is raised as LabRefusal, also if the API server does not answer or a
+link cannot be cut.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import msgspec
 
 from keepclose.kube.errors import Invalid, KubeError
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.faults.injector import Troubles
+from keepclose.lab.faults.injector import FaultInjector
 from keepclose.model.json_values import JsonObject
 from keepclose.system.namespaces import NetworkError
 
-_Tell = Callable[[JsonObject], None]
-TroubleHandler = Callable[[Troubles, JsonObject, _Tell], Awaitable[JsonObject]]
+_ReportProgress = Callable[[JsonObject], None]
+FaultHandler = Callable[[FaultInjector, JsonObject, _ReportProgress], Awaitable[JsonObject]]
 _T = TypeVar("_T")
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """The parameters of all requests; each reads those that it knows."""
+class _Request(msgspec.Struct, frozen=True):
+    """The parameters of all requests; each handler reads its own."""
 
     name: str = ""
     zone: str = ""
@@ -32,63 +32,79 @@ class _Asked(msgspec.Struct, frozen=True):
     timeout: Annotated[float, msgspec.Meta(ge=0)] = 60.0
 
 
-async def handle_fail(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
-    """Let the node or zone `name` die."""
-    return _plain(await _do(troubles.fail(_read_named(params).name)))
+async def handle_fail(
+    injector: FaultInjector, params: JsonObject, _report: _ReportProgress
+) -> JsonObject:
+    """Fail the node, or all nodes of the zone, `name`."""
+    return _plain(await _do(injector.fail(_read_named(params).name)))
 
 
-async def handle_partition(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
-    """Cut the node `name` off; with `notice` the cluster knows at once."""
-    asked = _read_named(params)
-    return _plain(await _do(troubles.partition(asked.name, notice=asked.notice)))
+async def handle_partition(
+    injector: FaultInjector, params: JsonObject, _report: _ReportProgress
+) -> JsonObject:
+    """Partition the node `name`; with `notice` its Node is marked unreachable at once."""
+    request = _read_named(params)
+    return _plain(await _do(injector.partition(request.name, notice=request.notice)))
 
 
-async def handle_cordon(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
-    """Let no more pods come to the node `name`."""
+async def handle_cordon(
+    injector: FaultInjector, params: JsonObject, _report: _ReportProgress
+) -> JsonObject:
+    """Cordon the node `name`."""
     name = _read_named(params).name
-    return {"node": name, "changed": await _do(troubles.cordon(name))}
+    return {"node": name, "changed": await _do(injector.cordon(name))}
 
 
-async def handle_uncordon(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
-    """Let pods come to the node `name` again."""
+async def handle_uncordon(
+    injector: FaultInjector, params: JsonObject, _report: _ReportProgress
+) -> JsonObject:
+    """Uncordon the node `name`."""
     name = _read_named(params).name
-    return {"node": name, "changed": await _do(troubles.uncordon(name))}
+    return {"node": name, "changed": await _do(injector.uncordon(name))}
 
 
-async def handle_drain(troubles: Troubles, params: JsonObject, tell: _Tell) -> JsonObject:
-    """Move the pods of the node `name` away, telling of each; with `force` all, in `timeout` s."""
-    asked = _read_named(params)
-    drained = troubles.drain(
-        asked.name,
-        force=asked.force,
-        timeout_s=asked.timeout,
-        on_gone=lambda pod: tell({"gone": pod}),
+async def handle_drain(
+    injector: FaultInjector, params: JsonObject, report: _ReportProgress
+) -> JsonObject:
+    """Drain the node `name` within `timeout` s, reporting each pod; `force` as in kubectl drain."""
+    request = _read_named(params)
+    drained = injector.drain(
+        request.name,
+        force=request.force,
+        timeout_s=request.timeout,
+        on_gone=lambda pod: report({"gone": pod}),
     )
     return _plain(await _do(drained))
 
 
-async def handle_relabel(troubles: Troubles, params: JsonObject, _tell: _Tell) -> JsonObject:
-    """Put the node `name` into the `zone`; "" or "-" for none."""
-    asked = _read_named(params)
-    zone = "" if asked.zone == "-" else asked.zone
-    before, changed = await _do(troubles.relabel(asked.name, zone))
-    return {"node": asked.name, "before": before, "zone": zone, "changed": changed}
+async def handle_relabel(
+    injector: FaultInjector, params: JsonObject, _report: _ReportProgress
+) -> JsonObject:
+    """Move the node `name` to the `zone`; "" or "-" for none."""
+    request = _read_named(params)
+    zone = "" if request.zone == "-" else request.zone
+    before, changed = await _do(injector.relabel(request.name, zone))
+    return {"node": request.name, "before": before, "zone": zone, "changed": changed}
 
 
-async def handle_heal(troubles: Troubles, params: JsonObject, tell: _Tell) -> JsonObject:
-    """Undo all trouble of the node or zone `name`; "" for all; tell who is waited for."""
+async def handle_heal(
+    injector: FaultInjector, params: JsonObject, report: _ReportProgress
+) -> JsonObject:
+    """Undo all faults of the node or zone `name`, "" for all; report the nodes it waits for."""
     name = _read(params).name
-    return _plain(await _do(troubles.heal(name, on_wait=lambda nodes: tell({"waiting": nodes}))))
+    return _plain(await _do(injector.heal(name, on_wait=lambda nodes: report({"waiting": nodes}))))
 
 
-async def handle_status(troubles: Troubles, _params: JsonObject, _tell: _Tell) -> JsonObject:
-    """Tell how all nodes are."""
-    states = await _do(troubles.states())
-    rows: list[JsonObject] = [_plain(one) | {"words": one.words} for one in states]
+async def handle_status(
+    injector: FaultInjector, _params: JsonObject, _report: _ReportProgress
+) -> JsonObject:
+    """Return the state of all nodes."""
+    states = await _do(injector.states())
+    rows: list[JsonObject] = [_plain(state) | {"words": state.words} for state in states]
     return {"nodes": rows}
 
 
-HANDLERS: Final[dict[str, TroubleHandler]] = {
+HANDLERS: Final[dict[str, FaultHandler]] = {
     "fail": handle_fail,
     "partition": handle_partition,
     "cordon": handle_cordon,
@@ -106,23 +122,23 @@ async def _do(work: Awaitable[_T]) -> _T:
     except Invalid as error:
         raise LabRefusal(str(error), code=2) from error
     except KubeError as error:
-        raise LabRefusal(f"the API server did not do it: {error}", code=4) from error
+        raise LabRefusal(f"the request to the API server failed: {error}", code=4) from error
     except NetworkError as error:
         raise LabRefusal(str(error), code=1) from error
 
 
-def _read(params: JsonObject) -> _Asked:
+def _read(params: JsonObject) -> _Request:
     try:
-        return msgspec.convert(params, _Asked)
+        return msgspec.convert(params, _Request)
     except msgspec.ValidationError as error:
-        raise LabRefusal(f"this cannot be asked: {error}") from None
+        raise LabRefusal(f"invalid request: {error}") from None
 
 
-def _read_named(params: JsonObject) -> _Asked:
-    asked = _read(params)
-    if not asked.name:
-        raise LabRefusal("say which node is meant; keepclose lab status lists them")
-    return asked
+def _read_named(params: JsonObject) -> _Request:
+    request = _read(params)
+    if not request.name:
+        raise LabRefusal("name a node; keepclose lab status lists them")
+    return request
 
 
 def _plain(value: msgspec.Struct) -> JsonObject:

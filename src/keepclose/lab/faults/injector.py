@@ -1,9 +1,16 @@
-"""Trouble for the nodes of a lab, and its end: fail, partition, cordon, drain, relabel, heal.
+"""Injects faults into the nodes of a lab and undoes them: fail, partition, drain, relabel, heal.
 
-What happens to a node happens in two places: in the network, where its link and its way to the API
-server are cut, and in the API, where others notice. A failed node is noticed at once, although a
-cluster needs 40 seconds for it; a partitioned one only when that is asked for. Everything can be
-done twice, and be undone by `heal`.
+A fault has two parts: in the network, where the node's links to other nodes and to the API server
+are cut, and in the API, where the Node becomes unreachable. The Node of a failed node does so at
+once, although a cluster needs 40 s for it; that of a partitioned node only on request. All faults
+are idempotent, and `heal` undoes them.
+
+A node is isolated wholly or not at all: if its link cannot be cut it stays as it was, and a cut
+that has begun is finished even if its caller is cancelled.
+
+A client that loses the API server backs off for up to half a minute, so a restored link may be idle
+for a while. A node has reconnected when it has as many connections as before, up to the watches of
+its proxy: a connection for single requests is only opened when there are any.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from keepclose.kube.client import PatchType
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import format_event_time
-from keepclose.lab.access import ApiWay, LabRefusal, TroubledLab
+from keepclose.lab.access import ApiLink, FaultTarget, LabRefusal
 from keepclose.lab.faults import node_status
 from keepclose.lab.faults.node_states import (
     NodeState,
@@ -30,56 +37,57 @@ from keepclose.lab.faults.node_states import (
     sort_pods,
     wait_gone,
 )
-from keepclose.lab.faults.node_status import PLAIN_NODES, MarkedNode
+from keepclose.lab.faults.node_status import LIFECYCLE_NODES, LifecycleNode
 from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.json_values import JsonObject
 from keepclose.system.threads import finish_in_thread, finish_task
 
-_PATIENCE_S: Final = 15.0
+_RECONNECT_TIMEOUT_S: Final = 15.0
 WATCHES: Final = 4
-"""What a proxy watches: Services, slices, its node, ranges of cluster IPs."""
-_REST_S: Final = 0.05
+"""The watches of a proxy: Services, EndpointSlices, its Node, ServiceCIDRs."""
+_POLL_S: Final = 0.05
 _SYNC_S: Final = 0.5
 _TRIES: Final = 5
 NEEDS_PACKETS: Final = 5
-"""The exit code of what cannot be done without packets."""
+"""The exit code of a request that needs the lab's network on a machine that cannot have it."""
 
 
-async def await_return(
-    ways: Mapping[str, ApiWay],
+async def wait_for_reconnect(
+    api_links: Mapping[str, ApiLink],
     before: Mapping[str, int],
     *,
     clock: Clock,
     on_wait: Callable[[list[str]], None],
-    patience_s: float = _PATIENCE_S,
+    timeout_s: float = _RECONNECT_TIMEOUT_S,
 ) -> list[str]:
-    """Wait until nodes have as many connections as before; return those that are still away.
+    """Wait until nodes have as many connections as before; return those that still have not.
 
-    `on_wait` hears for whom, each time that this changes. Nodes without a way do not count.
+    `on_wait` gets the nodes that are waited for whenever they change. Nodes without a link to the
+    API server do not count.
     """
     began = clock.monotonic()
-    told: list[str] = []
+    reported: list[str] = []
     while away := [
         node
         for node, count in before.items()
-        if node in ways and ways[node].connections < min(count, WATCHES)
+        if node in api_links and api_links[node].connections < min(count, WATCHES)
     ]:
-        if away != told:
-            told = away
+        if away != reported:
+            reported = away
             on_wait(away)
-        if clock.monotonic() - began >= patience_s:
+        if clock.monotonic() - began >= timeout_s:
             return away
-        await clock.sleep(_REST_S)
-    if told:
-        # What they learn from now on is in effect a moment later.
+        await clock.sleep(_POLL_S)
+    if reported:
+        # The proxies apply what they receive a moment later.
         await clock.sleep(_SYNC_S)
     return []
 
 
-class NodeCuts:
-    """The nodes that failed or were partitioned; one caller at a time."""
+class NodeIsolation:
+    """Isolates failed and partitioned nodes: link, kubelet and API link; one caller at a time."""
 
-    def __init__(self, lab: TroubledLab) -> None:
+    def __init__(self, lab: FaultTarget) -> None:
         self._lab = lab
         self.failed: set[str] = set()
         self.partitioned: set[str] = set()
@@ -87,49 +95,49 @@ class NodeCuts:
 
     @property
     def nodes(self) -> set[str]:
-        """All that are cut off."""
+        """All isolated nodes."""
         return self.failed | self.partitioned
 
-    def ways(self, node: str) -> list[str]:
-        """Return by which trouble a node was cut off, [] when it is not."""
-        ways = {"fail": self.failed, "partition": self.partitioned}
-        return [way for way, nodes in ways.items() if node in nodes]
+    def faults_of(self, node: str) -> list[str]:
+        """Return the faults that isolate a node, [] if there are none."""
+        faults = {"fail": self.failed, "partition": self.partitioned}
+        return [fault for fault, nodes in faults.items() if node in nodes]
 
     def connections_before(self, nodes: Iterable[str]) -> dict[str, int]:
-        """Return how many connections to the API server nodes had before they were cut off."""
+        """Return how many connections to the API server nodes had before their isolation."""
         return {node: self._connections.get(node, 0) for node in nodes}
 
     async def fail(self, node: str) -> None:
-        """Let a node die; one that was partitioned is cut off already. Raises NetworkError."""
+        """Fail a node; a partitioned node is isolated already. Raises NetworkError."""
         if node not in self.partitioned:
             await finish_task(self._cut(node, self.failed))
         self.failed.add(node)
         self.partitioned.discard(node)
 
     async def partition(self, node: str) -> None:
-        """Cut a node off that is well; raises NetworkError."""
+        """Partition a healthy node; raises NetworkError."""
         await finish_task(self._cut(node, self.partitioned))
 
-    async def mend(self, node: str) -> None:
-        """Undo the cut; the node counts as cut off until it is forgotten. Raises NetworkError."""
-        await finish_task(self._mend(node))
+    async def restore(self, node: str) -> None:
+        """Undo the isolation; the node counts as isolated until `forget`. Raises NetworkError."""
+        await finish_task(self._restore(node))
 
     def forget(self, nodes: Iterable[str]) -> None:
-        """Take note that nodes are whole again."""
+        """Forget the faults of nodes that are restored."""
         self.failed.difference_update(nodes)
         self.partitioned.difference_update(nodes)
 
-    async def _mend(self, node: str) -> None:
+    async def _restore(self, node: str) -> None:
         underlay = self._lab.underlay
         if underlay is not None:
-            # NB: one that was left to itself could undo a cut that is made later.
-            await finish_in_thread(lambda: underlay.mend(node))
+            # NB: a thread that runs on after a cancellation could undo a later cut.
+            await finish_in_thread(lambda: underlay.restore(node))
         if node in self._lab.relays:
             await self._lab.relays[node].open()
         self._lab.kubelets.recover(node)
 
     async def _cut(self, node: str, mark: set[str]) -> None:
-        # NB: only the first step can be refused.
+        # NB: only the first step can fail.
         underlay = self._lab.underlay
         if underlay is not None:
             await finish_in_thread(lambda: underlay.cut(node))
@@ -140,20 +148,20 @@ class NodeCuts:
             await self._lab.relays[node].hold()
 
 
-class FaultError(msgspec.Struct, frozen=True):
-    """What became of nodes that failed or were cut off."""
+class FaultResult(msgspec.Struct, frozen=True):
+    """The result of a failure or a partition."""
 
     nodes: list[str]
-    """All that were meant."""
+    """All requested nodes."""
     changed: list[str]
-    """Those that were well before."""
+    """The nodes that were healthy before."""
     unready: list[str]
-    """The pods that are no longer ready by it."""
+    """The pods that are no longer ready."""
     is_noticed: bool = True
 
 
-class Drain(msgspec.Struct, frozen=True):
-    """What left a node."""
+class DrainResult(msgspec.Struct, frozen=True):
+    """The result of a drain."""
 
     node: str
     evicted: list[str]
@@ -161,57 +169,57 @@ class Drain(msgspec.Struct, frozen=True):
     """Pods of DaemonSets."""
 
 
-class Healing(msgspec.Struct, frozen=True):
-    """What is well again."""
+class HealResult(msgspec.Struct, frozen=True):
+    """The result of a heal."""
 
     healed: dict[str, list[str]]
-    """What was undone, by node."""
+    """The faults that were undone, by node."""
     away: list[str]
-    """Nodes whose proxies have not come back to the API server yet."""
+    """Nodes whose proxies have not reconnected to the API server yet."""
 
 
-class Troubles:
-    """Makes and ends trouble in one running lab."""
+class FaultInjector:
+    """Injects and undoes faults in one running lab."""
 
-    def __init__(self, lab: TroubledLab, *, clock: Clock | None = None) -> None:
+    def __init__(self, lab: FaultTarget, *, clock: Clock | None = None) -> None:
         self._lab = lab
         self._clock = clock or SystemClock()
-        self._cuts = NodeCuts(lab)
-        # One at a time: two hands at one link would leave it in a state that nobody asked for.
-        self._turn = asyncio.Lock()
+        self._isolation = NodeIsolation(lab)
+        # One at a time: two requests for one link would leave it in a state of neither.
+        self._lock = asyncio.Lock()
 
-    async def fail(self, name: str) -> FaultError:
-        """Let a node die, or all nodes of a zone; the cluster notices at once."""
-        async with self._turn:
+    async def fail(self, name: str) -> FaultResult:
+        """Fail a node, or all nodes of a zone; the Nodes become unreachable at once."""
+        async with self._lock:
             nodes = find_nodes(await self._nodes(), name)
-            changed = [node.name for node in nodes if node.name not in self._cuts.failed]
+            changed = [node.name for node in nodes if node.name not in self._isolation.failed]
             for node in changed:
-                await self._cuts.fail(node)
-            unready = await self._notice(nodes)
-        return FaultError([node.name for node in nodes], changed, unready)
+                await self._isolation.fail(node)
+            unready = await self._mark_unreachable(nodes)
+        return FaultResult([node.name for node in nodes], changed, unready)
 
-    async def partition(self, name: str, *, notice: bool = False) -> FaultError:
-        """Cut a node off from the others and from the API server, which may notice or not yet."""
-        async with self._turn:
+    async def partition(self, name: str, *, notice: bool = False) -> FaultResult:
+        """Partition a node from all others and the API server; `notice` marks it unreachable."""
+        async with self._lock:
             node = find_node(await self._nodes(), name)
             if self._lab.underlay is None:
                 raise LabRefusal(
                     f"a partition needs packets, and there are none here: {self._lab.no_packets}",
                     code=NEEDS_PACKETS,
                 )
-            changed = name not in self._cuts.nodes
+            changed = name not in self._isolation.nodes
             if changed:
-                await self._cuts.partition(name)
-            unready = await self._notice([node]) if notice else []
+                await self._isolation.partition(name)
+            unready = await self._mark_unreachable([node]) if notice else []
             noticed = notice or node.is_unreachable
-        return FaultError([name], [name] if changed else [], unready, is_noticed=noticed)
+        return FaultResult([name], [name] if changed else [], unready, is_noticed=noticed)
 
     async def cordon(self, name: str) -> bool:
-        """Let no more pods come to a node; return whether that is new."""
+        """Cordon a node; return whether it has changed."""
         return await self._change(name, node_status.cordon_patch)
 
     async def uncordon(self, name: str) -> bool:
-        """Let pods come again; return whether that is new."""
+        """Uncordon a node; return whether it has changed."""
         return await self._change(name, node_status.uncordon_patch)
 
     async def drain(
@@ -221,8 +229,8 @@ class Troubles:
         force: bool = False,
         timeout_s: float = 60.0,
         on_gone: Callable[[str], None] = lambda _: None,
-    ) -> Drain:
-        """Cordon a node and move all its pods away but those of DaemonSets."""
+    ) -> DrainResult:
+        """Cordon a node and delete all its pods but those of DaemonSets."""
         await self.cordon(name)
         pods = await self._pods()
         going, staying, unmanaged = sort_pods(pods, name)
@@ -242,36 +250,36 @@ class Troubles:
             on_gone=lambda pod: on_gone(str(pod.key)),
         )
         if left:
-            dead = name in self._cuts.nodes
+            dead = name in self._isolation.nodes
             why = (
-                f"; nothing ends on a node that is dead or cut off: keepclose lab heal {name}"
+                f"; pods do not end on a failed or partitioned node: keepclose lab heal {name}"
                 if dead
-                else "; they go on until their grace is over"
+                else "; they run until their grace period ends"
             )
             raise LabRefusal(
                 f"{name}: {len(left)} of {len(going)} pods are still there after {timeout_s:g} s: "
                 f"{_names(left)}{why}",
                 code=1,
             )
-        return Drain(name, [str(pod.key) for pod in going], [str(pod.key) for pod in staying])
+        return DrainResult(name, [str(pod.key) for pod in going], [str(pod.key) for pod in staying])
 
     async def relabel(self, name: str, zone: str) -> tuple[str, bool]:
-        """Put a node into another zone, "" for none; return its zone before, and what is new."""
+        """Move a node to a zone, "" for none; return its zone before, and whether it changed."""
         node = find_node(await self._nodes(), name)
         changed = await self._change(name, lambda node: node_status.zone_patch(node, zone))
         return node.zone, changed
 
     async def heal(
         self, name: str = "", *, on_wait: Callable[[list[str]], None] = lambda _: None
-    ) -> Healing:
-        """Undo all trouble of a node, a zone, or of all.
+    ) -> HealResult:
+        """Undo all faults of a node, of a zone, or of all nodes.
 
-        Waits a while for the proxies of nodes that were cut off, after having said for which. A
-        node that was deleted from the API meanwhile is joined to the others again all the same.
+        Reports the isolated nodes, and waits a while for their proxies to reconnect. The links of a
+        node whose Node was deleted meanwhile are restored too.
         """
-        async with self._turn:
+        async with self._lock:
             nodes = await self._nodes()
-            cut_off = self._cuts.nodes
+            cut_off = self._isolation.nodes
             deleted = sorted(cut_off - {node.name for node in nodes})
             if name in deleted:
                 meant, deleted = [], [name]
@@ -279,45 +287,53 @@ class Troubles:
                 meant, deleted = find_nodes(nodes, name, counts_moved=True), []
             else:
                 meant = nodes
-            # NB: links come first, so that whoever sees a node ready can reach it.
-            mended = [node.name for node in meant if node.name in cut_off] + deleted
-            for one in mended:
-                await self._cuts.mend(one)
+            # NB: links come first, so that a node that reports ready can be reached.
+            restored = [node.name for node in meant if node.name in cut_off] + deleted
+            for isolated in restored:
+                await self._isolation.restore(isolated)
             healed = await asyncio.gather(*(self._heal(node) for node in meant))
             undone = {node.name: what for node, what in zip(meant, healed, strict=True) if what}
-            undone |= {one: self._cuts.ways(one) for one in deleted}
-            self._cuts.forget(mended)
-        before = self._cuts.connections_before(mended)
-        away = await await_return(self._lab.relays, before, clock=self._clock, on_wait=on_wait)
-        return Healing(undone, away)
+            undone |= {gone: self._isolation.faults_of(gone) for gone in deleted}
+            self._isolation.forget(restored)
+        before = self._isolation.connections_before(restored)
+        away = await wait_for_reconnect(
+            self._lab.relays, before, clock=self._clock, on_wait=on_wait
+        )
+        return HealResult(undone, away)
 
     async def states(self) -> list[NodeState]:
-        """Return how all nodes are."""
+        """Return the state of all nodes."""
         nodes, pods = await asyncio.gather(self._nodes(), self._pods())
-        cuts = self._cuts
+        cuts = self._isolation
         return describe_nodes(nodes, pods, failed=cuts.failed, partitioned=cuts.partitioned)
 
-    async def _heal(self, node: MarkedNode) -> list[str]:
+    async def _heal(self, node: LifecycleNode) -> list[str]:
         name = node.name
-        undone = self._cuts.ways(name)
+        undone = self._isolation.faults_of(name)
         time = format_event_time(self._clock.now())
-        heard = await self._patch_status(node, node_status.mark_heard(node, time=time))
-        untainted = await self._change(name, node_status.untaint)
-        if (heard or untainted) and not undone:
+        was_unready = await self._patch_status(
+            node, node_status.ready_status_patch(node, time=time)
+        )
+        untainted = await self._change(name, node_status.untaint_patch)
+        if (was_unready or untainted) and not undone:
             undone.append("fail")
-        if await self._change(name, lambda one: node_status.uncordon_patch(one, only_ours=True)):
+        if await self._change(
+            name, lambda current: node_status.uncordon_patch(current, only_ours=True)
+        ):
             undone.append("cordon")
-        if await self._change(name, node_status.home_patch):
+        if await self._change(name, node_status.original_zone_patch):
             undone.append("relabel")
         return undone
 
-    async def _notice(self, nodes: Sequence[MarkedNode]) -> list[str]:
-        """Write what the cluster makes of nodes that are silent; return pods no longer ready."""
+    async def _mark_unreachable(self, nodes: Sequence[LifecycleNode]) -> list[str]:
+        """Write what the node lifecycle controller would; return the pods that became unready."""
         time = format_event_time(self._clock.now())
 
-        async def mark(node: MarkedNode) -> None:
-            await self._patch_status(node, node_status.mark_silent(node, time=time))
-            await self._change(node.name, lambda one: node_status.taint_unreachable(one, time=time))
+        async def mark(node: LifecycleNode) -> None:
+            await self._patch_status(node, node_status.unreachable_status_patch(node, time=time))
+            await self._change(
+                node.name, lambda current: node_status.taint_patch(current, time=time)
+            )
 
         await asyncio.gather(*(mark(node) for node in nodes))
         names = {node.name for node in nodes}
@@ -336,23 +352,25 @@ class Troubles:
                 subresource="status",
             )
 
-    async def _patch_status(self, node: MarkedNode, patch: JsonObject | None) -> bool:
+    async def _patch_status(self, node: LifecycleNode, patch: JsonObject | None) -> bool:
         if patch is None:
             return False
         await self._lab.client.patch(
-            PLAIN_NODES, node.name, patch, type=PatchType.STRATEGIC, subresource="status"
+            LIFECYCLE_NODES, node.name, patch, type=PatchType.STRATEGIC, subresource="status"
         )
         return True
 
-    async def _change(self, name: str, patch_of: Callable[[MarkedNode], JsonObject | None]) -> bool:
-        """Change a node by what a patch makes of it as it is now; return whether it changed."""
+    async def _change(
+        self, name: str, patch_of: Callable[[LifecycleNode], JsonObject | None]
+    ) -> bool:
+        """Apply the patch that a function makes of the stored node; return whether it changed."""
         for attempt in range(_TRIES):
             node = find_node(await self._nodes(), name)
             patch = patch_of(node)
             if patch is None:
                 return False
             try:
-                await self._lab.client.patch(PLAIN_NODES, name, patch)
+                await self._lab.client.patch(LIFECYCLE_NODES, name, patch)
             except Conflict:
                 if attempt == _TRIES - 1:
                     raise
@@ -360,8 +378,8 @@ class Troubles:
                 return True
         return False
 
-    async def _nodes(self) -> list[MarkedNode]:
-        page = await self._lab.client.list_all(PLAIN_NODES)
+    async def _nodes(self) -> list[LifecycleNode]:
+        page = await self._lab.client.list_all(LIFECYCLE_NODES)
         return sorted(page.items, key=lambda node: node.name)
 
     async def _pods(self) -> list[WorkloadPod]:

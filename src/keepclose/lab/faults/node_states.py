@@ -1,7 +1,12 @@
-"""How the nodes of a lab are: whole, failed, cut off, cordoned, moved; and what runs on them.
+"""The states of nodes: healthy, failed, partitioned, cordoned, moved; and the pods of a drain.
 
-A pure view over Node and Pod objects and over what the lab itself has cut. Whether the cluster has
-noticed that a node is cut off stands in the Node, the cut itself does not: nobody could write it.
+The states are a pure view of Node and Pod objects and of the links that the lab has cut. The Node
+has only whether the cluster has noticed a cut; the cut itself is known to the lab alone, because an
+isolated node cannot write.
+
+A drain works as kubectl drain with --ignore-daemonsets: pods of DaemonSets stay, pods without a
+controller are only deleted with --force, and every pod gets its grace period. The lab has no
+PodDisruptionBudgets, so pods are deleted and not evicted.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, Expired, NotFound, TransportError
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.faults.node_status import MarkedNode
+from keepclose.lab.faults.node_status import LifecycleNode
 from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 
 OK: Final = "ok"
@@ -29,29 +34,29 @@ _NOT_READY: Final = "not ready"
 _SHOWN_NAMES: Final = 12
 _MIRROR: Final = "kubernetes.io/config.mirror"
 _WATCH_S: Final = 300
-_AGAIN_S: Final = 0.2
+_RETRY_S: Final = 0.2
 
 
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):
-    """One node as `lab status` shows it."""
+    """A node as `lab status` shows it."""
 
     node: str
     zone: str
     """As labelled now; "" for none."""
     own_zone: str
-    """Before it was moved."""
+    """The zone before `lab relabel`."""
     state: str
-    """The worst of what there is: failed, partitioned, not ready, cordoned, ok."""
+    """The worst that applies: failed, partitioned, not ready, cordoned, ok."""
     is_noticed: bool
-    """Whether the cluster knows that the node is silent."""
+    """Whether the Node is marked unreachable."""
     is_cordoned: bool
     pods: int
-    """That run."""
+    """Running pods."""
     ready_pods: int
 
     @property
     def words(self) -> str:
-        """The state in words, with all there is to say."""
+        """All faults of the node in words, or "ok"."""
         words = {_FAILED: "failed", _NOT_READY: "not ready"}.get(self.state, "")
         if self.state == PARTITIONED:
             words = "cut off, noticed" if self.is_noticed else "cut off, not noticed"
@@ -64,7 +69,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def describe_nodes(
-    nodes: Iterable[MarkedNode],
+    nodes: Iterable[LifecycleNode],
     pods: Iterable[WorkloadPod],
     *,
     failed: Collection[str],
@@ -91,99 +96,73 @@ def describe_nodes(
         )
         for node in nodes
     ]
-    return sorted(states, key=lambda one: (one.own_zone, one.node))
+    return sorted(states, key=lambda state: (state.own_zone, state.node))
 
 
-def find_node(nodes: Sequence[MarkedNode], name: str) -> MarkedNode:
-    """Return the node of that name; raises LabRefusal with those there are."""
-    found = next((node for node in nodes if node.name == name), None)
-    if found is None:
+def find_node(nodes: Sequence[LifecycleNode], name: str) -> LifecycleNode:
+    """Return the node of that name; raises LabRefusal with the names of all nodes."""
+    node = next((candidate for candidate in nodes if candidate.name == name), None)
+    if node is None:
         raise _unknown("node", name, {"nodes": sorted(node.name for node in nodes)})
-    return found
+    return node
 
 
 def find_nodes(
-    nodes: Sequence[MarkedNode], name: str, *, counts_moved: bool = False
-) -> list[MarkedNode]:
+    nodes: Sequence[LifecycleNode], name: str, *, counts_moved: bool = False
+) -> list[LifecycleNode]:
     """Return the node of that name, or all nodes of the zone; raises LabRefusal.
 
-    A zone is as labelled now; nodes that were moved away may count for the zone they left too.
+    A zone is that of the label; with `counts_moved` relabelled nodes also count for their own zone.
     """
     zones_of = {
         node.name: {node.zone, node.own_zone} if counts_moved else {node.zone} for node in nodes
     }
-    found = [node for node in nodes if node.name == name]
-    found = found or [node for node in nodes if name and name in zones_of[node.name]]
-    if not found:
+    matching = [node for node in nodes if node.name == name]
+    matching = matching or [node for node in nodes if name and name in zones_of[node.name]]
+    if not matching:
         zones = sorted(set().union(*zones_of.values()) - {""})
-        known = {"zones": zones, "nodes": sorted(node.name for node in nodes)}
-        raise _unknown("node or zone", name, known)
-    return sorted(found, key=lambda node: node.name)
+        names = {"zones": zones, "nodes": sorted(node.name for node in nodes)}
+        raise _unknown("node or zone", name, names)
+    return sorted(matching, key=lambda node: node.name)
 
 
-def _state(node: MarkedNode, *, failed: Collection[str], partitioned: Collection[str]) -> str:
-    if node.name in failed:
-        return _FAILED
-    if node.name in partitioned:
-        return PARTITIONED
-    if not node.is_ready or node.is_unreachable:
-        return _NOT_READY
-    return _CORDONED if node.spec.unschedulable else OK
-
-
-def _unknown(what: str, name: str, known: dict[str, list[str]]) -> LabRefusal:
-    everything = [one for names in known.values() for one in names]
-    there = " and ".join(f"{kind} {_shorten(names)}" for kind, names in known.items() if names)
-    close = get_close_matches(name, everything, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    if not there:
-        return LabRefusal(f"this lab has no nodes, so no {what} {name!r} either", code=3)
-    return LabRefusal(f"no {what} is called {name!r}; there are {there}{hint}", code=3)
-
-
-def _shorten(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN_NAMES])
-    left = len(names) - _SHOWN_NAMES
-    return f"{shown} and {left} more" if left > 0 else shown
-
-
-class Leaving(NamedTuple):
+class DrainedPods(NamedTuple):
     """The pods of a node, by what a drain does with them."""
 
     going: list[WorkloadPod]
     """Deleted, or deleted already and waited for."""
     staying: list[WorkloadPod]
-    """Those of DaemonSets, and mirrors of what only the node itself knows."""
+    """Pods of DaemonSets, and mirror pods."""
     unmanaged: list[WorkloadPod]
-    """Nobody would replace them."""
+    """Pods that no controller would replace."""
 
 
-def sort_pods(pods: Iterable[WorkloadPod], node: str) -> Leaving:
-    """Return what a drain of the node does with its pods; pods elsewhere do not count."""
-    leaving = Leaving([], [], [])
+def sort_pods(pods: Iterable[WorkloadPod], node: str) -> DrainedPods:
+    """Return what a drain of the node does with its pods; pods of other nodes are ignored."""
+    drained = DrainedPods([], [], [])
     for pod in sorted(pods, key=lambda pod: pod.key):
         if pod.spec.node_name != node:
             continue
         owner = pod.controller
         if _MIRROR in pod.metadata.annotations:
-            leaving.staying.append(pod)
+            drained.staying.append(pod)
         elif pod.has_ended or pod.is_terminating:
-            leaving.going.append(pod)
+            drained.going.append(pod)
         elif owner is None:
-            leaving.unmanaged.append(pod)
+            drained.unmanaged.append(pod)
         elif owner.kind == "DaemonSet":
-            leaving.staying.append(pod)
+            drained.staying.append(pod)
         else:
-            leaving.going.append(pod)
-    return leaving
+            drained.going.append(pod)
+    return drained
 
 
 async def delete_pods(client: Client, pods: Iterable[WorkloadPod]) -> None:
-    """Ask the pods to end, all at once, each with its own grace."""
+    """Delete the pods at once, each with its own grace period."""
 
     async def delete(pod: WorkloadPod) -> None:
         meta = pod.metadata
-        # It may be gone, perhaps with another one in its place.
+        # It may be gone, perhaps with another pod of its name.
         with suppress(NotFound, Conflict):
             await client.delete(WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
 
@@ -198,7 +177,7 @@ async def wait_gone(
     timeout_s: float,
     on_gone: Callable[[WorkloadPod], None],
 ) -> list[WorkloadPod]:
-    """Return once the pods are gone or the time is up, with those that are still there."""
+    """Wait until the pods are gone or the time is up; return those that still exist."""
     left = {pod.uid: pod for pod in pods}
 
     def drop(uid: str) -> None:
@@ -225,8 +204,36 @@ async def wait_gone(
                             if not left:
                                 return
             except (Expired, TransportError):
-                await clock.sleep(_AGAIN_S)
+                await clock.sleep(_RETRY_S)
 
     with suppress(TimeoutError):
         await clock.wait_for(follow(), timeout_s)
     return list(left.values())
+
+
+def _state(node: LifecycleNode, *, failed: Collection[str], partitioned: Collection[str]) -> str:
+    if node.name in failed:
+        return _FAILED
+    if node.name in partitioned:
+        return PARTITIONED
+    if not node.is_ready or node.is_unreachable:
+        return _NOT_READY
+    return _CORDONED if node.spec.unschedulable else OK
+
+
+def _unknown(what: str, name: str, names_by_kind: dict[str, list[str]]) -> LabRefusal:
+    everything = [shown for names in names_by_kind.values() for shown in names]
+    there = " and ".join(
+        f"{kind} {_shorten(names)}" for kind, names in names_by_kind.items() if names
+    )
+    close = get_close_matches(name, everything, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    if not there:
+        return LabRefusal(f"this lab has no nodes, so no {what} {name!r} either", code=3)
+    return LabRefusal(f"no {what} is called {name!r}; there are {there}{hint}", code=3)
+
+
+def _shorten(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN_NAMES])
+    left = len(names) - _SHOWN_NAMES
+    return f"{shown} and {left} more" if left > 0 else shown

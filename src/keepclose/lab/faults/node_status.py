@@ -1,9 +1,9 @@
-"""What trouble with a node looks like in its Node object and in its pods: patches, nothing else.
+"""The patches of Nodes and pods that faults and their end need.
 
-As the node lifecycle controller has it: a node that is silent gets its conditions set to Unknown
-and two taints, and its pods are no longer ready; nothing is deleted, which would happen only after
-five minutes. Zones and cordons that the lab changed are remembered in annotations, so that they can
-be undone after a restart as well. Nothing here asks a server or reads a clock.
+They follow the node lifecycle controller: an unreachable node gets its conditions set to Unknown
+and two taints, and its pods become unready. No pod is evicted, which would happen only after five
+minutes. Zones and cordons that the lab changed are recorded in annotations, so that they can be
+undone after a restart too. Nothing here calls a server or reads a clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ZONE_ANNOTATION: Final = "keepclose.dev/lab-zone"
 CORDON_ANNOTATION: Final = "keepclose.dev/lab-cordon"
 """Present on a node that the lab cordoned."""
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
-_SILENT: Final = ("NodeStatusUnknown", "Kubelet stopped posting node status.")
+_UNKNOWN: Final = ("NodeStatusUnknown", "Kubelet stopped posting node status.")
 _HEALTHY: Final = {
     "Ready": ("True", "KubeletReady", "kubelet is posting ready status"),
     "MemoryPressure": (
@@ -35,25 +35,25 @@ _HEALTHY: Final = {
 }
 
 
-class MarkedStatus(Frozen, frozen=True):
+class LifecycleNodeStatus(Frozen, frozen=True):
     """The conditions of a node."""
 
     conditions: tuple[StatusCondition, ...] = ()
 
 
-class MarkedSpec(Frozen, frozen=True):
-    """What keeps pods away; taints stay as they are written, because their times must survive."""
+class LifecycleNodeSpec(Frozen, frozen=True):
+    """Taints and cordon of a node; taints stay undecoded, because their times must survive."""
 
     taints: tuple[JsonObject, ...] = ()
     unschedulable: bool = False
 
 
-class MarkedNode(Frozen, frozen=True, omit_defaults=False):
-    """A node, with what the marks of trouble are made of."""
+class LifecycleNode(Frozen, frozen=True, omit_defaults=False):
+    """A node, with the fields that faults change."""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: MarkedSpec = MarkedSpec()
-    status: MarkedStatus = MarkedStatus()
+    spec: LifecycleNodeSpec = LifecycleNodeSpec()
+    status: LifecycleNodeStatus = LifecycleNodeStatus()
 
     @property
     def name(self) -> str:
@@ -67,58 +67,63 @@ class MarkedNode(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def own_zone(self) -> str:
-        """The zone that the node has when nobody relabelled it."""
+        """The zone that the node had before `lab relabel`."""
         return self.metadata.annotations.get(ZONE_ANNOTATION, self.zone)
 
     @property
     def is_relabelled(self) -> bool:
-        """Whether the lab gave the node another zone."""
+        """Whether the lab moved the node to another zone."""
         return ZONE_ANNOTATION in self.metadata.annotations
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether the cluster has noticed that the node is silent."""
+        """Whether the node has the taint of an unreachable node."""
         return any(taint.get("key") == UNREACHABLE for taint in self.spec.taints)
 
     @property
     def is_ready(self) -> bool:
         """Whether the node reports Ready."""
-        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
+        return any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions
+        )
 
 
-PLAIN_NODES: Final = Kind("", "v1", "nodes", "Node", False, MarkedNode)
+LIFECYCLE_NODES: Final = Kind("", "v1", "nodes", "Node", False, LifecycleNode)
 
 
-def mark_silent(node: MarkedNode, *, time: str) -> JsonObject | None:
-    """Return the patch of the status of a node that is no longer heard of, None if it is so."""
-    reason, message = _SILENT
-    return _conditions(node, dict.fromkeys(_known(node), ("Unknown", reason, message)), time=time)
+def unreachable_status_patch(node: LifecycleNode, *, time: str) -> JsonObject | None:
+    """Return the status patch of an unreachable node, None if nothing changes."""
+    reason, message = _UNKNOWN
+    return _conditions(
+        node, dict.fromkeys(_condition_types(node), ("Unknown", reason, message)), time=time
+    )
 
 
-def mark_heard(node: MarkedNode, *, time: str) -> JsonObject | None:
-    """Return the patch of the status of a node that is well again, None if it is so."""
-    return _conditions(node, {kind: _HEALTHY[kind] for kind in _known(node)}, time=time)
+def ready_status_patch(node: LifecycleNode, *, time: str) -> JsonObject | None:
+    """Return the status patch of a node that is ready again, None if nothing changes."""
+    return _conditions(node, {kind: _HEALTHY[kind] for kind in _condition_types(node)}, time=time)
 
 
-def taint_unreachable(node: MarkedNode, *, time: str) -> JsonObject | None:
-    """Return the patch that keeps pods away from a silent node, None if it has both taints."""
+def taint_patch(node: LifecycleNode, *, time: str) -> JsonObject | None:
+    """Return the patch that taints an unreachable node, None if it has both taints."""
     others = _other_taints(node)
-    wanted = [
+    taints = [
         {"key": UNREACHABLE, "effect": effect, "timeAdded": time}
         for effect in (NO_SCHEDULE, NO_EXECUTE)
     ]
-    if len(node.spec.taints) - len(others) == len(wanted):
+    if len(node.spec.taints) - len(others) == len(taints):
         return None
-    return _taints(node, [*others, *wanted])
+    return _taints(node, [*others, *taints])
 
 
-def untaint(node: MarkedNode) -> JsonObject | None:
-    """Return the patch that takes the taints of a silent node away, None if it has none."""
+def untaint_patch(node: LifecycleNode) -> JsonObject | None:
+    """Return the patch that removes the taints of an unreachable node, None if it has none."""
     return _taints(node, _other_taints(node)) if node.is_unreachable else None
 
 
-def cordon_patch(node: MarkedNode) -> JsonObject | None:
-    """Return the patch that lets no more pods come, None if none do already."""
+def cordon_patch(node: LifecycleNode) -> JsonObject | None:
+    """Return the patch that cordons a node, None if it is cordoned."""
     if node.spec.unschedulable:
         return None
     return {
@@ -127,10 +132,10 @@ def cordon_patch(node: MarkedNode) -> JsonObject | None:
     }
 
 
-def uncordon_patch(node: MarkedNode, *, only_ours: bool = False) -> JsonObject | None:
-    """Return the patch that lets pods come again, None if they do already.
+def uncordon_patch(node: LifecycleNode, *, only_ours: bool = False) -> JsonObject | None:
+    """Return the patch that uncordons a node, None if it is not cordoned.
 
-    Cordons of others stay if only ours are asked for.
+    With `only_ours` a cordon that the lab did not set stays.
     """
     ours = CORDON_ANNOTATION in node.metadata.annotations
     if not ours and (only_ours or not node.spec.unschedulable):
@@ -141,22 +146,22 @@ def uncordon_patch(node: MarkedNode, *, only_ours: bool = False) -> JsonObject |
     }
 
 
-def zone_patch(node: MarkedNode, zone: str) -> JsonObject | None:
-    """Return the patch that puts a node into a zone, "" for none; None if it is there."""
+def zone_patch(node: LifecycleNode, zone: str) -> JsonObject | None:
+    """Return the patch that moves a node to a zone, "" for none; None if nothing changes."""
     if node.zone == zone:
         return None
-    # NB: what counts is the first zone, however often the node is moved.
-    remembered = None if zone == node.own_zone else node.own_zone
+    # NB: the annotation keeps the first zone, however often the node is moved.
+    original = None if zone == node.own_zone else node.own_zone
     return {
         "metadata": {
             "labels": {ZONE_LABEL: zone or None},
-            "annotations": {ZONE_ANNOTATION: remembered},
+            "annotations": {ZONE_ANNOTATION: original},
         }
     }
 
 
-def home_patch(node: MarkedNode) -> JsonObject | None:
-    """Return the patch that puts a node back into its own zone, None if it never left."""
+def original_zone_patch(node: LifecycleNode) -> JsonObject | None:
+    """Return the patch that moves a node back to its own zone, None if it was not moved."""
     if not node.is_relabelled:
         return None
     moved = zone_patch(node, node.own_zone)
@@ -164,21 +169,21 @@ def home_patch(node: MarkedNode) -> JsonObject | None:
 
 
 def pod_unready_patch(uid: str, *, time: str) -> JsonObject:
-    """Return the strategic patch of the status of a pod on a silent node."""
+    """Return the strategic patch of the status of a pod on an unreachable node."""
     condition = {"type": "Ready", "status": "False", "lastTransitionTime": time}
     return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
 
 
-def _known(node: MarkedNode) -> list[str]:
+def _condition_types(node: LifecycleNode) -> list[str]:
     """Return the types of conditions that the kubelet reports; Ready always."""
-    there = {one.type for one in node.status.conditions} | {"Ready"}
+    there = {condition.type for condition in node.status.conditions} | {"Ready"}
     return [kind for kind in _HEALTHY if kind in there]
 
 
 def _conditions(
-    node: MarkedNode, wanted: dict[str, tuple[str, str, str]], *, time: str
+    node: LifecycleNode, desired: dict[str, tuple[str, str, str]], *, time: str
 ) -> JsonObject | None:
-    present = {one.type: one.status for one in node.status.conditions}
+    present = {condition.type: condition.status for condition in node.status.conditions}
     changed = [
         {
             "type": kind,
@@ -187,18 +192,18 @@ def _conditions(
             "message": message,
             "lastTransitionTime": time,
         }
-        for kind, (status, reason, message) in wanted.items()
+        for kind, (status, reason, message) in desired.items()
         if present.get(kind) != status
     ]
     return {"status": {"conditions": changed}} if changed else None
 
 
-def _other_taints(node: MarkedNode) -> list[JsonObject]:
+def _other_taints(node: LifecycleNode) -> list[JsonObject]:
     return [taint for taint in node.spec.taints if taint.get("key") != UNREACHABLE]
 
 
-def _taints(node: MarkedNode, taints: list[JsonObject]) -> JsonObject:
-    # The list is replaced whole, so nobody may have changed it meanwhile.
+def _taints(node: LifecycleNode, taints: list[JsonObject]) -> JsonObject:
+    # The whole list is replaced, so the patch must conflict with any change since.
     return {
         "metadata": {"resourceVersion": node.metadata.resource_version},
         "spec": {"taints": taints or None},

@@ -1,8 +1,13 @@
-"""What the containers of a lab do: nothing is run, so a container's words decide how it behaves.
+"""What the containers of a lab do: nothing is executed, so the spec decides how one behaves.
 
-A mode is named by the image (`example.dev/crash:1`), by the first words of command and arguments
-(`["serve-hostname", "--port", "8080"]`, as agnhost has it), or by the variable KEEPCLOSE_MODE.
-Whatever names none answers on its ports and is ready at once.
+The mode comes from the image (`example.dev/crash:1`), from the first words of command and arguments
+(`["serve-hostname", "--port", "8080"]`, as in agnhost), or from the variable KEEPCLOSE_MODE.
+A container without a mode answers on its ports and is ready at once.
+
+A lab pulls no images, so it cannot know what registries hold. Three rules decide instead: a name
+that the grammar of registries does not allow is invalid; a registry whose host can never exist is
+not found; and neither is an image whose own name says that it does not exist, or one of the few
+that the Kubernetes documentation uses to show a failing rollout. All other images exist.
 """
 
 from __future__ import annotations
@@ -17,18 +22,18 @@ from keepclose.lab.kubelet.pod_specs import ContainerSpec
 MODE_VARIABLE: Final = "KEEPCLOSE_MODE"
 SECONDS_VARIABLE: Final = "KEEPCLOSE_SECONDS"
 SLOW_START_S: Final = 5.0
-# The program that takes the mode as its argument comes before it, at most.
+# The mode is the first word, or the argument of a program.
 _WORDS_WITH_MODE: Final = 2
 _PORT_DIGITS: Final = 5
-# As many seconds as the numbers of 32 bits hold that Kubernetes uses for such times.
+# Kubernetes has such times as signed integers of 32 bits.
 _LONGEST_S: Final = 2.0**31 - 1
 _SLEEP: Final = re.compile(r"(?:^|[\s/;&|(])sleep\s+(\d+(?:\.\d+)?)")
 INVALID_NAME: Final = "InvalidImageName"
 PULL_FAILED: Final = "ErrImagePull"
 PULL_BACK_OFF: Final = "ImagePullBackOff"
 NO_IMAGE: Final = (INVALID_NAME, PULL_FAILED, PULL_BACK_OFF)
-"""What a container waits with that has no image."""
-_LONGEST: Final = 255
+"""The waiting reasons of a container without its image."""
+_MOST_NAME_CHARACTERS: Final = 255
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _HOST: Final = (
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -59,18 +64,18 @@ class ContainerMode(StrEnum):
 
 _MODES: Final = {mode.value: mode for mode in ContainerMode}
 
-_TROUBLE: Final = (ContainerMode.CRASH, ContainerMode.NEVER_READY, ContainerMode.SLOW_START)
+_FAULTY_MODES: Final = (ContainerMode.CRASH, ContainerMode.NEVER_READY, ContainerMode.SLOW_START)
 
 
 class Port(NamedTuple):
-    """Where something listens."""
+    """A port and its protocol."""
 
     number: int
     protocol: str
 
 
 class PodPorts(NamedTuple):
-    """Where a pod listens; `are_guessed` when nobody said."""
+    """The ports of a pod; `are_guessed` if the spec names none."""
 
     ports: tuple[Port, ...]
     are_guessed: bool = False
@@ -84,8 +89,8 @@ DEFAULT_PORTS: Final = tuple(
 def mode_of(container: ContainerSpec) -> ContainerMode:
     """Return how the container behaves.
 
-    The variable decides; else trouble wins over other modes, so that a bad image of a rollout shows
-    although the words still name what the good one did.
+    The variable decides. Otherwise a faulty mode wins over other modes, so that a bad image of a
+    rollout takes effect although the command still names the mode of the good image.
     """
     variable = _variable(container, MODE_VARIABLE)
     if variable in _MODES:
@@ -95,14 +100,14 @@ def mode_of(container: ContainerSpec) -> ContainerMode:
     named = (*(_base(word) for word in words), image)
     modes = [_MODES[name] for name in named if name in _MODES]
     return next(
-        (mode for mode in modes if mode in _TROUBLE), next(iter(modes), ContainerMode.PLAIN)
+        (mode for mode in modes if mode in _FAULTY_MODES), next(iter(modes), ContainerMode.PLAIN)
     )
 
 
 def seconds_until_ready(container: ContainerSpec) -> float | None:
     """Return how long after its start a container is ready; None for never.
 
-    The probe itself is not made, since what it would find is known; only its delay counts.
+    Only the initial delay of the probe counts; its result is known without a request.
     """
     mode = mode_of(container)
     if mode in (ContainerMode.NEVER_READY, ContainerMode.CRASH):
@@ -113,42 +118,65 @@ def seconds_until_ready(container: ContainerSpec) -> float | None:
 
 
 def ports_of(containers: Iterable[ContainerSpec]) -> PodPorts:
-    """Return where a pod of these containers listens.
-
-    A container that crashes or has no image does not.
-    """
+    """Return the ports of a pod; containers that crash or have no image have none."""
     listening = [
-        one
-        for one in containers
-        if mode_of(one) is not ContainerMode.CRASH and find_image_flaw(one.image) is None
+        container
+        for container in containers
+        if mode_of(container) is not ContainerMode.CRASH
+        and find_image_error(container.image) is None
     ]
-    ports = tuple(sorted({port for one in listening for port in _ports_said(one)}))
+    ports = tuple(sorted({port for container in listening for port in _ports_in_spec(container)}))
     if not ports and listening:
         return PodPorts(DEFAULT_PORTS, are_guessed=True)
     return PodPorts(ports)
 
 
 def pre_stop_seconds(container: ContainerSpec) -> float:
-    """Return for how long a container is kept up before it is told to stop; 0 without a sleep."""
+    """Return for how long the preStop hook keeps a container running; 0 without a sleep."""
     hook = container.lifecycle and container.lifecycle.pre_stop
     if not hook:
         return 0.0
     if hook.sleep is not None:
         return _bounded(hook.sleep.seconds)
-    found = _SLEEP.search(" ".join(hook.exec.command)) if hook.exec is not None else None
-    return _bounded(float(found[1])) if found else 0.0
+    match = _SLEEP.search(" ".join(hook.exec.command)) if hook.exec is not None else None
+    return _bounded(float(match[1])) if match else 0.0
 
 
-def _ports_said(container: ContainerSpec) -> set[Port]:
+class ImageError(NamedTuple):
+    """Why an image cannot be pulled."""
+
+    reason: str
+    """InvalidImageName or ErrImagePull."""
+    message: str
+
+
+def find_image_error(image: str) -> ImageError | None:
+    """Return why an image cannot be pulled, None if it counts as existing."""
+    if not image:
+        return None
+    match = _REFERENCE.fullmatch(image)
+    if match is None or len(match["path"]) > _MOST_NAME_CHARACTERS:
+        return ImageError(INVALID_NAME, _explain_name(image))
+    host = _host_of(match)
+    if host == "invalid" or host.startswith("invalid.") or host.endswith(".invalid"):
+        why = f"dial tcp: lookup {host}: no such host"
+        return ImageError(PULL_FAILED, _explain_pull(image, "Unknown", why))
+    name, tag = match["path"].rpartition("/")[2], match["tag"] or ""
+    if _ABSENT.search(match["path"]) or tag in _ABSENT_TAGS.get(name, ()):
+        return ImageError(PULL_FAILED, _explain_pull(image, "NotFound", f"{image}: not found"))
+    return None
+
+
+def _ports_in_spec(container: ContainerSpec) -> set[Port]:
     words = (*container.command, *container.args)
-    found = {Port(one.container_port, one.protocol) for one in container.ports}
+    ports = {Port(port.container_port, port.protocol) for port in container.ports}
     for name, protocol in (("port", "TCP"), ("http-port", "TCP"), ("udp-port", "UDP")):
         number = _option(words, name)
         if number.isascii() and number.isdecimal() and len(number) <= _PORT_DIGITS:
-            found.add(Port(int(number), protocol))
+            ports.add(Port(int(number), protocol))
             if name == "port" and "--udp" in words:
-                found.add(Port(int(number), "UDP"))
-    return {one for one in found if 0 < one.number < 65536}
+                ports.add(Port(int(number), "UDP"))
+    return {port for port in ports if 0 < port.number < 65536}
 
 
 def _slow_start_s(container: ContainerSpec) -> float:
@@ -158,12 +186,12 @@ def _slow_start_s(container: ContainerSpec) -> float:
         if ContainerMode.SLOW_START in words
         else ()
     )
-    said = (
+    candidates = (
         _option(words, "seconds"),
         after_mode[0] if after_mode else "",
         _variable(container, SECONDS_VARIABLE),
     )
-    for text in said:
+    for text in candidates:
         try:
             return _bounded(float(text))
         except ValueError:
@@ -172,51 +200,26 @@ def _slow_start_s(container: ContainerSpec) -> float:
 
 
 def _bounded(seconds: float) -> float:
-    """Return a time that a clock can reach: texts may say 1e999, or nan."""
+    """Return a time that a clock can reach: a spec may have 1e999, or nan."""
     return float(min(seconds, _LONGEST_S)) if seconds > 0 else 0.0
 
 
 def _option(words: Sequence[str], name: str) -> str:
-    """Return the value of `--name value` or `--name=value`, the last one said; "" for none."""
+    """Return the last value of `--name value` or `--name=value`, "" for none."""
     value = ""
     for place, word in enumerate(words):
-        said, equals, rest = word.partition("=")
-        if said in (f"--{name}", f"-{name}"):
+        option, equals, rest = word.partition("=")
+        if option in (f"--{name}", f"-{name}"):
             value = rest if equals else next(iter(words[place + 1 : place + 2]), "")
     return value
 
 
 def _variable(container: ContainerSpec, name: str) -> str:
-    return next((one.value for one in container.env if one.name == name), "")
+    return next((variable.value for variable in container.env if variable.name == name), "")
 
 
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
-
-
-class ImageFlaw(NamedTuple):
-    """Why a container cannot have its image."""
-
-    reason: str
-    """InvalidImageName or ErrImagePull."""
-    message: str
-
-
-def find_image_flaw(image: str) -> ImageFlaw | None:
-    """Return why an image cannot be had, None where it is taken as there."""
-    if not image:
-        return None
-    match = _REFERENCE.fullmatch(image)
-    if match is None or len(match["path"]) > _LONGEST:
-        return ImageFlaw(INVALID_NAME, _explain_name(image))
-    host = _host_of(match)
-    if host == "invalid" or host.startswith("invalid.") or host.endswith(".invalid"):
-        why = f"dial tcp: lookup {host}: no such host"
-        return ImageFlaw(PULL_FAILED, _explain_pull(image, "Unknown", why))
-    name, tag = match["path"].rpartition("/")[2], match["tag"] or ""
-    if _ABSENT.search(match["path"]) or tag in _ABSENT_TAGS.get(name, ()):
-        return ImageFlaw(PULL_FAILED, _explain_pull(image, "NotFound", f"{image}: not found"))
-    return None
 
 
 def _host_of(match: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
-"""One container of a pod from its start to its end, by the clock alone.
+"""One container of a pod from start to end, by the clock alone.
 
-Containers run, and those that crash end after a second, wait, and are started again: the wait
-doubles from one second to a minute, as that of a kubelet does from ten seconds to five minutes. So
-does the wait for an image that cannot be had.
-Nothing here waits or writes: whoever holds a container moves it when its time has come.
+A container that crashes ends after a second, backs off, and is started again. The backoff doubles
+from one second to a minute, where a kubelet's doubles from ten seconds to five minutes. An image
+that cannot be pulled has the same backoff.
+Nothing here waits or writes: the owner of a container advances it when a change is due.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from keepclose.lab.kubelet.container_modes import (
     NO_IMAGE,
     PULL_BACK_OFF,
     ContainerMode,
-    ImageFlaw,
-    find_image_flaw,
+    ImageError,
+    find_image_error,
     mode_of,
     seconds_until_ready,
 )
@@ -34,7 +34,7 @@ from keepclose.lab.kubelet.pod_specs import (
 
 CRASH_S: Final = 1.0
 PULL_S: Final = 1.0
-"""For how long a failed attempt to get an image shows."""
+"""For how long ErrImagePull shows before ImagePullBackOff."""
 FIRST_BACK_OFF_S: Final = 1.0
 LAST_BACK_OFF_S: Final = 60.0
 CRASH_LOOP: Final = "CrashLoopBackOff"
@@ -51,8 +51,8 @@ class Moment(NamedTuple):
     wall: float
 
 
-class ContainerLife:
-    """A container; it waits to be created until `start`."""
+class ContainerInstance:
+    """A container on its node; it is ContainerCreating until `start`."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class ContainerLife:
         before: ContainerStatus | None,
         now: Moment,
     ) -> None:
-        """Hold what is to run; `before` is what an earlier kubelet reported of it.
+        """Take the spec; `before` is the status that an earlier kubelet reported.
 
         The pod is named as in messages, the uid is the pod's.
         """
         self.spec = spec
         self._pod, self._uid = pod, uid
         self._mode = mode_of(spec)
-        self._flaw = find_image_flaw(spec.image)
+        self._image_error = find_image_error(spec.image)
         self._ready_after_s = seconds_until_ready(spec)
         self._restarts = -1
         self._crashes = 0
@@ -89,12 +89,12 @@ class ContainerLife:
 
     @property
     def lacks_image(self) -> bool:
-        """Whether the container cannot be started for want of its image."""
+        """Whether the container cannot be started because it has no image."""
         return self.image_state is not None
 
     @property
     def image_state(self) -> Waiting | None:
-        """Why the container has no image, None when it has one or was not tried to start."""
+        """Why the container has no image, None if it has one or was never started."""
         waiting = self._state.waiting
         if waiting is UNSET or waiting.reason not in NO_IMAGE:
             return None
@@ -102,25 +102,25 @@ class ContainerLife:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the container ended and is not to be started again."""
+        """Whether the container ended and will not be started again."""
         return self._state.terminated is not UNSET
 
     @property
     def exit_code(self) -> int:
-        """How the container ended; 0 when it has not."""
+        """The exit code of the container; 0 if it has not ended."""
         ended = self._state.terminated
         return 0 if ended is UNSET else ended.exit_code
 
     @property
     def back_off_s(self) -> float:
-        """For how long the container waits after its last crash."""
+        """The backoff after the last crash."""
         doublings = min(max(0, self._crashes - 1), _MOST_DOUBLINGS)
         return float(min(LAST_BACK_OFF_S, FIRST_BACK_OFF_S * 2**doublings))
 
     def start(self, now: Moment) -> None:
-        """Start the container, for the first time or again; or wait for its image."""
-        if self._flaw is not None:
-            self._wait_for_image(self._flaw, now)
+        """Start the container, or back off if its image cannot be pulled."""
+        if self._image_error is not None:
+            self._wait_for_image(self._image_error, now)
             return
         self._restarts += 1
         self._state = ContainerState(running=Running(format_event_time(now.wall)))
@@ -130,23 +130,23 @@ class ContainerLife:
             now.monotonic + CRASH_S if self._mode is ContainerMode.CRASH else self._ready_at
         )
 
-    def _wait_for_image(self, flaw: ImageFlaw, now: Moment) -> None:
-        """Fail to get the image, or after a failure wait for the next attempt."""
+    def _wait_for_image(self, error: ImageError, now: Moment) -> None:
+        """Enter ErrImagePull, or after it ImagePullBackOff."""
         before = self.image_state
         self._due_at = None
-        if flaw.reason == INVALID_NAME:
-            self._state = ContainerState(waiting=Waiting(*flaw))
+        if error.reason == INVALID_NAME:
+            self._state = ContainerState(waiting=Waiting(*error))
         elif before is None or before.reason == PULL_BACK_OFF:
-            self._state = ContainerState(waiting=Waiting(*flaw))
+            self._state = ContainerState(waiting=Waiting(*error))
             self._due_at = now.monotonic + PULL_S
         else:
             self._crashes += 1
-            text = f'Back-off pulling image "{self.spec.image}": {flaw.reason}: {flaw.message}'
+            text = f'Back-off pulling image "{self.spec.image}": {error.reason}: {error.message}'
             self._state = ContainerState(waiting=Waiting(PULL_BACK_OFF, text))
             self._due_at = now.monotonic + self.back_off_s
 
     def crash(self, now: Moment, *, again: bool) -> None:
-        """End the container by its own failure; it waits to be started again, or not."""
+        """End the container by its own failure; with `again` it backs off and is restarted."""
         ended = self._end(1, "Error", now)
         self._crashes += 1
         self._due_at = None
@@ -159,7 +159,7 @@ class ContainerLife:
         self._due_at = now.monotonic + self.back_off_s
 
     def stop(self, now: Moment) -> None:
-        """End the container because its pod ends."""
+        """End the container because its pod terminates."""
         self._due_at = None
         if self.is_running:
             self._state = ContainerState(terminated=self._end(0, "Completed", now))
@@ -167,17 +167,17 @@ class ContainerLife:
             self._state, self._last = self._last, ContainerState()
 
     def must_crash(self, now: Moment) -> bool:
-        """Return whether the container ends by itself now."""
+        """Return whether the container's crash is due."""
         return self.is_running and self._mode is ContainerMode.CRASH and self.due_in(now) == 0.0
 
     def must_start(self, now: Moment) -> bool:
-        """Return whether the container has waited long enough to be started again."""
+        """Return whether the container's backoff is over."""
         return self._state.waiting is not UNSET and self.due_in(now) == 0.0
 
     def due_in(self, now: Moment) -> float | None:
-        """Return the seconds until the container changes by itself; 0 when that is due.
+        """Return the seconds until the container changes by itself, None if it will not.
 
-        None when nothing will happen any more.
+        0 means that the change is due.
         """
         if self._due_at is None:
             return None
@@ -187,11 +187,11 @@ class ContainerLife:
         return max(0.0, left)
 
     def is_ready(self, now: Moment) -> bool:
-        """Return whether the container serves."""
+        """Return whether the container is ready."""
         return self.is_running and self._ready_at is not None and now.monotonic >= self._ready_at
 
     def status(self, now: Moment) -> ContainerStatus:
-        """Return what is reported of the container."""
+        """Return the container status to report."""
         was_started = self._state.waiting != CREATING and not self.lacks_image
         return ContainerStatus(
             name=self.spec.name,
@@ -221,7 +221,7 @@ def _was_started(before: ContainerStatus) -> bool:
 
 
 def _ending_of(before: ContainerStatus, now: Moment) -> ContainerState:
-    """Return how a container ended whose kubelet is gone."""
+    """Return how a container ended that an earlier kubelet started."""
     if before.state.terminated is not UNSET:
         return ContainerState(terminated=before.state.terminated)
     if before.state.running is UNSET:

@@ -1,10 +1,10 @@
 """The kubelets of all nodes of a lab, in one event loop.
 
-Level-based: a key says which pod to look at, the cache how it is wanted, and its life how it is.
-A pod that was given to a node gets a place on the network, something that listens there, and a
-status; one that was asked to end serves on for its time and is then deleted; one that is gone from
-the API is gone here at once. What fails for one pod comes back after a growing delay and holds
-nobody else up. A pod that another process left behind as running is started anew.
+Level-based: the queue names a pod, the cache has its desired state, and a PodInstance its actual
+state. A pod that is bound to a node gets addresses, a listener and a status. A terminating pod
+serves during its grace period and is then deleted. A pod that is gone from the API is torn down at
+once. A failure requeues its pod with backoff and delays no other. A pod that an earlier process
+reported as running is started again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.kubelet.container_modes import ContainerMode, mode_of, ports_of
 from keepclose.lab.kubelet.container_runtime import Moment
 from keepclose.lab.kubelet.pod_networks import PodNetwork, PodPlace
-from keepclose.lab.kubelet.pod_runtime import Happening, PodLife
-from keepclose.lab.kubelet.pod_servers import Answers, open_listener
+from keepclose.lab.kubelet.pod_runtime import ContainerEvent, PodInstance
+from keepclose.lab.kubelet.pod_servers import PodReplies, open_listener
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod
 from keepclose.lab.kubelet.pod_status import status_patch
 from keepclose.lab.workloads.node_fit import TOO_MANY_PODS, resource_refusals
@@ -47,9 +47,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Kubelets:
-    """Plays the kubelets of the nodes; run it once.
+    """The kubelets of the nodes; run it once.
 
-    Give it a client that does not repeat requests by itself: delays are the queue's.
+    The client must not retry requests by itself: the queue decides on delays.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Kubelets:
         self._own = frozenset(nodes)
         self._failed: set[str] = set()
         self._linger_s = linger_s
-        self._lives: dict[NamespacedName, PodLife] = {}
+        self._instances: dict[NamespacedName, PodInstance] = {}
         self._on_node: Counter[str] = Counter()
-        # Pods that the API has no more; those of failed nodes run on, others may have their names.
-        self._lost: set[PodLife] = set()
-        # The UIDs of pods that were deleted here and that the cache still shows.
+        # Pods that are gone from the API. On failed nodes they run on; their names may be reused.
+        self._lost: set[PodInstance] = set()
+        # The UIDs of pods that were deleted here while the cache still has them.
         self._deleted: dict[NamespacedName, str] = {}
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self.pods: Cache[KubeletPod] = Cache()
@@ -83,55 +83,57 @@ class Kubelets:
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
             clock, first_delay_s=_FIRST_RETRY_S, cap_delay_s=_LAST_RETRY_S
         )
-        self.pods.subscribe(self._pod_changed)
+        self.pods.subscribe(self._on_pod)
         self.synced = asyncio.Event()
-        """Set once all caches have been complete and the work began."""
+        """Set once all caches have synced and pods are worked on."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no pod is being looked at or waits for that; some may wait for their time."""
+        """Whether the queue is empty and no pod is worked on; pods may still be due later."""
         return not (self.queue.depth or self.queue.running)
 
     def zone_of(self, node: str) -> str:
         """Return the zone that the node's label names now, "" for none."""
-        found = self.nodes.get(NamespacedName("", node))
-        return found.zone if found is not None else ""
+        cached = self.nodes.get(NamespacedName("", node))
+        return cached.zone if cached is not None else ""
 
     def place_of(self, key: NamespacedName) -> PodPlace | None:
-        """Return where a pod lives here, None when it does not."""
-        life = self._lives.get(key)
-        return life.place if life is not None else None
+        """Return the addresses of a pod, None if it has no instance here."""
+        instance = self._instances.get(key)
+        return instance.place if instance is not None else None
 
     def fail(self, node: str) -> None:
-        """Let a node's kubelet do and report nothing any more; its pods run on as they are."""
+        """Stop all work and reports of a node's kubelet; its pods run on as they are."""
         self._failed.add(node)
 
     def recover(self, node: str) -> None:
-        """Let a node's kubelet work again and look at all its pods."""
+        """Let a node's kubelet work again, and requeue all its pods."""
         self._failed.discard(node)
-        for key in (*self._lives, *self.pods, *(life.key for life in self._lost)):
+        for key in (*self._instances, *self.pods, *(instance.key for instance in self._lost)):
             self.queue.add(key)
 
     async def run(self) -> None:
-        """Run until cancelled; only settings that cannot work end it by themselves.
+        """Run until cancelled; only unusable settings end it earlier.
 
-        Nothing is reported at the end: to the cluster the pods run on, and whoever is next starts
-        them anew.
+        Nothing is reported at the end: in the API the pods run on, and the next process starts them
+        again.
         """
-        background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self._reflectors]
+        background: list[Coroutine[Any, Any, Any]] = [
+            reflector.run() for reflector in self._reflectors
+        ]
         background += [self._recorder.run(), self._work_all()]
-        tasks = [asyncio.create_task(one) for one in background]
+        tasks = [asyncio.create_task(coroutine) for coroutine in background]
         try:
-            # NB: none of them ends but by an error.
+            # NB: each of them ends only by an error.
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for life in (*self._lives.values(), *self._lost):
-                life.close()
+            for instance in (*self._instances.values(), *self._lost):
+                instance.close()
 
-    def _pod_changed(self, old: KubeletPod | None, new: KubeletPod | None) -> None:
+    def _on_pod(self, old: KubeletPod | None, new: KubeletPod | None) -> None:
         for pod in (old, new):
             if pod is not None and pod.spec.node_name in self._own:
                 self.queue.add(pod.key)
@@ -141,23 +143,23 @@ class Kubelets:
         for reflector in self._reflectors:
             await reflector.synced.wait()
         self.synced.set()
-        # NB: as many at once as there are, because most of them wait for the network together.
+        # NB: no limit, because most of them wait for the network together.
         async with asyncio.TaskGroup() as group:
             while (key := await self.queue.get()) is not None:
                 group.create_task(self._work(key))
 
     async def _work(self, key: NamespacedName) -> None:
         try:
-            again_s = await self._visit(key)
+            again_s = await self._sync(key)
         except Conflict:
-            # Another pod has the name by now, and is on its way to the cache.
+            # Another pod has the name by now; the cache will show it.
             self.queue.retry(key)
         except KubeError as error:
             after_s = error.retry_after if isinstance(error, ApiError) else None
             self.queue.retry(key, at_least_s=after_s or 0.0)
-            _log.warning("pod not reported", pod=str(key), error=str(error))
-        except Exception:  # noqa: BLE001 - whatever it is, it is told, and the pod comes back
-            _log.exception("pod not tended", pod=str(key))
+            _log.warning("pod status not reported", pod=str(key), error=str(error))
+        except Exception:  # noqa: BLE001 - any error is logged, and the pod is requeued
+            _log.exception("pod sync failed", pod=str(key))
             self.queue.retry(key)
         else:
             self.queue.forget(key)
@@ -166,99 +168,102 @@ class Kubelets:
         finally:
             self.queue.done(key)
 
-    async def _visit(self, key: NamespacedName) -> float | None:
-        """Look at one pod; return when to look again though nothing changed."""
-        life, pod = self._lives.get(key), self.pods.get(key)
+    async def _sync(self, key: NamespacedName) -> float | None:
+        """Bring a pod to its desired state; return the seconds until a change is due."""
+        instance, pod = self._instances.get(key), self.pods.get(key)
         if pod is None or pod.uid != self._deleted.get(key):
             self._deleted.pop(key, None)
-        if life is not None and (pod is None or pod.uid != life.uid):
-            self._lost.add(life)
-            self._remove(life)
-            life = None
-        for lost in [one for one in self._lost if one.key == key and one.node not in self._failed]:
-            await self._bury(lost)
-        if pod is None or not self._tends(pod.spec.node_name):
+        if instance is not None and (pod is None or pod.uid != instance.uid):
+            self._lost.add(instance)
+            self._remove(instance)
+            instance = None
+        lost = [gone for gone in self._lost if gone.key == key and gone.node not in self._failed]
+        for lost_instance in lost:
+            await self._tear_down(lost_instance)
+        if pod is None or not self._is_served(pod.spec.node_name):
             return None
         if pod.is_terminating:
-            return await self._end(pod, life)
+            return await self._end(pod, instance)
         if pod.has_ended:
-            if life is not None:
-                await self._bury(life)
+            if instance is not None:
+                await self._tear_down(instance)
             return None
-        if life is None:
+        if instance is None:
             if rejection := self._rejection(pod):
                 await self._reject(pod, rejection)
                 return None
-            life = self._lives[key] = PodLife(pod, self._now())
-            self._on_node[life.node] += 1
-        if life.may_begin(self._now()):
-            await self._begin(pod, life)
-        self._tell(pod, life.move(self._now()))
-        await self._report(pod, life)
-        return life.due_in(self._now())
+            instance = self._instances[key] = PodInstance(pod, self._now())
+            self._on_node[instance.node] += 1
+        if instance.may_start(self._now()):
+            await self._start(pod, instance)
+        self._record_events(pod, instance.move(self._now()))
+        await self._report(pod, instance)
+        return instance.due_in(self._now())
 
-    async def _begin(self, pod: KubeletPod, life: PodLife) -> None:
-        """Give a pod its place and let it listen there."""
+    async def _start(self, pod: KubeletPod, instance: PodInstance) -> None:
+        """Give a pod its addresses and open its listener."""
         spec = pod.spec
-        answers = Answers(
+        replies = PodReplies(
             pod=pod.metadata.name,
-            node=life.node,
-            zone=lambda: self.zone_of(life.node),
-            names_only=any(mode_of(one) is ContainerMode.SERVE_HOSTNAME for one in spec.lasting),
+            node=instance.node,
+            zone=lambda: self.zone_of(instance.node),
+            names_only=any(
+                mode_of(container) is ContainerMode.SERVE_HOSTNAME for container in spec.lasting
+            ),
         )
         try:
-            if life.on_host:
-                place = await self._network.host(life.node)
+            if instance.on_host:
+                place = await self._network.host(instance.node)
             else:
-                place = await self._network.attach(life.node, life.uid)
+                place = await self._network.attach(instance.node, instance.uid)
             listener = await open_listener(
-                place, ports_of(spec.lasting), answers, on_host=life.on_host
+                place, ports_of(spec.lasting), replies, on_host=instance.on_host
             )
         except (NetworkError, OSError) as error:
             text = f"Failed to create pod sandbox: {error}"
             self._recorder.record(pod.reference(), "Warning", "FailedCreatePodSandBox", text)
-            life.hold(self._now())
+            instance.back_off(self._now())
             return
-        self._tell(pod, life.begin(place, listener, self._now()))
+        self._record_events(pod, instance.start(place, listener, self._now()))
 
-    async def _end(self, pod: KubeletPod, life: PodLife | None) -> float | None:
-        """Let a pod serve until its time is over, then take it away; return when that is."""
-        if life is not None and life.place is not None:
+    async def _end(self, pod: KubeletPod, instance: PodInstance | None) -> float | None:
+        """Let a pod serve until its grace period ends, then delete it; return when that is due."""
+        if instance is not None and instance.place is not None:
             now = self._now()
-            self._tell(pod, life.end(pod, now, linger_s=self._linger_s))
-            if not life.must_stop(now):
-                self._tell(pod, life.move(now))
-                await self._report(pod, life)
-                return life.due_in(self._now())
-            life.stop(now)
+            self._record_events(pod, instance.end(pod, now, linger_s=self._linger_s))
+            if not instance.must_stop(now):
+                self._record_events(pod, instance.move(now))
+                await self._report(pod, instance)
+                return instance.due_in(self._now())
+            instance.stop(now)
             with suppress(NotFound, Conflict):
-                await self._report(pod, life)
-        if life is not None:
-            await self._bury(life)
+                await self._report(pod, instance)
+        if instance is not None:
+            await self._tear_down(instance)
         await self._delete(pod)
         return None
 
-    async def _bury(self, life: PodLife) -> None:
-        """Take away what a pod has on its node."""
-        life.close()
-        if not life.on_host:
+    async def _tear_down(self, instance: PodInstance) -> None:
+        """Release the listener and the addresses of a pod."""
+        instance.close()
+        if not instance.on_host:
             try:
-                await self._network.detach(life.uid)
+                await self._network.detach(instance.uid)
             except NetworkError as error:
-                _log.warning("pod not taken away", pod=str(life.key), error=str(error))
-        self._lost.discard(life)
-        if self._lives.get(life.key) is life:
-            self._remove(life)
+                _log.warning("pod network not released", pod=str(instance.key), error=str(error))
+        self._lost.discard(instance)
+        if self._instances.get(instance.key) is instance:
+            self._remove(instance)
 
-    def _remove(self, life: PodLife) -> None:
-        """Forget a pod, which leaves its place in the count of its node to another."""
-        del self._lives[life.key]
-        self._on_node[life.node] -= 1
+    def _remove(self, instance: PodInstance) -> None:
+        """Forget a pod, so that it no longer counts on its node."""
+        del self._instances[instance.key]
+        self._on_node[instance.node] -= 1
 
     def _rejection(self, pod: KubeletPod) -> str:
-        """Return why a pod that was given to a full node does not start, "" where there is room.
+        """Return why a full node rejects the pod, "" if the pod fits.
 
-        Only a pod that names its node gets here: the scheduler counts the same room.
+        This concerns pods that name their node: the scheduler counts the same capacity.
         """
         name = pod.spec.node_name
         node = self.nodes.get(NamespacedName("", name))
@@ -272,7 +277,7 @@ class Kubelets:
         )
 
     async def _reject(self, pod: KubeletPod, message: str) -> None:
-        """Report that a pod failed before it started, in a kubelet's words."""
+        """Report that a pod failed before it started, as a kubelet does."""
         self._recorder.record(pod.reference(), "Warning", OUT_OF_PODS, message)
         meta = pod.metadata
         status = {"phase": "Failed", "reason": OUT_OF_PODS, "message": message}
@@ -287,11 +292,11 @@ class Kubelets:
                     subresource="status",
                 )
 
-    async def _report(self, pod: KubeletPod, life: PodLife) -> None:
-        """Write the status of a pod, if it is news."""
-        stored = life.note_stored(pod)
-        patch = status_patch(stored.status, life.status(stored, self._now()))
-        if patch is None or not self._tends(life.node):
+    async def _report(self, pod: KubeletPod, instance: PodInstance) -> None:
+        """Write the status of a pod if it has changed."""
+        stored = instance.record_stored(pod)
+        patch = status_patch(stored.status, instance.status(stored, self._now()))
+        if patch is None or not self._is_served(instance.node):
             return
         meta = pod.metadata
         async with self._slots:
@@ -306,10 +311,10 @@ class Kubelets:
                 )
             except NotFound:
                 return
-        life.note_stored(answer)
+        instance.record_stored(answer)
 
     async def _delete(self, pod: KubeletPod) -> None:
-        """Delete a pod for good, once: the cache may show it for a while, and finalizers longer."""
+        """Delete a pod once: the cache may have it for a while, and with finalizers for longer."""
         meta = pod.metadata
         if self._deleted.get(pod.key) == meta.uid:
             return
@@ -324,12 +329,12 @@ class Kubelets:
                 )
         self._deleted[pod.key] = meta.uid
 
-    def _tell(self, pod: KubeletPod, happenings: Iterable[Happening]) -> None:
-        for one in happenings:
-            reference = pod.reference(one.container)
-            self._recorder.record(reference, one.severity, one.reason, one.message)
+    def _record_events(self, pod: KubeletPod, events: Iterable[ContainerEvent]) -> None:
+        for event in events:
+            reference = pod.reference(event.container)
+            self._recorder.record(reference, event.severity, event.reason, event.message)
 
-    def _tends(self, node: str) -> bool:
+    def _is_served(self, node: str) -> bool:
         return node in self._own and node not in self._failed
 
     def _now(self) -> Moment:

@@ -1,10 +1,10 @@
 """The Node objects of a lab, as its kubelets register them.
 
-A node that is there already is brought up to date and heard of again: its own labels, addresses and
-conditions are set, the marks of silence go. What people did to it stays: other labels, cordons,
-taints, and a zone that the lab was asked to give it. One whose pod ranges differ is made anew,
-because these cannot be changed. Nodes that a larger lab left behind go, and as in every cluster the
-pods of nodes that are no more; nodes of others stay.
+An existing Node is updated and reported as ready again: its own labels, addresses and conditions
+are set, and the taints of an unreachable node are removed. Changes by users stay: other labels,
+cordons, taints, and a zone from `keepclose lab relabel`. A Node with other pod ranges is deleted
+and created again, because these are immutable. Nodes that a larger lab left behind are deleted, and
+so are the pods of all deleted nodes. Nodes that are not the lab's are never changed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from keepclose.kube.errors import AlreadyExists, Conflict, NotFound
 from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import NODES as WHOLE_NODES
 from keepclose.kube.requests import Kind, PatchType
-from keepclose.lab.faults.node_status import PLAIN_NODES as MARKED_NODES
-from keepclose.lab.faults.node_status import MarkedNode, MarkedStatus, mark_heard, untaint
+from keepclose.lab.faults.node_status import (
+    LIFECYCLE_NODES,
+    LifecycleNode,
+    LifecycleNodeStatus,
+    ready_status_patch,
+    untaint_patch,
+)
 from keepclose.lab.network.addresses import NodeNumbering
 from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.json_values import JsonObject
@@ -33,7 +38,7 @@ from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 
 OS_IMAGE: Final = "keepclose lab"
-"""What nodes of a lab report; by it they are known again."""
+"""The osImage that identifies a Node of a lab."""
 _REGION_LABEL: Final = "topology.kubernetes.io/region"
 REGION: Final = "lab"
 KUBELET_VERSION: Final = "v1.36.3+keepclose"
@@ -61,7 +66,7 @@ _INFORMED_NODES: Final = Kind("", "v1", "nodes", "Node", False, _InformedNode)
 
 
 class LabNode(NamedTuple):
-    """A node that the lab wants."""
+    """A node that a lab should have."""
 
     name: str
     zone: str
@@ -72,91 +77,104 @@ class LabNode(NamedTuple):
 async def register_nodes(
     client: Client, plan: Sequence[LabNode], *, clock: Clock | None = None
 ) -> None:
-    """Create the Node objects, or bring those that are there up to date; raises KubeError.
+    """Create or update the Node objects; raises KubeError.
 
     Nodes of an earlier lab that are not in the plan are deleted with their pods.
     """
     now = format_event_time((clock or SystemClock()).now())
-    await _remove_old(client, {one.name for one in plan})
-    await _do_all(_register(client, one, now=now) for one in plan)
+    await _remove_old(client, {node.name for node in plan})
+    await _do_all(_register(client, node, now=now) for node in plan)
 
 
-async def _remove_old(client: Client, wanted: set[str]) -> None:
+def node_object(node: LabNode, *, now: str) -> JsonObject:
+    """Return a Node as it is first registered."""
+    ready_patch = ready_status_patch(_with_all_conditions(LifecycleNode()), time=now)
+    assert ready_patch is not None  # noqa: S101 - no condition was True before
+    return {
+        "metadata": {"name": node.name, "labels": _labels(node)},
+        "spec": _spec(node),
+        "status": {**_status(node), **ready_patch["status"]},
+    }
+
+
+async def _remove_old(client: Client, desired: set[str]) -> None:
     nodes = (await client.list_all(_INFORMED_NODES)).items
     old = [
-        one.metadata
-        for one in nodes
-        if one.status.node_info.os_image == OS_IMAGE and one.metadata.name not in wanted
+        node.metadata
+        for node in nodes
+        if node.status.node_info.os_image == OS_IMAGE and node.metadata.name not in desired
     ]
-    # NB: nodes go first, so that nothing new is placed there while their pods go.
-    await _do_all(_delete(client, _INFORMED_NODES, one) for one in old)
-    there = wanted | {one.metadata.name for one in nodes} - {one.name for one in old}
+    # NB: nodes are deleted first, so that no new pod is bound to them meanwhile.
+    await _do_all(_delete(client, _INFORMED_NODES, meta) for meta in old)
+    there = desired | {node.metadata.name for node in nodes} - {meta.name for meta in old}
     pods = [
         pod.metadata
         for pod in (await client.list_all(WORKLOAD_PODS)).items
         if pod.spec.node_name and pod.spec.node_name not in there
     ]
-    await _do_all(_delete(client, WORKLOAD_PODS, one) for one in pods)
+    await _do_all(_delete(client, WORKLOAD_PODS, meta) for meta in pods)
 
 
-async def _delete(client: Client, kind: Kind[Any], one: ObjectMeta) -> None:
-    # It may be gone, perhaps with another one in its place.
+async def _delete(client: Client, kind: Kind[Any], meta: ObjectMeta) -> None:
+    # It may be gone, perhaps with another object of its name.
     with suppress(NotFound, Conflict):
-        await client.delete(kind, one.name, namespace=one.namespace, uid=one.uid, grace_period=0)
+        await client.delete(kind, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0)
 
 
 async def _do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it, a few at a time; raises the first error in the end."""
+    """Run all coroutines, a few at a time; raises the first error in the end."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def do(work: Coroutine[Any, Any, None]) -> None:
         async with slots:
             await work
 
-    results = await asyncio.gather(*(do(one) for one in works), return_exceptions=True)
+    results = await asyncio.gather(*(do(work) for work in works), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result
 
 
-async def _register(client: Client, one: LabNode, *, now: str) -> None:
+async def _register(client: Client, node: LabNode, *, now: str) -> None:
     with suppress(AlreadyExists):
-        await client.create(WHOLE_NODES, node_object(one, now=now))
+        await client.create(WHOLE_NODES, node_object(node, now=now))
         return
-    found = await client.get(WHOLE_NODES, one.name)
-    if found.spec.pod_cidrs and found.spec.pod_cidrs != _ranges(one):
+    stored = await client.get(WHOLE_NODES, node.name)
+    if stored.spec.pod_cidrs and stored.spec.pod_cidrs != _ranges(node):
         with suppress(NotFound):
-            await client.delete(WHOLE_NODES, one.name, uid=found.metadata.uid)
-        await client.create(WHOLE_NODES, node_object(one, now=now))
+            await client.delete(WHOLE_NODES, node.name, uid=stored.metadata.uid)
+        await client.create(WHOLE_NODES, node_object(node, now=now))
         return
-    await _update(client, one)
-    heard = mark_heard(_with_all_conditions(await client.get(MARKED_NODES, one.name)), time=now)
-    conditions = heard["status"] if heard else {}
-    status = _status(one)
-    # NB: addresses merge by type, of which two have the same.
+    await _update(client, node)
+    ready_patch = ready_status_patch(
+        _with_all_conditions(await client.get(LIFECYCLE_NODES, node.name)), time=now
+    )
+    conditions = ready_patch["status"] if ready_patch else {}
+    status = _status(node)
+    # NB: addresses merge by type, and two of them have the same type.
     status["addresses"] = [{"$patch": "replace"}, *status["addresses"]]
     await client.patch(
-        MARKED_NODES,
-        one.name,
+        LIFECYCLE_NODES,
+        node.name,
         {"status": {**status, **conditions}},
         type=PatchType.STRATEGIC,
         subresource="status",
     )
 
 
-async def _update(client: Client, one: LabNode) -> None:
+async def _update(client: Client, node: LabNode) -> None:
     for attempt in range(_TRIES):
-        node = await client.get(MARKED_NODES, one.name)
-        labels: dict[str, str | None] = {ZONE_LABEL: None, **_labels(one)}
-        if node.is_relabelled:
+        stored = await client.get(LIFECYCLE_NODES, node.name)
+        labels: dict[str, str | None] = {ZONE_LABEL: None, **_labels(node)}
+        if stored.is_relabelled:
             del labels[ZONE_LABEL]
-        freed: JsonObject = untaint(node) or {"metadata": {}, "spec": {}}
+        untainted: JsonObject = untaint_patch(stored) or {"metadata": {}, "spec": {}}
         patch = {
-            "metadata": {**freed["metadata"], "labels": labels},
-            "spec": {**freed["spec"], **_spec(one)},
+            "metadata": {**untainted["metadata"], "labels": labels},
+            "spec": {**untainted["spec"], **_spec(node)},
         }
         try:
-            await client.patch(MARKED_NODES, one.name, patch)
+            await client.patch(LIFECYCLE_NODES, node.name, patch)
         except Conflict:
             if attempt == _TRIES - 1:
                 raise
@@ -164,29 +182,18 @@ async def _update(client: Client, one: LabNode) -> None:
             return
 
 
-def node_object(one: LabNode, *, now: str) -> JsonObject:
-    """Return a node as it is first registered."""
-    heard = mark_heard(_with_all_conditions(MarkedNode()), time=now)
-    assert heard is not None  # noqa: S101 - nothing was heard before
+def _spec(node: LabNode) -> JsonObject:
+    return {"podCIDR": node.addresses.pod_cidr, "podCIDRs": list(_ranges(node))}
+
+
+def _ranges(node: LabNode) -> tuple[str, ...]:
+    return (node.addresses.pod_cidr, node.addresses.pod_cidr6)
+
+
+def _labels(node: LabNode) -> dict[str, str | None]:
+    zone = {ZONE_LABEL: node.zone} if node.zone else {}
     return {
-        "metadata": {"name": one.name, "labels": _labels(one)},
-        "spec": _spec(one),
-        "status": {**_status(one), **heard["status"]},
-    }
-
-
-def _spec(one: LabNode) -> JsonObject:
-    return {"podCIDR": one.addresses.pod_cidr, "podCIDRs": list(_ranges(one))}
-
-
-def _ranges(one: LabNode) -> tuple[str, ...]:
-    return (one.addresses.pod_cidr, one.addresses.pod_cidr6)
-
-
-def _labels(one: LabNode) -> dict[str, str | None]:
-    zone = {ZONE_LABEL: one.zone} if one.zone else {}
-    return {
-        "kubernetes.io/hostname": one.name,
+        "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": _architecture(),
         _REGION_LABEL: REGION,
@@ -194,15 +201,15 @@ def _labels(one: LabNode) -> dict[str, str | None]:
     }
 
 
-def _status(one: LabNode) -> JsonObject:
+def _status(node: LabNode) -> JsonObject:
     system = platform.uname()
     return {
         "capacity": CAPACITY,
         "allocatable": CAPACITY,
         "addresses": [
-            {"type": "InternalIP", "address": one.addresses.address},
-            {"type": "InternalIP", "address": one.addresses.address6},
-            {"type": "Hostname", "address": one.name},
+            {"type": "InternalIP", "address": node.addresses.address},
+            {"type": "InternalIP", "address": node.addresses.address6},
+            {"type": "Hostname", "address": node.name},
         ],
         "nodeInfo": {
             "kernelVersion": system.release,
@@ -220,11 +227,11 @@ def _architecture() -> str:
     return _ARCHITECTURES.get(machine, machine)
 
 
-def _with_all_conditions(node: MarkedNode) -> MarkedNode:
+def _with_all_conditions(node: LifecycleNode) -> LifecycleNode:
     """Return the node with Unknown for the conditions that it never reported."""
-    there = {one.type for one in node.status.conditions}
+    there = {condition.type for condition in node.status.conditions}
     missing = tuple(
         StatusCondition(type=kind, status="Unknown") for kind in _CONDITIONS if kind not in there
     )
-    status = MarkedStatus((*node.status.conditions, *missing))
+    status = LifecycleNodeStatus((*node.status.conditions, *missing))
     return msgspec.structs.replace(node, status=status)

@@ -1,8 +1,8 @@
-"""How pods come to addresses: the seam between kubelets and the network below them.
+"""Pod addresses: the interface between the kubelets and the network of the lab.
 
-Two networks stand behind it: the lab's real one, and one that only hands addresses out, for
-machines on which no packets can be sent. Pods are known by their uid. A refusal of one pod never
-keeps another from its place.
+There are two implementations: the lab's network, and one that only allocates addresses, for
+machines that cannot have the network. Pods are identified by their uid. The failure of one pod
+never affects another.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _T = TypeVar("_T")
 
 
 class PodPlace(NamedTuple):
-    """Where a pod lives: its addresses, IPv4 first, and those of its node."""
+    """The addresses of a pod, IPv4 first, its namespace, and the addresses of its node."""
 
     addresses: tuple[str, ...]
     namespace: NetworkNamespace | None
-    """None when no packets can be sent."""
+    """None on a machine that cannot have the network."""
     host_addresses: tuple[str, ...]
 
 
 class PodNetwork(Protocol):
-    """Gives pods a place on their node; raises NetworkError when it cannot."""
+    """Attaches pods to the network of their node; raises NetworkError."""
 
     async def attach(self, node: str, pod: str) -> PodPlace:
-        """Return the place of a pod, made if need be."""
+        """Attach a pod and return its place; idempotent."""
         ...
 
     async def detach(self, pod: str) -> None:
-        """Take a pod's place away; a pod that has none is fine."""
+        """Release the place of a pod; idempotent."""
         ...
 
     async def host(self, node: str) -> PodPlace:
@@ -44,52 +44,52 @@ class PodNetwork(Protocol):
         ...
 
 
-class PodGround(Protocol):
-    """What pods need of the lab's network; calls block, and do all they are asked or nothing."""
+class PodUnderlay(Protocol):
+    """What pods need of the lab's network; calls block, and do all that is requested or nothing."""
 
     @property
     def nodes(self) -> Mapping[str, NodePlace]:
         """The nodes by name."""
         ...
 
-    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
-        """Add pods, each a node and an id; those that are there stay. Raises NetworkError."""
+    def add_pods(self, requested: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
+        """Add pods, each a node and an id; existing pods stay. Raises NetworkError."""
         ...
 
     def remove_pods(self, pods: Sequence[str]) -> None:
-        """Take pods away; unknown ones are fine. Raises NetworkError."""
+        """Remove pods; ignores unknown pods. Raises NetworkError."""
         ...
 
 
 class UnderlayNetwork:
-    """The lab's network: what is asked for while it is busy is done together in the next turn."""
+    """The lab's network: requests that come while it is busy are handled together afterwards."""
 
-    def __init__(self, underlay: PodGround) -> None:
+    def __init__(self, underlay: PodUnderlay) -> None:
         self._underlay = underlay
-        self._wanted: dict[str, tuple[str, asyncio.Future[NetworkPlace]]] = {}
-        self._unwanted: dict[str, asyncio.Future[None]] = {}
+        self._to_attach: dict[str, tuple[str, asyncio.Future[NetworkPlace]]] = {}
+        self._to_detach: dict[str, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def attach(self, node: str, pod: str) -> PodPlace:
-        """Return the place of a pod, made if need be."""
+        """Attach a pod and return its place; idempotent."""
         place: asyncio.Future[NetworkPlace] = asyncio.get_running_loop().create_future()
-        self._wanted[pod] = (node, place)
+        self._to_attach[pod] = (node, place)
         self._begin()
-        found = await place
-        return PodPlace(found.addresses, found.namespace, _hosts(self._node(node).addresses))
+        attached = await place
+        return PodPlace(attached.addresses, attached.namespace, _hosts(self._node(node).addresses))
 
     async def detach(self, pod: str) -> None:
-        """Take a pod's place away."""
+        """Release the place of a pod."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unwanted[pod] = done
+        self._to_detach[pod] = done
         self._begin()
         await done
 
     async def host(self, node: str) -> PodPlace:
         """Return the place of the node itself."""
-        found = self._node(node)
-        addresses = _hosts(found.addresses)
-        return PodPlace(addresses, found.namespace, addresses)
+        place = self._node(node)
+        addresses = _hosts(place.addresses)
+        return PodPlace(addresses, place.namespace, addresses)
 
     def _node(self, name: str) -> NodePlace:
         if name not in self._underlay.nodes:
@@ -101,49 +101,49 @@ class UnderlayNetwork:
             self._task = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
-        # Whoever asks in the same turn of the loop is served with the first.
+        # Requests of the same turn of the event loop are handled with the first.
         await asyncio.sleep(0)
-        while self._wanted or self._unwanted:
-            unwanted, self._unwanted = self._unwanted, {}
-            wanted, self._wanted = self._wanted, {}
-            if unwanted:
-                await self._remove(unwanted)
-            if wanted:
-                await self._add([(node, pod) for pod, (node, _) in wanted.items()], wanted)
+        while self._to_attach or self._to_detach:
+            detaching, self._to_detach = self._to_detach, {}
+            attaching, self._to_attach = self._to_attach, {}
+            if detaching:
+                await self._remove(detaching)
+            if attaching:
+                await self._add([(node, pod) for pod, (node, _) in attaching.items()], attaching)
 
-    async def _remove(self, unwanted: dict[str, asyncio.Future[None]]) -> None:
+    async def _remove(self, detaching: dict[str, asyncio.Future[None]]) -> None:
         try:
-            await finish_in_thread(lambda: self._underlay.remove_pods(list(unwanted)))
-        except Exception as error:  # noqa: BLE001 - told to those who asked
-            for one in unwanted.values():
-                _fail(one, error)
+            await finish_in_thread(lambda: self._underlay.remove_pods(list(detaching)))
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            for future in detaching.values():
+                _fail(future, error)
         else:
-            for one in unwanted.values():
-                _settle(one, None)
+            for future in detaching.values():
+                _settle(future, None)
 
     async def _add(
         self,
         pods: Sequence[tuple[str, str]],
-        wanted: dict[str, tuple[str, asyncio.Future[NetworkPlace]]],
+        attaching: dict[str, tuple[str, asyncio.Future[NetworkPlace]]],
     ) -> None:
-        """Add the pods; when they are refused together, those that are fine get their place."""
+        """Add the pods; if that fails, try smaller groups, so that only faulty pods fail."""
         try:
             places = await finish_in_thread(lambda: self._underlay.add_pods(pods))
-        except Exception as error:  # noqa: BLE001 - told to those who asked
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             if len(pods) == 1:
-                _fail(wanted[pods[0][1]][1], error)
+                _fail(attaching[pods[0][1]][1], error)
                 return
             for part in _parts(pods):
-                await self._add(part, wanted)
+                await self._add(part, attaching)
         else:
             for (_, pod), place in zip(pods, places, strict=True):
-                _settle(wanted[pod][1], place)
+                _settle(attaching[pod][1], place)
 
 
 class AddressesOnly:
-    """Addresses without a network; the names of nodes come in the order of their numbers.
+    """Addresses without a network; nodes are numbered in the order of their names.
 
-    A node that was not named gets the next number.
+    An unknown node gets the next number.
     """
 
     def __init__(self, nodes: Iterable[str] = ()) -> None:
@@ -163,10 +163,10 @@ class AddressesOnly:
         return PodPlace(addresses.pod_addresses(self._pods[pod][1]), None, _hosts(addresses))
 
     async def detach(self, pod: str) -> None:
-        """Take a pod's addresses back."""
+        """Release the addresses of a pod."""
         node, number = self._pods.pop(pod, ("", 0))
         if node:
-            self._nodes[node][1].give_back(number)
+            self._nodes[node][1].release(number)
 
     async def host(self, node: str) -> PodPlace:
         """Return the addresses of the node."""
@@ -184,10 +184,10 @@ def _hosts(addresses: NodeNumbering) -> tuple[str, ...]:
 
 
 def _parts(pods: Sequence[tuple[str, str]]) -> list[Sequence[tuple[str, str]]]:
-    """Return the pods by node, or, all on one node, in two halves."""
+    """Return the pods by node, or, if all are on one node, in two halves."""
     by_node: dict[str, list[tuple[str, str]]] = {}
-    for one in pods:
-        by_node.setdefault(one[0], []).append(one)
+    for pod in pods:
+        by_node.setdefault(pod[0], []).append(pod)
     if len(by_node) > 1:
         return list(by_node.values())
     middle = len(pods) // 2
@@ -195,7 +195,7 @@ def _parts(pods: Sequence[tuple[str, str]]) -> list[Sequence[tuple[str, str]]]:
 
 
 def _settle(future: asyncio.Future[_T], result: _T) -> None:
-    # Whoever asked may have been cancelled.
+    # The caller may have been cancelled.
     if not future.done():
         future.set_result(result)
 

@@ -1,7 +1,11 @@
-"""What a pod answers: who it is, where it runs, and who asked; over HTTP/1.x and over UDP.
+"""The servers of a pod: they answer with pod, node, zone and client, over HTTP/1.x and UDP.
 
-Small and quick rather than complete: any method and any path is answered at once with 200, bodies
-are read and dropped. The zone is that of the node's label at the moment of the answer.
+Small and quick rather than complete: every method and path is answered at once with 200, bodies are
+read and dropped. The zone is that of the node's label at the moment of the answer.
+
+Sockets are opened inside the pod's namespace and served by the event loop outside. A pod with its
+own namespace listens on all its addresses. A pod with hostNetwork listens on the node's addresses
+alone, beside other servers there. It answers once all ports are open, and closes all at once.
 """
 
 from __future__ import annotations
@@ -28,23 +32,23 @@ _BACKLOG: Final = 256
 _KINDS: Final = {"TCP": socket.SOCK_STREAM, "UDP": socket.SOCK_DGRAM}
 
 
-class Answers:
-    """What one pod says of itself."""
+class PodReplies:
+    """The replies of one pod."""
 
     def __init__(
         self, *, pod: str, node: str, zone: Callable[[], str], names_only: bool = False
     ) -> None:
-        """Hold who answers; with `names_only` HTTP bodies are the pod's name, as agnhost's are."""
+        """Take the pod; with `names_only` an HTTP body is the pod's name, as agnhost's is."""
         self._pod, self._node, self._zone = pod, node, zone
         self._names_only = names_only
 
     def http(self, path: str, client: str, *, closes: bool, has_body: bool = True) -> bytes:
-        """Return the whole answer to a request."""
+        """Return the whole response to a request."""
         zone = self._zone()
         if path.partition("?")[0] == "/json":
             kind = "application/json"
-            known = {"pod": self._pod, "node": self._node, "zone": zone, "client": client}
-            body = msgspec.json.encode(known) + b"\n"
+            facts = {"pod": self._pod, "node": self._node, "zone": zone, "client": client}
+            body = msgspec.json.encode(facts) + b"\n"
         else:
             kind = "text/plain; charset=utf-8"
             text = self._pod if self._names_only else f"{self._pod} {self._node} {zone}\n"
@@ -57,15 +61,15 @@ class Answers:
         return head + body if has_body else head
 
     def datagram(self, client: str) -> bytes:
-        """Return the answer to a datagram."""
+        """Return the reply to a datagram."""
         return f"{self._pod} {self._node} {self._zone()} {client}\n".encode()
 
 
-class HttpAnswerer(asyncio.Protocol):
-    """One connection; it stands among the connections of its listener while it is open."""
+class HttpServer(asyncio.Protocol):
+    """One connection; it is among the connections of its listener while it is open."""
 
-    def __init__(self, answers: Answers, connections: set[asyncio.Transport]) -> None:
-        self._answers, self._connections = answers, connections
+    def __init__(self, replies: PodReplies, connections: set[asyncio.Transport]) -> None:
+        self._replies, self._connections = replies, connections
         self._transport: asyncio.Transport
         self._client = ""
         self._buffer = b""
@@ -74,7 +78,7 @@ class HttpAnswerer(asyncio.Protocol):
         self._closes = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note who asks."""
+        """Record the client."""
         self._transport = cast("asyncio.Transport", transport)
         self._connections.add(self._transport)
         self._client = _client_of(transport.get_extra_info("peername"))
@@ -85,7 +89,7 @@ class HttpAnswerer(asyncio.Protocol):
         self._connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is complete."""
+        """Answer every complete request."""
         self._buffer += data
         while self._buffer and not self._transport.is_closing():
             if self._reads_chunks:
@@ -130,9 +134,9 @@ class HttpAnswerer(asyncio.Protocol):
             self._transport.write(_CONTINUE)
         path = words[1].decode("latin-1")
         self._transport.write(
-            self._answers.http(path, self._client, closes=closes, has_body=words[0] != b"HEAD")
+            self._replies.http(path, self._client, closes=closes, has_body=words[0] != b"HEAD")
         )
-        # NB: closed before its body was read, a connection ends with a reset.
+        # NB: a connection that is closed before its body was read ends with a reset.
         if closes and not self._reads_chunks and not self._body_left:
             self._transport.close()
 
@@ -142,66 +146,54 @@ class HttpAnswerer(asyncio.Protocol):
         self._transport.close()
 
 
-class DatagramAnswerer(asyncio.DatagramProtocol):
-    """One UDP socket: each datagram is answered by one."""
+class DatagramServer(asyncio.DatagramProtocol):
+    """One UDP socket: each datagram gets one in reply."""
 
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, replies: PodReplies) -> None:
+        self._replies = replies
         self._transport: asyncio.DatagramTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket."""
+        """Keep the transport."""
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: tuple[Any, ...]) -> None:
-        """Answer."""
+        """Reply with the pod's datagram."""
         del data
-        self._transport.sendto(self._answers.datagram(_client_of(addr)), addr)
-
-
-def _read_headers(fields: bytes) -> dict[bytes, bytes]:
-    found = {}
-    for line in fields.split(b"\r\n"):
-        name, _, value = line.partition(b":")
-        found[name.strip().lower()] = value.strip()
-    return found
-
-
-def _client_of(peer: tuple[Any, ...] | None) -> str:
-    """Return the address of who asks; IPv4 as itself though the socket is of both families."""
-    return str(peer[0]).removeprefix(_MAPPED) if peer else ""
+        self._transport.sendto(self._replies.datagram(_client_of(addr)), addr)
 
 
 class PodListener:
-    """All that listens for one pod. Close it."""
+    """All listening sockets of one pod. Close it."""
 
     def __init__(self) -> None:
         self._servers: list[asyncio.Server] = []
         self._datagrams: list[asyncio.DatagramTransport] = []
         self._connections: set[asyncio.Transport] = set()
         self.ports: list[Port] = []
-        """What is listened to."""
+        """The open ports."""
 
-    async def _serve(self, sockets: list[tuple[Port, socket.socket]], answers: Answers) -> None:
+    async def _serve(self, sockets: list[tuple[Port, socket.socket]], replies: PodReplies) -> None:
         loop = asyncio.get_running_loop()
         while sockets:
-            port, one = sockets.pop(0)
+            port, listening = sockets.pop(0)
             try:
-                await self._serve_one(loop, one, answers)
+                await self._serve_one(loop, listening, replies)
             except BaseException:
-                one.close()
+                listening.close()
                 raise
             if port not in self.ports:
                 self.ports.append(port)
 
     async def _serve_one(
-        self, loop: asyncio.AbstractEventLoop, one: socket.socket, answers: Answers
+        self, loop: asyncio.AbstractEventLoop, listening: socket.socket, replies: PodReplies
     ) -> None:
-        if one.type == socket.SOCK_STREAM:
-            # NB: a server that serves at once is out of reach while its maker is cancelled.
+        if listening.type == socket.SOCK_STREAM:
+            # NB: if this task is cancelled while the server starts, a server that serves at once
+            # could not be closed any more.
             server = await loop.create_server(
-                lambda: HttpAnswerer(answers, self._connections),
-                sock=one,
+                lambda: HttpServer(replies, self._connections),
+                sock=listening,
                 backlog=_BACKLOG,
                 start_serving=False,
             )
@@ -209,12 +201,12 @@ class PodListener:
             await server.start_serving()
         else:
             transport, _ = await loop.create_datagram_endpoint(
-                lambda: DatagramAnswerer(answers), sock=one
+                lambda: DatagramServer(replies), sock=listening
             )
             self._datagrams.append(transport)
 
     def close(self) -> None:
-        """Stop listening and end all connections; once more is fine."""
+        """Stop listening and close all connections; idempotent."""
         for server in self._servers:
             server.close()
         for transport in self._datagrams:
@@ -227,12 +219,11 @@ class PodListener:
 
 
 async def open_listener(
-    place: PodPlace, wanted: PodPorts, answers: Answers, *, on_host: bool = False
+    place: PodPlace, pod_ports: PodPorts, replies: PodReplies, *, on_host: bool = False
 ) -> PodListener | None:
-    """Return what listens for a pod at its place; None where no packets can be sent.
+    """Open the sockets of a pod; returns None on a machine that cannot have the network.
 
-    Ports that nobody asked for by number are left out where others have them. Raises OSError and
-    NetworkError.
+    Guessed ports are left out if another server has them. Raises OSError and NetworkError.
     """
     namespace = place.namespace
     if namespace is None:
@@ -240,12 +231,12 @@ async def open_listener(
     hosts = place.addresses if on_host else _any_addresses(place)
 
     def open_all() -> list[tuple[Port, socket.socket]]:
-        return _open_sockets(hosts, wanted)
+        return _open_sockets(hosts, pod_ports)
 
     sockets = await open_in_thread(lambda: namespace.do(open_all), _close_all)
     listener = PodListener()
     try:
-        await listener._serve(sockets, answers)  # noqa: SLF001 - its maker
+        await listener._serve(sockets, replies)  # noqa: SLF001 - created here
     except BaseException:
         listener.close()
         raise
@@ -254,53 +245,66 @@ async def open_listener(
     return listener
 
 
+def _read_headers(fields: bytes) -> dict[bytes, bytes]:
+    headers = {}
+    for line in fields.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        headers[name.strip().lower()] = value.strip()
+    return headers
+
+
+def _client_of(peer: tuple[Any, ...] | None) -> str:
+    """Return the address of the client; IPv4 unmapped although the socket is of both families."""
+    return str(peer[0]).removeprefix(_MAPPED) if peer else ""
+
+
 def _any_addresses(place: PodPlace) -> tuple[str, ...]:
-    """Return the one address that stands for all of the place's families.
+    """Return the unspecified address for all families of the place.
 
     NB: one socket for both families halves the open files of a large lab.
     """
-    return ("::",) if any(":" in one for one in place.addresses) else ("0.0.0.0",)  # noqa: S104
+    return ("::",) if any(":" in address for address in place.addresses) else ("0.0.0.0",)  # noqa: S104
 
 
-def _open_sockets(hosts: tuple[str, ...], wanted: PodPorts) -> list[tuple[Port, socket.socket]]:
-    found: list[tuple[Port, socket.socket]] = []
+def _open_sockets(hosts: tuple[str, ...], pod_ports: PodPorts) -> list[tuple[Port, socket.socket]]:
+    sockets: list[tuple[Port, socket.socket]] = []
     try:
-        for port in wanted.ports:
+        for port in pod_ports.ports:
             if port.protocol not in _KINDS:
                 continue
             for host in hosts:
                 try:
-                    found.append((port, _open_socket(host, port)))
+                    sockets.append((port, _open_socket(host, port)))
                 except OSError as error:
-                    if not wanted.are_guessed or error.errno != errno.EADDRINUSE:
+                    if not pod_ports.are_guessed or error.errno != errno.EADDRINUSE:
                         where = f"{port.protocol} port {port.number}"
                         why = f"cannot listen on {where}: {error.strerror}"
                         raise OSError(error.errno, why) from None
     except BaseException:
-        _close_all(found)
+        _close_all(sockets)
         raise
-    return found
+    return sockets
 
 
 def _open_socket(host: str, port: Port) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    one = socket.socket(family, _KINDS[port.protocol])
+    opened = socket.socket(family, _KINDS[port.protocol])
     try:
         if family == socket.AF_INET6:
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
-        if one.type == socket.SOCK_STREAM:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.setblocking(False)
-        one.bind((host, port.number))
-        if one.type == socket.SOCK_STREAM:
-            one.listen(_BACKLOG)
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        if opened.type == socket.SOCK_STREAM:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.setblocking(False)
+        opened.bind((host, port.number))
+        if opened.type == socket.SOCK_STREAM:
+            opened.listen(_BACKLOG)
     except BaseException:
-        one.close()
+        opened.close()
         raise
-    return one
+    return opened
 
 
 def _close_all(sockets: list[tuple[Port, socket.socket]]) -> None:
-    for _, one in sockets:
+    for _, opened in sockets:
         with suppress(OSError):
-            one.close()
+            opened.close()

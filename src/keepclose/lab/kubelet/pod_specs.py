@@ -1,8 +1,8 @@
-"""Pods as a kubelet sees them: what is to run, how it is to end, and what is reported of it.
+"""Pods as a kubelet sees them: what to run, how to end it, and what to report.
 
 The structs hold what the lab's kubelets read and write, which is less than the API has: never write
-a pod back whole. Statuses are built from the same structs that are read, so that what was stored
-and what is wanted can be compared.
+a whole pod back. Statuses are built from the same structs that are read, so that the stored and the
+desired status can be compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALWAYS: Final = "Always"
 
 
 class PodMeta(ObjectMeta, frozen=True):
-    """Metadata, with the time that a pod is given to end."""
+    """Metadata with the grace period of a deletion."""
 
     deletion_grace_period_seconds: int | None = None
 
@@ -39,7 +39,7 @@ class ContainerCommand(Frozen, frozen=True):
 
 
 class LifecycleHook(Frozen, frozen=True):
-    """What happens to a container at a turn of its life; other kinds of hooks take no time."""
+    """A lifecycle hook of a container; other kinds of hooks take no time."""
 
     sleep: Sleep | None = None
     exec: ContainerCommand | None = None
@@ -52,20 +52,20 @@ class Lifecycle(Frozen, frozen=True):
 
 
 class Probe(Frozen, frozen=True):
-    """When a container is first asked how it is."""
+    """The delay of a container's first probe."""
 
     initial_delay_seconds: int = 0
 
 
 class Variable(Frozen, frozen=True):
-    """A variable of a container's environment; one that is taken from elsewhere has no value."""
+    """A variable of a container's environment; one with `valueFrom` has no value."""
 
     name: str = ""
     value: str = ""
 
 
 class ContainerSpec(Frozen, frozen=True):
-    """A container that is to run."""
+    """A container to run."""
 
     name: str = ""
     image: str = ""
@@ -79,13 +79,13 @@ class ContainerSpec(Frozen, frozen=True):
 
 
 class ReadinessGate(Frozen, frozen=True):
-    """A condition, set by others, without which a pod is not ready."""
+    """A condition, set by another component, without which a pod is not ready."""
 
     condition_type: str = ""
 
 
 class KubeletSpec(Frozen, frozen=True):
-    """What runs where."""
+    """The containers of a pod and its node."""
 
     node_name: str = ""
     host_network: bool = False
@@ -96,12 +96,14 @@ class KubeletSpec(Frozen, frozen=True):
 
     @property
     def sidecars(self) -> tuple[ContainerSpec, ...]:
-        """The init containers that stay."""
-        return tuple(one for one in self.init_containers if one.restart_policy == ALWAYS)
+        """The init containers with restartPolicy Always."""
+        return tuple(
+            container for container in self.init_containers if container.restart_policy == ALWAYS
+        )
 
     @property
     def lasting(self) -> tuple[ContainerSpec, ...]:
-        """All containers that run beside each other."""
+        """All containers that run at the same time."""
         return (*self.sidecars, *self.containers)
 
 
@@ -137,7 +139,7 @@ class Terminated(Frozen, frozen=True, omit_defaults=False):
 
 
 class ContainerState(Frozen, frozen=True):
-    """One of the three; none of them for a container that was never there."""
+    """One of the three; none of them for a container that never existed."""
 
     running: Running | UnsetType = UNSET
     waiting: Waiting | UnsetType = UNSET
@@ -145,7 +147,7 @@ class ContainerState(Frozen, frozen=True):
 
 
 class ContainerStatus(Frozen, frozen=True, omit_defaults=False):
-    """How a container is."""
+    """The status of a container."""
 
     name: str = ""
     image: str = ""
@@ -159,9 +161,9 @@ class ContainerStatus(Frozen, frozen=True, omit_defaults=False):
 
 
 class KubeletStatus(Frozen, frozen=True):
-    """What a kubelet reports of a pod; the conditions are those of others too."""
+    """What a kubelet reports of a pod; the conditions include those of other components."""
 
-    # The metadata.generation of the pod that this status is about.
+    # The metadata.generation of the pod that this status describes.
     observed_generation: int = 0
     phase: str = ""
     host_ip: str = msgspec.field(default="", name="hostIP")
@@ -175,11 +177,11 @@ class KubeletStatus(Frozen, frozen=True):
 
     def condition(self, type: str) -> PodCondition | None:  # noqa: A002 - the API's word
         """Return the condition of that type."""
-        return next((one for one in self.conditions if one.type == type), None)
+        return next((condition for condition in self.conditions if condition.type == type), None)
 
 
 class KubeletPod(Frozen, frozen=True, omit_defaults=False):
-    """A pod."""
+    """A pod as its kubelet sees it."""
 
     metadata: PodMeta = PodMeta()
     spec: KubeletSpec = KubeletSpec()
@@ -192,12 +194,12 @@ class KubeletPod(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def uid(self) -> str:
-        """What tells the pod from a later one of its name."""
+        """What distinguishes the pod from a later one of its name."""
         return self.metadata.uid
 
     @property
     def is_terminating(self) -> bool:
-        """Whether the pod was asked to go."""
+        """Whether the pod is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     @property
@@ -206,7 +208,7 @@ class KubeletPod(Frozen, frozen=True, omit_defaults=False):
         return self.status.phase in _ENDED
 
     def reference(self, container: str = "") -> ObjectReference:
-        """Return what an event about the pod, or one of its containers, points to."""
+        """Return the reference of an event about the pod or one of its containers."""
         return ObjectReference(
             kind="Pod",
             namespace=self.metadata.namespace,

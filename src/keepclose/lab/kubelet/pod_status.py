@@ -1,9 +1,9 @@
-"""The status that a kubelet reports of a pod, and the patch that makes the stored one say so.
+"""The status that a kubelet reports of a pod, and the patch from the stored status to it.
 
 Conditions, reasons and messages are those of a kubelet: a pod is ready when all its containers are
 and every condition named by a readiness gate is True. The time of a condition changes only with its
 status; its observedGeneration, and that of the status, follow the pod's metadata.generation.
-Conditions of others are never touched, and PodScheduled is only added where it is missing.
+Conditions of other components are never changed, and PodScheduled is only added if it is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from keepclose.kube.event_recorder import format_event_time
-from keepclose.lab.kubelet.container_runtime import ContainerLife, Moment
+from keepclose.lab.kubelet.container_runtime import ContainerInstance, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
 from keepclose.lab.kubelet.pod_specs import (
     ALWAYS,
@@ -56,16 +56,16 @@ def report_status(
     stored: KubeletPod,
     *,
     place: PodPlace | None,
-    containers: Sequence[ContainerLife],
+    containers: Sequence[ContainerInstance],
     now: Moment,
 ) -> KubeletStatus:
-    """Return the status of a pod; without a place it waits for one.
+    """Return the status of a pod; without a place it is Pending.
 
-    The containers are all that last, sidecars first, in the order of the spec.
+    The containers are those of `KubeletSpec.lasting`, in that order.
     """
     before = stored.status
     phase = _phase(place, containers)
-    statuses = [one.status(now) for one in containers]
+    statuses = [container.status(now) for container in containers]
     own = statuses[len(stored.spec.sidecars) :]
     started_at = before.start_time or format_event_time(now.wall)
     addresses = place.addresses if place else ()
@@ -86,15 +86,17 @@ def report_status(
     )
 
 
-def status_patch(stored: KubeletStatus, wanted: KubeletStatus) -> JsonObject | None:
-    """Return the strategic merge patch of the status; None when it is as wanted already."""
+def status_patch(stored: KubeletStatus, desired: KubeletStatus) -> JsonObject | None:
+    """Return the strategic merge patch of the status; None if it is as desired already."""
     patch: JsonObject = {}
     for field in msgspec.structs.fields(KubeletStatus):
-        value, before = getattr(wanted, field.name), getattr(stored, field.name)
+        value, before = getattr(desired, field.name), getattr(stored, field.name)
         if value == before:
             continue
         if field.name == "conditions":
-            patch[field.encode_name] = [_set(one) for one in value if one not in before]
+            patch[field.encode_name] = [
+                _set(condition) for condition in value if condition not in before
+            ]
             continue
         plain = msgspec.to_builtins(value)
         if before and field.name in ("pod_ips", "host_ips"):
@@ -105,19 +107,19 @@ def status_patch(stored: KubeletStatus, wanted: KubeletStatus) -> JsonObject | N
 
 
 def _set(condition: PodCondition) -> JsonObject:
-    # NB: conditions merge, so what a former status said must be taken away by name.
+    # NB: conditions merge, so the fields of a former status must be removed by name.
     return {"reason": None, "message": None, **msgspec.to_builtins(condition)}
 
 
-def _phase(place: PodPlace | None, containers: Sequence[ContainerLife]) -> str:
+def _phase(place: PodPlace | None, containers: Sequence[ContainerInstance]) -> str:
     if place is None:
         return PENDING
-    if any(one.lacks_image for one in containers):
+    if any(container.lacks_image for container in containers):
         return PENDING
-    main = [one for one in containers if one.spec.restart_policy != ALWAYS]
-    if not all(one.has_ended for one in main):
+    main = [container for container in containers if container.spec.restart_policy != ALWAYS]
+    if not all(container.has_ended for container in main):
         return RUNNING
-    return _FAILED if any(one.exit_code for one in main) else SUCCEEDED
+    return _FAILED if any(container.exit_code for container in main) else SUCCEEDED
 
 
 def _conditions(
@@ -128,7 +130,7 @@ def _conditions(
     has_place: bool,
     now: Moment,
 ) -> tuple[PodCondition, ...]:
-    """Return all conditions of the pod, those of others as they are."""
+    """Return all conditions of the pod, those of other components unchanged."""
     containers_ready = _containers_ready(phase, statuses)
     verdicts = {
         NETWORK_READY: _Verdict(has_place and phase not in _COMPLETED),
@@ -136,7 +138,7 @@ def _conditions(
         _READY: _ready(stored, containers_ready),
         CONTAINERS_READY: containers_ready,
     }
-    before = {one.type: one for one in stored.status.conditions}
+    before = {condition.type: condition for condition in stored.status.conditions}
     if SCHEDULED not in before:
         verdicts[SCHEDULED] = HOLDS
     changed = {
@@ -149,10 +151,10 @@ def _conditions(
 
 
 def _observed_generation(stored: KubeletPod) -> int:
-    """Return the generation that a report is about.
+    """Return the generation to report.
 
-    A deletion counts as a generation too, but nothing else is to be reported of it: a pod that is
-    terminating keeps what it said before, which saves a write for every pod that goes.
+    A deletion increments the generation too, but changes nothing else in the status: a terminating
+    pod keeps the reported generation, which saves a write for every deleted pod.
     """
     if stored.is_terminating:
         return stored.status.observed_generation
@@ -177,7 +179,7 @@ def _condition(
 def _initialized(stored: KubeletPod, phase: str, *, has_place: bool) -> _Verdict:
     if phase == SUCCEEDED:
         return _Verdict(True, _COMPLETED[phase])
-    waiting = [one.name for one in stored.spec.init_containers]
+    waiting = [container.name for container in stored.spec.init_containers]
     if has_place or not waiting:
         return HOLDS
     text = f"containers with incomplete status: [{' '.join(waiting)}]"
@@ -187,7 +189,7 @@ def _initialized(stored: KubeletPod, phase: str, *, has_place: bool) -> _Verdict
 def _containers_ready(phase: str, statuses: Iterable[ContainerStatus]) -> _Verdict:
     if phase in _COMPLETED:
         return _Verdict(False, _COMPLETED[phase])
-    unready = [one.name for one in statuses if not one.ready]
+    unready = [status.name for status in statuses if not status.ready]
     if not unready:
         return HOLDS
     text = f"containers with unready status: [{' '.join(unready)}]"
@@ -199,16 +201,16 @@ def _ready(stored: KubeletPod, containers_ready: _Verdict) -> _Verdict:
         return containers_ready
     lacking = []
     for gate in stored.spec.readiness_gates:
-        found = stored.status.condition(gate.condition_type)
-        if found is None:
+        condition = stored.status.condition(gate.condition_type)
+        if condition is None:
             name = gate.condition_type
             lacking.append(
                 f'corresponding condition of pod readiness gate "{name}" does not exist.'
             )
-        elif found.status != "True":
+        elif condition.status != "True":
             lacking.append(
                 f'the status of pod readiness gate "{gate.condition_type}" is not "True",'
-                f" but {found.status}"
+                f" but {condition.status}"
             )
     return _Verdict(False, "ReadinessGatesNotReady", ", ".join(lacking)) if lacking else HOLDS
 
@@ -216,12 +218,14 @@ def _ready(stored: KubeletPod, containers_ready: _Verdict) -> _Verdict:
 def _init_statuses(
     stored: KubeletPod, statuses: Sequence[ContainerStatus], *, started_at: str
 ) -> tuple[ContainerStatus, ...]:
-    """Return the sidecars as they are, and of the others that they are done."""
-    by_name = {one.name: one for one in statuses}
-    before = {one.name: one for one in stored.status.init_container_statuses}
+    """Return the status of all init containers; all but the sidecars have completed."""
+    by_name = {status.name: status for status in statuses}
+    before = {status.name: status for status in stored.status.init_container_statuses}
     return tuple(
-        by_name.get(one.name) or before.get(one.name) or _done(one, stored.uid, at=started_at)
-        for one in stored.spec.init_containers
+        by_name.get(container.name)
+        or before.get(container.name)
+        or _done(container, stored.uid, at=started_at)
+        for container in stored.spec.init_containers
     )
 
 
@@ -239,4 +243,4 @@ def _done(container: ContainerSpec, pod: str, *, at: str) -> ContainerStatus:
 
 
 def _addresses(addresses: Iterable[str]) -> tuple[PodIP, ...]:
-    return tuple(PodIP(one) for one in addresses)
+    return tuple(PodIP(address) for address in addresses)

@@ -1,9 +1,9 @@
-"""Which addresses nodes, their pods and the host outside have, by the number of the node.
+"""Addresses of nodes, their pods and the host outside, by the number of the node.
 
-Every node has a range of each family for its pods. Its first address is the node's own, as the
-gateway of its pods, the second that of the client on the node; pods have those from the third on.
-An address never goes at once from a pod that is gone to a new one, because connections to the old
-one may still be tracked.
+Every node has a range of each family for its pods. The first address is the node's own, as the
+gateway of its pods; the second belongs to the client on the node; pods have the others.
+The address of a deleted pod is never allocated again at once, because connections to that pod may
+still be tracked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST_POD: Final = 254
 
 
 class NodeNumbering(NamedTuple):
-    """What a node has."""
+    """The number and the addresses of a node."""
 
     number: int
     address: str
@@ -34,8 +34,8 @@ class NodeNumbering(NamedTuple):
     pod_cidr6: str
 
     def pod_addresses(self, host: int) -> tuple[str, str]:
-        """Return the addresses with a number of its pod ranges."""
-        # Digits are read as they stand in both families, so that both look alike.
+        """Return the address of each family with this number in the node's pod ranges."""
+        # The decimal digits are used as they are in both families, so that both look alike.
         return (
             f"{self.pod_cidr.removesuffix('0/24')}{host}",
             f"{self.pod_cidr6.removesuffix('/64')}{host}",
@@ -57,12 +57,12 @@ def node_addresses(number: int) -> NodeNumbering:
 
 
 def mac_address(address: str) -> str:
-    """Return the hardware address of whoever has an IPv4 address."""
+    """Return the hardware address that belongs to an IPv4 address."""
     return "02:6b:" + ":".join(f"{int(part):02x}" for part in address.split("."))
 
 
 class PodNumbers:
-    """The numbers of pod addresses on one node: the next free one after the last that was given."""
+    """Allocates the pod addresses of one node: the next free number after the last allocated."""
 
     def __init__(self) -> None:
         self._used: set[int] = set()
@@ -70,7 +70,7 @@ class PodNumbers:
 
     @property
     def free(self) -> int:
-        """How many are left."""
+        """How many numbers are free."""
         return LAST_POD - FIRST_POD + 1 - len(self._used)
 
     def take(self) -> int:
@@ -86,6 +86,6 @@ class PodNumbers:
         self._last = number
         return number
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Make a number free again."""
         self._used.discard(number)

@@ -1,10 +1,13 @@
-"""What `ip` is told so that nodes, pods and the host outside reach each other.
+"""The lines of `ip` and `tc` that let nodes, pods and the host outside reach each other.
 
-Nodes and the outside host meet on one bridge. Pods hang on routed links of their node, each with an
-address of its own, so that answers always come back through the node and its connection tracking.
-Nodes have a default route, because a host's own packets to a Service are routed before they are
-translated. Who has which hardware address is written down and never asked for: the kernel's table
-of neighbours is one for all namespaces and would overflow with a few hundred pods.
+Nodes and the outside host share one bridge. Pods have routed links to their node, each with its own
+address, so that replies always pass the node and its connection tracking. Nodes have a default
+route, because a host's own packets to a Service are routed before they are translated. Neighbour
+entries are permanent and never resolved: the kernel has one neighbour table for all namespaces,
+which a few hundred pods would overflow.
+
+Delays use the kernel's netem. Each node delays what leaves its link, by destination: another node
+or its pods. Packets to other destinations, and within the node, are never delayed.
 """
 
 from __future__ import annotations
@@ -29,21 +32,21 @@ from keepclose.lab.network.addresses import (
 from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace, search_path
 
 _T = TypeVar("_T")
-# Addresses can be used at once, without asking whether somebody else has them.
+# Addresses can be used at once, without duplicate address detection.
 PLACE_SETTINGS: Final[Mapping[str, int | str]] = {
     "ipv6/conf/default/accept_dad": 0,
     "ipv6/conf/default/dad_transmits": 0,
     "ipv6/conf/all/accept_dad": 0,
     "ipv6/conf/default/accept_ra": 0,
 }
-# Who calls often would run out of ports of its own.
+# A client that connects often would run out of local ports.
 CALLER_SETTINGS: Final[Mapping[str, int | str]] = {
     **PLACE_SETTINGS,
     "ipv4/ip_local_port_range": "10240 65535",
     "ipv4/tcp_tw_reuse": 1,
 }
-# Answers may come from where no route leads back, and refusals are not limited in number, since a
-# slow refusal looks like silence.
+# Replies may come from an address without a route back. ICMP errors are not rate limited, because a
+# late rejection looks like a dropped packet.
 NODE_SETTINGS: Final[Mapping[str, int | str]] = {
     **PLACE_SETTINGS,
     "ipv4/ip_forward": 1,
@@ -65,8 +68,8 @@ WIRE_SETTINGS: Final[Mapping[str, int | str]] = {
 }
 WIRE_LINES: Final = ("link add br0 type bridge mcast_snooping 0", "link set br0 up")
 _AT_ONCE: Final = 4
-# Links that are to go, because the kernel takes a whole group away as quickly as one.
-_DOOMED: Final = 7
+# The group of links to delete: the kernel deletes a whole group as quickly as one link.
+_DELETED_GROUP: Final = 7
 NO_DELAY_LINES: Final = ("qdisc delete dev eth0 root",)
 _MOST_DELAYS: Final = 15
 _PROBES: Final = (
@@ -77,20 +80,20 @@ _PROBES: Final = (
 
 
 def run_batch(namespace: NetworkNamespace, lines: Sequence[str], *, tool: str = "ip") -> None:
-    """Run lines of `ip` or `tc` inside with one process, up to the first that fails.
+    """Run lines of `ip` or `tc` in a namespace with one process, up to the first that fails.
 
     Raises NetworkError with that line.
     """
     try:
         namespace.run(tool, "-batch", "-", text="\n".join(lines) + "\n")
     except NetworkError as error:
-        said = str(error)
-        if match := re.search(r"Command failed -:(\d+)", said):
+        text = str(error)
+        if match := re.search(r"Command failed -:(\d+)", text):
             # The reason is the rest of the line before; the message of `run` begins with the tool.
-            before = said[: match.start()].rstrip()
+            before = text[: match.start()].rstrip()
             reason = before[before.rfind("\n") + 1 :].removeprefix(f"{tool}: ")
-            said = f"{tool} {lines[int(match[1]) - 1]}: {reason}"
-        raise NetworkError(f"{namespace.name}: {said}") from None
+            text = f"{tool} {lines[int(match[1]) - 1]}: {reason}"
+        raise NetworkError(f"{namespace.name}: {text}") from None
 
 
 def run_batches(
@@ -103,7 +106,7 @@ def run_batches(
 def try_batches(
     batches: Iterable[tuple[NetworkNamespace, Sequence[str]]], *, tool: str = "ip"
 ) -> None:
-    """Run lines that take something away, all of them, also if it is gone already."""
+    """Run lines that delete something, ignoring the ones that fail because it is gone."""
 
     def run(where: NetworkNamespace, lines: Sequence[str]) -> None:
         with contextlib.suppress(NetworkError):
@@ -113,17 +116,17 @@ def try_batches(
 
 
 def do_at_once(works: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Return what the works return, in their order; raises what the first of them raised.
+    """Run functions in parallel and return their results in order.
 
-    All of them have ended then.
+    All of them have ended when this returns or raises what the first failed one raised.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        waiting = [pool.submit(work) for work in works]
-    return [one.result() for one in waiting]
+        futures = [pool.submit(work) for work in works]
+    return [future.result() for future in futures]
 
 
 def plug_lines(link: str, namespace: NetworkNamespace, address: str) -> list[str]:
-    """Return how the wire gets a port to whoever has the address."""
+    """Return the lines that connect a namespace with this address to the bridge."""
     mac = mac_address(address)
     return [
         f"link add {link} type veth peer name eth0 address {mac} netns {namespace.path}",
@@ -132,12 +135,12 @@ def plug_lines(link: str, namespace: NetworkNamespace, address: str) -> list[str
 
 
 def outside_lines() -> list[str]:
-    """Return how the outside host gets its addresses."""
+    """Return the lines for the addresses of the outside host."""
     return _address_lines(OUTSIDE_ADDRESSES, NODE_PREFIX_LENGTHS)
 
 
 def node_lines(node: NodeNumbering) -> list[str]:
-    """Return how a node gets its addresses and its default routes."""
+    """Return the lines for the addresses and default routes of a node."""
     address, address6 = OUTSIDE_ADDRESSES
     lines = _address_lines((node.address, node.address6), NODE_PREFIX_LENGTHS)
     lines += _neighbour_lines(OUTSIDE_ADDRESSES, mac_address(address), "eth0")
@@ -148,7 +151,7 @@ def node_lines(node: NodeNumbering) -> list[str]:
 
 
 def route_lines(nodes: Iterable[NodeNumbering]) -> list[str]:
-    """Return how somebody on the wire finds the way to nodes and their pods."""
+    """Return the lines for the routes of a host on the bridge to nodes and their pods."""
     lines = []
     for node in nodes:
         addresses = (node.address, node.address6)
@@ -159,7 +162,7 @@ def route_lines(nodes: Iterable[NodeNumbering]) -> list[str]:
 
 
 def load_balancer_lines(node: NodeNumbering) -> list[str]:
-    """Return how the outside host finds the way to load balancers."""
+    """Return the lines for the routes of the outside host to load balancer addresses."""
     network, network6 = LOAD_BALANCER_NETWORKS
     return [
         f"route replace {network} via {node.address}",
@@ -173,7 +176,7 @@ def pod_link(host: int) -> str:
 
 
 def attach_lines(node: NodeNumbering, host: int, namespace: NetworkNamespace) -> list[str]:
-    """Return how a node gets the link to a pod."""
+    """Return the lines for a node's link to a pod."""
     link = pod_link(host)
     addresses = node.pod_addresses(host)
     near, far = mac_address(node.pod_addresses(GATEWAY)[0]), mac_address(addresses[0])
@@ -188,7 +191,7 @@ def attach_lines(node: NodeNumbering, host: int, namespace: NetworkNamespace) ->
 
 
 def pod_lines(node: NodeNumbering, host: int) -> list[str]:
-    """Return how a pod gets its addresses and the way to everybody else."""
+    """Return the lines for the addresses and default routes of a pod."""
     gateways = node.pod_addresses(GATEWAY)
     return [
         *_address_lines(node.pod_addresses(host), (32, 128)),
@@ -198,27 +201,16 @@ def pod_lines(node: NodeNumbering, host: int) -> list[str]:
 
 
 def detach_lines(links: Sequence[str]) -> list[str]:
-    """Return how somebody loses links, all at once."""
-    return [*(f"link set {link} group {_DOOMED}" for link in links), f"link delete group {_DOOMED}"]
-
-
-def _address_lines(addresses: Sequence[str], lengths: Sequence[int]) -> list[str]:
-    return [
-        f"address add {addresses[0]}/{lengths[0]} dev eth0",
-        f"address add {addresses[1]}/{lengths[1]} dev eth0 nodad",
-        "link set eth0 up",
-    ]
-
-
-def _neighbour_lines(addresses: Sequence[str], mac: str, link: str) -> list[str]:
-    return [f"neighbour replace {one} lladdr {mac} dev {link}" for one in addresses]
+    """Return the lines that delete links, all at once."""
+    marks = [f"link set {link} group {_DELETED_GROUP}" for link in links]
+    return [*marks, f"link delete group {_DELETED_GROUP}"]
 
 
 def delay_lines(delays: Iterable[tuple[NodeNumbering, float]]) -> list[str]:
-    """Return what `tc` does on a node to delay packets to others, by milliseconds.
+    """Return the lines of `tc` that delay a node's packets to other nodes, in milliseconds.
 
-    Nothing where nobody is far away. Raises NetworkError with too many different delays: a prio
-    qdisc has sixteen bands, and one is for all that is not delayed.
+    There are none if no delay is positive. Raises NetworkError with too many different delays: a
+    prio qdisc has sixteen bands, and one of them is for packets without a delay.
     """
     groups: dict[str, list[NodeNumbering]] = {}
     for node, milliseconds in delays:
@@ -245,7 +237,7 @@ def delay_lines(delays: Iterable[tuple[NodeNumbering, float]]) -> list[str]:
 
 
 def check_delays() -> None:
-    """Try out delays in a namespace of their own; raises NetworkError where there are none."""
+    """Try out delays in a temporary namespace; raises NetworkError if the kernel has none."""
     if shutil.which("tc", path=search_path()) is None:
         raise NetworkError("tc is not installed (package iproute2)")
     trial = make_namespace("trial")
@@ -254,9 +246,21 @@ def check_delays() -> None:
             try:
                 run_batch(trial, [line], tool="tc")
             except NetworkError as error:
-                said = str(error)
-                if "unknown" in said or "No such file" in said:
+                text = str(error)
+                if "unknown" in text or "No such file" in text:
                     raise NetworkError(f"this kernel has no {kind}") from None
                 raise
     finally:
         trial.close()
+
+
+def _address_lines(addresses: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    return [
+        f"address add {addresses[0]}/{lengths[0]} dev eth0",
+        f"address add {addresses[1]}/{lengths[1]} dev eth0 nodad",
+        "link set eth0 up",
+    ]
+
+
+def _neighbour_lines(addresses: Sequence[str], mac: str, link: str) -> list[str]:
+    return [f"neighbour replace {address} lladdr {mac} dev {link}" for address in addresses]

@@ -1,8 +1,8 @@
-"""What it takes to have networks of one's own: rights, tools and a kernel that plays along.
+"""The privileges, tools and kernel features that network namespaces need.
 
-A process without root's rights gets them inside a user namespace, over nothing but what is made
-there. Every answer is the result of a trial, never a guess from a version. Trials leave nothing
-behind: what they make is held by open files only.
+A process without root's capabilities gets them inside a user namespace, over nothing but what is
+created there. Every answer is the result of a trial, never a guess from a version. Trials leave
+nothing behind: only open files hold what they create.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keepclose.system.namespaces import NetworkError, make_namespace, search_pat
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000
 # CAP_NET_ADMIN and CAP_SYS_ADMIN.
-_RIGHTS: Final = 1 << 12 | 1 << 21
+_CAPABILITIES: Final = 1 << 12 | 1 << 21
 _TOOLS: Final = (("ip", "iproute2"), ("nft", "nftables"), ("nsenter", "util-linux"))
 _NAT_TABLE: Final = """
 table {family} keepclose-trial {{
@@ -34,12 +34,12 @@ table {family} keepclose-trial {{
 
 
 def become_root() -> None:
-    """Get the rights over own namespaces, if need be as root of a user namespace.
+    """Get the capabilities to create namespaces, if need be as root of a user namespace.
 
-    Nothing is done for a process that has them. To be called before there are threads. Raises
-    NetworkError when the kernel refuses; the process is then what it was before.
+    Does nothing if the process has them. Call it before there are threads. Raises NetworkError when
+    the kernel refuses; the process is then unchanged.
     """
-    if _has_rights():
+    if _has_capabilities():
         return
     if len(list(Path("/proc/self/task").iterdir())) > 1:
         raise NetworkError("rights over a user namespace must be taken before there are threads")
@@ -50,9 +50,9 @@ def become_root() -> None:
 
 
 def why_no_packets() -> str:
-    """Return why no network of namespaces can be made here in one line, or "" if it can.
+    """Return in one line why this machine cannot have the lab's network, or "" if it can.
 
-    To be called after become_root.
+    Call it after become_root.
     """
     missing = missing_tool(search_path())
     if missing:
@@ -65,7 +65,7 @@ def why_no_packets() -> str:
 
 
 def missing_tool(path: str) -> str:
-    """Return which tool is not on a search path, and what brings it, or ""."""
+    """Return which tool is not on a search path, and the package that has it, or ""."""
     for tool, package in _TOOLS:
         if shutil.which(tool, path=path) is None:
             return f"{tool} is not installed (package {package})"
@@ -73,23 +73,23 @@ def missing_tool(path: str) -> str:
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as it may at all."""
+    """Raise this process's limit of open files to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _has_rights() -> bool:
+def _has_capabilities() -> bool:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("CapEff:"):
-            return int(line.split()[1], 16) & _RIGHTS == _RIGHTS
+            return int(line.split()[1], 16) & _CAPABILITIES == _CAPABILITIES
     return False
 
 
 def _try_in_child() -> str:
     """Return the kernel's refusal of a user namespace with networks, or ""."""
-    # NB: a process that has entered a user namespace can never leave it. Some systems let everybody
-    # enter one and give no rights there.
+    # NB: a process that has entered a user namespace can never leave it. Some systems let every
+    # process enter one and grant no capabilities there.
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -103,10 +103,10 @@ def _try_in_child() -> str:
         finally:
             os._exit(0)
     os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        said = answer.read().decode()
+    with os.fdopen(reader, "rb") as pipe:
+        refusal = pipe.read().decode()
     os.waitpid(child, 0)
-    return said
+    return refusal
 
 
 def _enter_user_namespace() -> None:
@@ -124,8 +124,8 @@ def _enter_user_namespace() -> None:
 
 def _unshare(flag: int, what: str) -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(flag) != 0:
-        said = os.strerror(ctypes.get_errno())
-        raise NetworkError(f"not root, and the kernel refuses {what}: {said}")
+        reason = os.strerror(ctypes.get_errno())
+        raise NetworkError(f"not root, and the kernel refuses {what}: {reason}")
 
 
 def _try_network() -> None:

@@ -5,9 +5,8 @@
     underlay.add_nodes(["n1", "n2"])
     (place,) = underlay.add_pods([("n1", "default/web")])
 
-All of it is inside namespaces that this object holds, so that it is gone with the process. What
-fails is taken back: a call either does all that it was asked for or nothing. Calls block and may
-come from several threads.
+The object holds all namespaces, so the network is gone with the process. A call that fails rolls
+back: it does all that was requested or nothing. Calls block and may come from several threads.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Between = Callable[[str, str], float]
 
 
 class NetworkPlace(NamedTuple):
-    """Somebody with an address of each family: IPv4, then IPv6."""
+    """A namespace with an address of each family: IPv4, then IPv6."""
 
     name: str
     namespace: NetworkNamespace
@@ -63,7 +62,7 @@ class NetworkPlace(NamedTuple):
 
 
 class NodePlace(NamedTuple):
-    """A node, and the client on it from which traffic is sent."""
+    """A node, and the client on it that sends traffic."""
 
     name: str
     namespace: NetworkNamespace
@@ -78,7 +77,7 @@ class _Pod(NamedTuple):
 
 
 class Underlay:
-    """The whole network."""
+    """The network of the lab: a bridge with nodes, pods behind them, and a host outside."""
 
     outside: NetworkPlace
 
@@ -91,9 +90,9 @@ class Underlay:
         self._delayed: list[NetworkNamespace] = []
         self._lock = threading.RLock()
         self.routing = asyncio.Lock()
-        """Held by whoever shows the host outside another way for a while."""
+        """Held while the host outside has changed routes."""
         self.measuring = asyncio.Lock()
-        """Held by whoever measures and wants no other measurement beside."""
+        """Held during a measurement that no other may disturb."""
 
     def __enter__(self) -> Self:
         self.open()
@@ -103,17 +102,17 @@ class Underlay:
         self.close()
 
     def open(self) -> None:
-        """Make the wire and the host outside; raises NetworkError."""
+        """Create the bridge and the host outside; raises NetworkError."""
         with self._lock, contextlib.ExitStack() as undoing:
-            wanted = [("wire", WIRE_SETTINGS), ("outside", CALLER_SETTINGS)]
-            wire, outside = _make(wanted, undoing)
+            requested = [("wire", WIRE_SETTINGS), ("outside", CALLER_SETTINGS)]
+            wire, outside = _create(requested, undoing)
             run_batch(wire, [*WIRE_LINES, *plug_lines("outside", outside, OUTSIDE_ADDRESSES[0])])
             run_batch(outside, outside_lines())
             self._wire, self.outside = wire, NetworkPlace("outside", outside, OUTSIDE_ADDRESSES)
             undoing.pop_all()
 
     def close(self) -> None:
-        """Let go of everything; the kernel then takes it away."""
+        """Release all namespaces; the kernel then deletes them."""
         with self._lock:
             for pod in self._pods.values():
                 pod.place.namespace.close()
@@ -139,8 +138,8 @@ class Underlay:
                     raise NetworkError(f"node {name} is there already")
             numbers = range(len(self.nodes) + 1, len(self.nodes) + 1 + len(names))
             addresses = [node_addresses(number) for number in numbers]
-            inside = _make([(name, NODE_SETTINGS) for name in names], undoing)
-            callers = _make([(f"{name}-client", CALLER_SETTINGS) for name in names], undoing)
+            inside = _create([(name, NODE_SETTINGS) for name in names], undoing)
+            callers = _create([(f"{name}-client", CALLER_SETTINGS) for name in names], undoing)
             old = list(self.nodes.values())
             new = [
                 NodePlace(
@@ -160,25 +159,25 @@ class Underlay:
             if self._between is not None:
                 self.delay(self._between)
 
-    def add_pods(self, wanted: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
+    def add_pods(self, requested: Sequence[tuple[str, str]]) -> list[NetworkPlace]:
         """Add pods to nodes, each with addresses of its own, and return their places in order.
 
         A pod that is already there stays as it is. Raises NetworkError.
         """
         with self._lock, contextlib.ExitStack() as undoing:
             nodes: dict[str, NodePlace] = {}
-            for name, pod in wanted:
+            for name, pod in requested:
                 there = self._pods[pod].node if pod in self._pods else nodes.get(pod)
                 if there is None:
                     nodes[pod] = self._node(name)
                 elif there.name != name:
                     raise NetworkError(f"pod {pod} is on node {there.name}, not on {name}")
             hosts = {pod: self._take_number(node, undoing) for pod, node in nodes.items()}
-            made = _make([(pod, PLACE_SETTINGS) for pod in nodes], undoing)
+            created = _create([(pod, PLACE_SETTINGS) for pod in nodes], undoing)
             near: dict[NetworkNamespace, list[str]] = {}
             far = []
             added = {}
-            for (pod, node), inside in zip(nodes.items(), made, strict=True):
+            for (pod, node), inside in zip(nodes.items(), created, strict=True):
                 host, addresses = hosts[pod], node.addresses
                 near.setdefault(node.namespace, []).extend(attach_lines(addresses, host, inside))
                 far.append((inside, pod_lines(addresses, host)))
@@ -188,53 +187,53 @@ class Underlay:
             run_batches(far)
             undoing.pop_all()
             self._pods.update(added)
-            return [self._pods[pod].place for _, pod in wanted]
+            return [self._pods[pod].place for _, pod in requested]
 
     def remove_pods(self, pods: Sequence[str]) -> None:
-        """Take pods away at once, also where somebody still has a socket inside.
-
-        Unknown ones are fine.
-        """
+        """Remove pods at once, also if sockets inside are still open; ignores unknown pods."""
         with self._lock:
-            gone = [one for pod in pods if (one := self._pods.pop(pod, None))]
+            gone = [pod for name in pods if (pod := self._pods.pop(name, None))]
             links: dict[NetworkNamespace, list[str]] = {}
-            for one in gone:
-                links.setdefault(one.node.namespace, []).append(pod_link(one.host))
+            for pod in gone:
+                links.setdefault(pod.node.namespace, []).append(pod_link(pod.host))
             try_batches((inside, detach_lines(names)) for inside, names in links.items())
-            for one in gone:
-                one.place.namespace.close()
-                self._numbers[one.node.name].give_back(one.host)
+            for pod in gone:
+                pod.place.namespace.close()
+                self._numbers[pod.node.name].release(pod.host)
 
     def pod(self, pod_id: str) -> NetworkPlace | None:
-        """Return where a pod is."""
-        found = self._pods.get(pod_id)
-        return found.place if found else None
+        """Return the namespace and addresses of a pod."""
+        pod = self._pods.get(pod_id)
+        return pod.place if pod else None
 
     def cut(self, node: str) -> None:
-        """Take a node's link to all others down; what is on the node still reaches each other."""
+        """Take a node's link to all others down; pods on the node still reach each other."""
         with self._lock:
             run_batch(self._open_wire(), [f"link set {_port(self._node(node))} down"])
 
-    def mend(self, node: str) -> None:
+    def restore(self, node: str) -> None:
         """Take a node's link to all others up again."""
         with self._lock:
             run_batch(self._open_wire(), [f"link set {_port(self._node(node))} up"])
 
     def delay(self, milliseconds_between: Between) -> None:
-        """Delay packets on their way from one node to another, also between nodes added later.
+        """Delay packets from one node to another, also between nodes that are added later.
 
-        The function gives the way in one direction. Raises NetworkError where the kernel cannot.
+        The function gives the delay in one direction. Raises NetworkError if the kernel has none.
         """
         with self._lock:
             batches = []
             for node in self.nodes.values():
                 others = [other for other in self.nodes.values() if other is not node]
-                far = [(one.addresses, milliseconds_between(node.name, one.name)) for one in others]
+                far = [
+                    (other.addresses, milliseconds_between(node.name, other.name))
+                    for other in others
+                ]
                 if lines := delay_lines(far):
                     batches.append((node.namespace, lines))
             if batches:
                 check_delays()
-            try_batches([(one, NO_DELAY_LINES) for one in self._delayed], tool="tc")
+            try_batches([(inside, NO_DELAY_LINES) for inside in self._delayed], tool="tc")
             self._delayed = [inside for inside, _ in batches]
             run_batches(batches, tool="tc")
             self._between = milliseconds_between
@@ -255,19 +254,19 @@ class Underlay:
             host = numbers.take()
         except NetworkError as error:
             raise NetworkError(f"node {node.name} takes no more pods: {error}") from None
-        undoing.callback(numbers.give_back, host)
+        undoing.callback(numbers.release, host)
         return host
 
 
-def _make(
-    wanted: Sequence[tuple[str, Mapping[str, int | str]]], undoing: contextlib.ExitStack
+def _create(
+    requested: Sequence[tuple[str, Mapping[str, int | str]]], undoing: contextlib.ExitStack
 ) -> list[NetworkNamespace]:
-    def make(name: str, settings: Mapping[str, int | str]) -> NetworkNamespace:
+    def create(name: str, settings: Mapping[str, int | str]) -> NetworkNamespace:
         namespace = make_namespace(name, settings)
         undoing.callback(namespace.close)
         return namespace
 
-    return do_at_once([functools.partial(make, *one) for one in wanted])
+    return do_at_once([functools.partial(create, *arguments) for arguments in requested])
 
 
 def _port(node: NodePlace) -> str:
@@ -277,7 +276,7 @@ def _port(node: NodePlace) -> str:
 def _routing(
     outside: NetworkPlace, *, old: Sequence[NodePlace], new: Sequence[NodePlace]
 ) -> Iterator[tuple[NetworkNamespace, list[str]]]:
-    """Yield what each place must be told so that it finds the new nodes, and they all others."""
+    """Yield the lines of each namespace that connect the new nodes with all others."""
     added = [node.addresses for node in new]
     for node in new:
         mine = node.addresses

@@ -1,7 +1,14 @@
-"""What a number of connections says about a policy: availability, hops, crossings, latency.
+"""The policies of KEP-3015's first draft, and the figures of each: availability, hops, latency.
 
-A hop is a connection that is answered on another node than the one that routed it, a crossing one
-that is answered in another zone. Connections without an answer count for availability alone.
+The draft names four policies and guesses how each does: Cluster, Local, PreferLocal for a Service
+with endpoints on every node, where other nodes are a fallback, and PreferLocal for a Service with
+endpoints on some nodes, where near endpoints are an optimisation. If the gate of PreferLocal is
+off, PreferSameNode is measured, which replaced it. The current values of trafficDistribution are
+measured beside them; the draft guesses nothing of those.
+
+A hop is a connection that is answered on another node than the one that routed it, a crossing is
+one that is answered in another zone. Connections without an answer count for availability alone.
+Nothing here sends packets or calls the API.
 """
 
 from __future__ import annotations
@@ -33,20 +40,20 @@ from keepclose.model.well_known import (
 INTERNAL_TRAFFIC: Final = "internal"
 EXTERNAL_TRAFFIC: Final = "external"
 NEARLY_ALL: Final = 99.5
-"""Percent that pass for "100 %-ish"."""
+"""The least percentage that counts as "100 %-ish"."""
 _NORMALLY: Final = 0.5
-"""The part of Cluster's hops below which connections stay near as a rule."""
+"""The part of Cluster's hops below which a policy counts as "normally fast"."""
 EVERYWHERE: Final = "everywhere"
 """The DaemonSet with a pod on every node."""
 SOME: Final = "some"
 """The Deployment with pods on half of the nodes."""
-MARK: Final = "keepclose.dev/lab"
-"""The label of namespaces that measurements make."""
+MEASUREMENT_LABEL: Final = "keepclose.dev/lab"
+"""The label of the namespaces of measurements."""
 _PORT: Final = 8080
 
 
 class Guess(StrEnum):
-    """What the draft says of a policy, in short."""
+    """What the draft guesses of a policy, in short."""
 
     NEARLY_ALL = "100 %-ish"
     NOT_ALL = "less than 100 %"
@@ -67,7 +74,7 @@ class SloSample(NamedTuple):
 
 
 class SloFigures(msgspec.Struct, frozen=True, rename="camel"):
-    """What one policy did with one kind of traffic."""
+    """The figures of a policy for internal or external traffic."""
 
     policy: str
     role: str
@@ -78,20 +85,20 @@ class SloFigures(msgspec.Struct, frozen=True, rename="camel"):
     availability: float
     """Percent of the connections that were answered."""
     node_hops: float | None
-    """By connection that was answered; None when none was."""
+    """Per answered connection; None if none was answered."""
     zone_crossings: float | None
     p50_ms: float | None
     p99_ms: float | None
     guessed_availability: str
-    """What the draft guesses, "" where it says nothing of the policy."""
+    """What the draft guesses, "" if it does not have the policy."""
     guessed_speed: str
     availability_as_guessed: bool | None = False
-    """None where nothing was guessed."""
+    """None if nothing was guessed."""
     speed_as_guessed: bool | None = False
 
 
 class SloSums(NamedTuple):
-    """The sums of some samples."""
+    """The sums of samples."""
 
     connections: int
     failures: dict[str, int]
@@ -107,7 +114,7 @@ class SloSums(NamedTuple):
 
     @property
     def availability(self) -> float:
-        """Percent that were answered; without connections nothing was missing."""
+        """Percent of the connections that were answered; 100 without connections."""
         if not self.connections:
             return 100.0
         return 100.0 * (self.connections - self.failed) / self.connections
@@ -118,14 +125,14 @@ def sum_up_slo(samples: Iterable[SloSample], zones: Mapping[str, str]) -> SloSum
     failures: Counter[str] = Counter()
     seconds: list[float] = []
     hops = crossings = connections = 0
-    for one in samples:
+    for sample in samples:
         connections += 1
-        if not isinstance(one.result, PodAnswer):
-            failures[one.result.value] += 1
+        if not isinstance(sample.result, PodAnswer):
+            failures[sample.result.value] += 1
             continue
-        seconds.append(one.seconds)
-        hops += one.result.node != one.node
-        crossings += zones.get(one.result.node, "") != zones.get(one.node, "")
+        seconds.append(sample.seconds)
+        hops += sample.result.node != sample.node
+        crossings += zones.get(sample.result.node, "") != zones.get(sample.node, "")
     seconds.sort()
     answered = len(seconds)
     return SloSums(
@@ -138,10 +145,10 @@ def sum_up_slo(samples: Iterable[SloSample], zones: Mapping[str, str]) -> SloSum
     )
 
 
-def judge(rows: Sequence[SloFigures]) -> list[SloFigures]:
-    """Return the figures with a word on each guess, by Cluster and Local of the same traffic.
+def compare_with_guesses(rows: Sequence[SloFigures]) -> list[SloFigures]:
+    """Return the figures with whether each guess holds, against Cluster and Local.
 
-    How fast is told by hops: what they cost hangs on the distance of nodes, which a lab makes up.
+    Hops decide on speed: their cost depends on the distance of nodes, which a lab invents.
     """
     hops = {(row.policy, row.traffic): row.node_hops or 0.0 for row in rows if not row.role}
     return [
@@ -160,28 +167,8 @@ def judge(rows: Sequence[SloFigures]) -> list[SloFigures]:
     ]
 
 
-def _is_available(row: SloFigures) -> bool:
-    if row.guessed_availability == Guess.NOT_ALL:
-        return row.failed > 0
-    return row.availability >= NEARLY_ALL
-
-
-def _is_fast(row: SloFigures, *, cluster: float, local: float) -> bool:
-    if row.node_hops is None:
-        return False
-    match row.guessed_speed:
-        case Guess.SLOW:
-            return row.node_hops > local
-        case Guess.FAST:
-            return row.node_hops < cluster
-        case Guess.MOSTLY_FAST:
-            return row.node_hops < _NORMALLY * cluster
-        case _:
-            return local < row.node_hops < cluster
-
-
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """Return the least value that so many percent do not exceed; None of nothing."""
+    """Return the percentile of sorted values, None if there are none."""
     if not ordered:
         return None
     place = math.ceil(len(ordered) * percent / 100)
@@ -189,20 +176,16 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
 
 
 def show_percent(share: float) -> str:
-    """Return a percentage with two decimals, rounded down: 100 means that nothing was missing."""
+    """Return a percentage with two decimals, rounded down: 100 means that none is missing."""
     return f"{math.floor(share * 100 + 1e-9) / 100:.2f} %"
 
 
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)
-
-
 class Policy(NamedTuple):
-    """What is measured, with the draft's guesses."""
+    """A policy to measure, with the draft's guesses."""
 
     name: str
     role: str
-    """What the policy is there for, or ""."""
+    """The purpose of the policy, or ""."""
     workload: str
     availability: Guess | None = None
     speed: Guess | None = None
@@ -219,7 +202,7 @@ class Policy(NamedTuple):
 
 
 def list_policies(gates: FeatureGates) -> list[Policy]:
-    """Return the policies as far as the gates know them; raises LabRefusal."""
+    """Return the policies that the gates enable; raises LabRefusal."""
     preference = PREFER_LOCAL_POLICY
     if not gates.on(Gate.PREFER_LOCAL_TRAFFIC_POLICY):
         preference = PREFER_SAME_NODE
@@ -242,8 +225,8 @@ def list_policies(gates: FeatureGates) -> list[Policy]:
     return policies
 
 
-def tell_choice(gates: FeatureGates) -> str:
-    """Return what to know about the choice of policies, or ""."""
+def explain_choice(gates: FeatureGates) -> str:
+    """Return why PreferSameNode stands for PreferLocal, or ""."""
     if gates.on(Gate.PREFER_LOCAL_TRAFFIC_POLICY):
         return ""
     return (
@@ -253,7 +236,7 @@ def tell_choice(gates: FeatureGates) -> str:
 
 
 def make_service(policy: Policy) -> JsonObject:
-    """Return the Service of a policy, for traffic from inside and from outside alike."""
+    """Return the Service of a policy, for internal and external traffic."""
     spec: JsonObject = {
         "type": "NodePort",
         "selector": {"app": policy.workload},
@@ -274,7 +257,7 @@ def make_service(policy: Policy) -> JsonObject:
 
 
 def make_daemon_set() -> JsonObject:
-    """Return the workload with a pod on every node; a quarter of them may be missing at once."""
+    """Return the workload with a pod on every node, of which a quarter may be unavailable."""
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%"}}
     return {
         "metadata": {"name": EVERYWHERE},
@@ -291,9 +274,33 @@ def make_deployment(nodes: int) -> JsonObject:
 
 
 def restart_patch(time: str) -> JsonObject:
-    """Return the patch that starts all pods of a workload anew, as kubectl rollout restart."""
+    """Return the patch that restarts all pods of a workload, as kubectl rollout restart."""
     annotations = {"kubectl.kubernetes.io/restartedAt": time}
     return {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+
+
+def _is_available(row: SloFigures) -> bool:
+    if row.guessed_availability == Guess.NOT_ALL:
+        return row.failed > 0
+    return row.availability >= NEARLY_ALL
+
+
+def _is_fast(row: SloFigures, *, cluster: float, local: float) -> bool:
+    if row.node_hops is None:
+        return False
+    match row.guessed_speed:
+        case Guess.SLOW:
+            return row.node_hops > local
+        case Guess.FAST:
+            return row.node_hops < cluster
+        case Guess.MOSTLY_FAST:
+            return row.node_hops < _NORMALLY * cluster
+        case _:
+            return local < row.node_hops < cluster
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
 
 
 def _pods_of(app: str) -> JsonObject:

@@ -1,7 +1,11 @@
 """Measures what KEP-3015's first draft only guesses: availability and speed of traffic policies.
 
 For each policy in turn, connections come from all nodes and, by node ports, from outside, while the
-endpoints are restarted and moved. All policies meet the same trouble at the same times.
+endpoints are restarted and moved. All policies have the same disruptions at the same times.
+
+Connections are opened at a steady rate, one after the other from all nodes in turn: one that waits
+for its answer delays no other. Connections that a busy machine could not open in time are left out
+and not made up for in a burst.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import msgspec
 
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.lab.access import LabRefusal, LabView
-from keepclose.lab.faults.node_status import PLAIN_NODES, MarkedNode
+from keepclose.lab.faults.node_status import LIFECYCLE_NODES, LifecycleNode
 from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.slo.figures import (
     EXTERNAL_TRAFFIC,
@@ -26,12 +30,12 @@ from keepclose.lab.slo.figures import (
     Policy,
     SloFigures,
     SloSample,
-    judge,
+    compare_with_guesses,
+    explain_choice,
     list_policies,
     sum_up_slo,
-    tell_choice,
 )
-from keepclose.lab.slo.setup import SloBed
+from keepclose.lab.slo.setup import SloNamespace
 from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
 from keepclose.lab.traffic.connections import ConnectionSource, connect_all
 from keepclose.model.json_values import JsonObject
@@ -43,15 +47,15 @@ from keepclose.system.threads import finish_in_thread
 
 PER_SECOND: Final = 240.0
 _MOST_OPEN: Final = 1000
-_REST_S: Final = 0.2
-_Tell = Callable[[JsonObject], None]
+_POLL_S: Final = 0.2
+_ReportProgress = Callable[[JsonObject], None]
 RESTART_AT: Final = 0.1
 MOVE_AT: Final = 0.6
 _LEAST_NODES: Final = 2
 
 
-class Way(NamedTuple):
-    """From where, by which node, to which address."""
+class ConnectionPath(NamedTuple):
+    """From where a connection comes, and which node routes it."""
 
     traffic: str
     node: str
@@ -59,27 +63,27 @@ class Way(NamedTuple):
 
 
 async def keep_connecting(
-    ways: Sequence[Way],
+    paths: Sequence[ConnectionPath],
     until: asyncio.Event,
     *,
     record: Callable[[SloSample], object],
     per_second: float = PER_SECOND,
 ) -> None:
-    """Connect by all ways in turn until the event, and wait for the last answers.
+    """Connect over all paths in turn until the event, and wait for the last answers.
 
-    `record` gets each connection when it is over.
+    `record` gets each connection when it has ended.
     """
     clock = asyncio.get_running_loop().time
     open_now: set[asyncio.Task[None]] = set()
     due = clock()
     try:
-        for way in itertools.cycle(ways):
+        for path in itertools.cycle(paths):
             await _sleep_until(due, clock(), until)
             if until.is_set():
                 break
             due = max(due + 1.0 / per_second, clock())
             if len(open_now) < _MOST_OPEN:
-                task = asyncio.create_task(_connect(way, clock, record))
+                task = asyncio.create_task(_connect(path, clock, record))
                 open_now.add(task)
                 task.add_done_callback(open_now.discard)
         if open_now:
@@ -89,54 +93,30 @@ async def keep_connecting(
             task.cancel()
 
 
-async def probe(ways: Sequence[Way]) -> list[ConnectionResult]:
-    """Return who answers by each way, asked once."""
-    results = await connect_all([way.caller for way in ways])
+async def probe(paths: Sequence[ConnectionPath]) -> list[ConnectionResult]:
+    """Connect once over each path and return the results."""
+    results = await connect_all([path.caller for path in paths])
     return [next(iter(counts), ConnectionFailure.BROKEN) for counts in results]
 
 
 async def until_steady(
-    ways: Sequence[Way],
-    is_right: Callable[[Way, ConnectionResult], bool],
+    paths: Sequence[ConnectionPath],
+    is_right: Callable[[ConnectionPath, ConnectionResult], bool],
     *,
     steady_s: float = 1.0,
-    patience_s: float = 30.0,
+    timeout_s: float = 30.0,
 ) -> bool:
-    """Return whether all ways were right for some time without a break before patience ended."""
+    """Return whether all results were right for `steady_s` without a break before the timeout."""
     clock = asyncio.get_running_loop().time
     began = right_since = clock()
-    while clock() - began < patience_s:
-        results = await probe(ways)
-        if not all(is_right(way, one) for way, one in zip(ways, results, strict=True)):
+    while clock() - began < timeout_s:
+        results = await probe(paths)
+        if not all(is_right(path, result) for path, result in zip(paths, results, strict=True)):
             right_since = clock()
         elif clock() - right_since >= steady_s:
             return True
-        await asyncio.sleep(_REST_S)
+        await asyncio.sleep(_POLL_S)
     return False
-
-
-async def _connect(
-    way: Way, clock: Callable[[], float], record: Callable[[SloSample], object]
-) -> None:
-    began = clock()
-    try:
-        (result,) = await probe([way])
-    except (OSError, NetworkError):
-        # No socket could be made, or the place is gone: nobody got an answer.
-        result = ConnectionFailure.BROKEN
-    record(SloSample(way.traffic, way.node, result, clock() - began))
-
-
-async def _sleep_until(due: float, now: float, until: asyncio.Event) -> None:
-    """Sleep until it is time, or the event comes; always let others run."""
-    if due <= now:
-        await asyncio.sleep(0)
-        return
-    try:
-        async with asyncio.timeout(due - now):
-            await until.wait()
-    except TimeoutError:
-        pass
 
 
 class SloRequest(msgspec.Struct, frozen=True):
@@ -149,151 +129,153 @@ class SloRequest(msgspec.Struct, frozen=True):
 
 
 class FaultMoment(NamedTuple):
-    """When something happens to the endpoints, in seconds from the beginning."""
+    """A disruption of the endpoints, in seconds from the beginning."""
 
     at_s: float
     what: str
 
 
-def plan_trouble(seconds: float) -> list[FaultMoment]:
-    """Return what happens to the endpoints of each policy, in order."""
+def plan_faults(seconds: float) -> list[FaultMoment]:
+    """Return the disruptions of the endpoints of each policy, in order."""
     return [FaultMoment(RESTART_AT * seconds, "restart"), FaultMoment(MOVE_AT * seconds, "move")]
 
 
-async def handle_slo(lab: LabView, params: JsonObject, tell: _Tell) -> JsonObject:
+async def handle_slo(lab: LabView, params: JsonObject, report: _ReportProgress) -> JsonObject:
     """Measure all policies and return their figures; raises LabRefusal."""
     try:
         request = msgspec.convert(params, SloRequest)
     except msgspec.ValidationError as error:
-        raise LabRefusal(f"this cannot be measured: {error}") from None
+        raise LabRefusal(f"invalid request: {error}") from None
     if lab.underlay is None:
         raise LabRefusal(f"there are no packets to measure here: {lab.no_packets}", code=5)
-    # One at a time: a second one would remove the first one's namespace as left behind.
+    # One at a time: a second one would delete the first one's namespace as a leftover.
     if lab.underlay.measuring.locked():
         raise LabRefusal("another measurement runs in this lab; wait until it is over")
     async with lab.underlay.measuring:
-        return await Measurement(lab, lab.underlay, request, tell).run()
+        return await Measurement(lab, lab.underlay, request, report).run()
 
 
 class Measurement:
-    """All policies, one after the other."""
+    """A measurement of all policies, one after the other."""
 
     def __init__(
         self,
         lab: LabView,
         underlay: Underlay,
         request: SloRequest,
-        tell: _Tell,
+        report: _ReportProgress,
         *,
         clock: Clock | None = None,
     ) -> None:
-        self._lab, self._underlay, self._request, self._tell = lab, underlay, request, tell
+        self._lab, self._underlay, self._request, self._report = lab, underlay, request, report
         self._clock = clock or SystemClock()
         random = Random()  # noqa: S311 - names of namespaces are no secret
-        self._bed = SloBed(lab.client, clock=self._clock, random=random)
+        self._slo_namespace = SloNamespace(lab.client, clock=self._clock, random=random)
         self._zones: dict[str, str] = {}
 
     async def run(self) -> JsonObject:
-        """Return the figures of all policies, and what to know about them."""
+        """Return the figures of all policies, with notes on them."""
         policies = list_policies(self._lab.gates)
         self._zones = choose_nodes(
-            (await self._lab.client.list_all(PLAIN_NODES)).items, self._underlay
+            (await self._lab.client.list_all(LIFECYCLE_NODES)).items, self._underlay
         )
-        notes = [note for note in (tell_choice(self._lab.gates),) if note]
+        notes = [note for note in (explain_choice(self._lab.gates),) if note]
         rows: list[SloFigures] = []
         try:
             notes += await self._delay(self._request.zone_latency)
-            self._tell({"doing": "starting endpoints"})
-            services = await self._bed.make(policies, len(self._zones))
+            self._report({"doing": "starting endpoints"})
+            services = await self._slo_namespace.create(policies, len(self._zones))
             for policy in policies:
                 rows += await self._measure(policy, services[policy.title])
         finally:
-            self._tell({"doing": "cleaning up"})
-            # NB: whoever cancels twice must not leave anything behind either.
+            self._report({"doing": "cleaning up"})
+            # NB: a second cancellation must not leave anything behind either.
             await asyncio.shield(asyncio.create_task(self._clean()))
         return {
             "seconds": self._request.seconds,
             "nodes": len(self._zones),
-            "rows": [msgspec.to_builtins(row) for row in judge(rows)],
+            "rows": [msgspec.to_builtins(row) for row in compare_with_guesses(rows)],
             "notes": notes,
         }
 
     async def _measure(self, policy: Policy, service: Service) -> list[SloFigures]:
-        ways = self._ways(service)
-        self._tell({"doing": f"waiting for {policy.title}"})
-        await self._bed.until_ready(policy.workload)
+        paths = self._paths(service)
+        self._report({"doing": f"waiting for {policy.title}"})
+        await self._slo_namespace.until_ready(policy.workload)
 
-        def is_right(way: Way, result: ConnectionResult) -> bool:
+        def is_right(path: ConnectionPath, result: ConnectionResult) -> bool:
             if not isinstance(result, PodAnswer):
                 return False
             if policy.name == PREFER_SAME_ZONE:
-                return self._zones.get(result.node) == self._zones.get(way.node)
+                return self._zones.get(result.node) == self._zones.get(path.node)
             is_near = policy.name == CLUSTER_POLICY or policy.workload == SOME
-            return is_near or result.node == way.node
+            return is_near or result.node == path.node
 
-        if not await until_steady(ways, is_right):
+        if not await until_steady(paths, is_right):
             raise LabRefusal(
-                f"{policy.title}: connections do not get where they should even before any "
-                "trouble; keepclose lab status shows the nodes",
+                f"{policy.title}: connections do not go where they should even before the "
+                "first disruption; keepclose lab status shows the nodes",
                 code=1,
             )
         samples: list[SloSample] = []
         over = asyncio.Event()
-        load = asyncio.create_task(keep_connecting(ways, over, record=samples.append))
+        load = asyncio.create_task(keep_connecting(paths, over, record=samples.append))
         try:
-            await self._trouble(policy, samples)
+            await self._inject_faults(policy, samples)
             over.set()
             await load
         finally:
             load.cancel()
-            await self._bed.uncordon()
+            await self._slo_namespace.uncordon()
         return [
             _figures(policy, traffic, samples, self._zones)
             for traffic in (INTERNAL_TRAFFIC, EXTERNAL_TRAFFIC)
         ]
 
-    async def _trouble(self, policy: Policy, samples: list[SloSample]) -> None:
-        """Let happen what is planned, and come back when the time of the policy is over."""
+    async def _inject_faults(self, policy: Policy, samples: list[SloSample]) -> None:
+        """Disrupt the endpoints as planned; return when the time of the policy is over."""
         began = self._clock.monotonic()
 
         async def wait_until(at_s: float, what: str) -> None:
             while (left := began + at_s - self._clock.monotonic()) > 0:
-                failed = sum(not isinstance(one.result, PodAnswer) for one in samples)
-                self._tell(
+                failed = sum(not isinstance(sample.result, PodAnswer) for sample in samples)
+                self._report(
                     {"doing": policy.title, "now": what, "done": len(samples), "failed": failed}
                 )
                 await self._clock.sleep(min(left, 1.0))
 
         now = "quiet"
-        for moment in plan_trouble(self._request.seconds):
+        for moment in plan_faults(self._request.seconds):
             await wait_until(moment.at_s, now)
             now = moment.what
-            happen = self._bed.restart if now == "restart" else self._bed.move
+            happen = self._slo_namespace.restart if now == "restart" else self._slo_namespace.move
             await happen(policy.workload)
         await wait_until(self._request.seconds, now)
 
-    def _ways(self, service: Service) -> list[Way]:
+    def _paths(self, service: Service) -> list[ConnectionPath]:
         port = service.spec.ports[0]
-        ways = []
+        paths = []
         for name in self._zones:
             node = self._underlay.nodes[name]
             inside = ConnectionSource(node.client.namespace, service.spec.cluster_ip, port.port, 1)
-            ways.append(Way(INTERNAL_TRAFFIC, name, inside))
+            paths.append(ConnectionPath(INTERNAL_TRAFFIC, name, inside))
             outside = self._underlay.outside.namespace
             address = node.addresses.address
-            ways.append(
-                Way(EXTERNAL_TRAFFIC, name, ConnectionSource(outside, address, port.node_port, 1))
+            paths.append(
+                ConnectionPath(
+                    EXTERNAL_TRAFFIC, name, ConnectionSource(outside, address, port.node_port, 1)
+                )
             )
-        return ways
+        return paths
 
     async def _delay(self, milliseconds: float) -> list[str]:
-        """Make zones far from each other; return what there is to say about it."""
+        """Delay packets between zones; return notes on it."""
         if not milliseconds:
             return []
         zones = dict(self._zones)
 
-        def between(one: str, other: str) -> float:
-            return milliseconds if zones.get(one) != zones.get(other) else 0.0
+        def between(source: str, target: str) -> float:
+            return milliseconds if zones.get(source) != zones.get(target) else 0.0
 
         try:
             await finish_in_thread(lambda: self._underlay.delay(between))
@@ -303,14 +285,14 @@ class Measurement:
 
     async def _clean(self) -> None:
         if self._request.zone_latency:
-            # Where delays cannot be taken away there were none.
+            # If delays cannot be removed there were none.
             with suppress(NetworkError):
                 await finish_in_thread(lambda: self._underlay.delay(lambda _one, _other: 0.0))
-        await self._bed.remove()
+        await self._slo_namespace.remove()
 
 
-def choose_nodes(nodes: list[MarkedNode], underlay: Underlay) -> dict[str, str]:
-    """Return the nodes that are well, with their zones; raises LabRefusal when they are too few."""
+def choose_nodes(nodes: list[LifecycleNode], underlay: Underlay) -> dict[str, str]:
+    """Return the healthy nodes with their zones; raises LabRefusal if there are too few."""
     chosen = {
         node.name: node.zone
         for node in sorted(nodes, key=lambda node: node.name)
@@ -321,17 +303,41 @@ def choose_nodes(nodes: list[MarkedNode], underlay: Underlay) -> dict[str, str]:
     }
     if len(chosen) < _LEAST_NODES:
         raise LabRefusal(
-            f"{len(chosen)} of {len(nodes)} nodes are well, and a comparison needs "
+            f"{len(chosen)} of {len(nodes)} nodes are healthy, and a comparison needs "
             f"{_LEAST_NODES}; keepclose lab heal",
             code=1,
         )
     return chosen
 
 
+async def _connect(
+    path: ConnectionPath, clock: Callable[[], float], record: Callable[[SloSample], object]
+) -> None:
+    began = clock()
+    try:
+        (result,) = await probe([path])
+    except (OSError, NetworkError):
+        # The socket could not be opened, or its namespace is gone: there is no answer.
+        result = ConnectionFailure.BROKEN
+    record(SloSample(path.traffic, path.node, result, clock() - began))
+
+
+async def _sleep_until(due: float, now: float, until: asyncio.Event) -> None:
+    """Sleep until a connection is due or the event is set; always yield to other tasks."""
+    if due <= now:
+        await asyncio.sleep(0)
+        return
+    try:
+        async with asyncio.timeout(due - now):
+            await until.wait()
+    except TimeoutError:
+        pass
+
+
 def _figures(
     policy: Policy, traffic: str, samples: list[SloSample], zones: dict[str, str]
 ) -> SloFigures:
-    sums = sum_up_slo((one for one in samples if one.traffic == traffic), zones)
+    sums = sum_up_slo((sample for sample in samples if sample.traffic == traffic), zones)
     return SloFigures(
         policy=policy.name,
         role=policy.role,

@@ -1,8 +1,8 @@
-"""What a measurement needs in the cluster, and the trouble it makes there: all in one namespace.
+"""The objects of a measurement, all in one namespace, and the disruptions of their pods.
 
-Restarts are rolling ones of a whole workload. Moves delete pods at once: those of a DaemonSet come
-back where they were, those of a Deployment go elsewhere, because their node is cordoned for the
-time. Whatever happens, everything is taken back at the end.
+Restarts are rolling restarts of a whole workload. Moves delete pods at once: pods of a DaemonSet
+come back on their node, pods of a Deployment on another one, because their node is cordoned during
+the measurement. Everything is removed at the end, also after a failure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import NAMESPACES, SERVICES, Kind
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_states import delete_pods
-from keepclose.lab.faults.node_status import PLAIN_NODES, cordon_patch, uncordon_patch
+from keepclose.lab.faults.node_status import LIFECYCLE_NODES, cordon_patch, uncordon_patch
 from keepclose.lab.slo.figures import (
     EVERYWHERE,
-    MARK,
+    MEASUREMENT_LABEL,
     Policy,
     make_daemon_set,
     make_deployment,
@@ -36,25 +36,25 @@ from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 
 PURPOSE: Final = "slo"
-_REST_S: Final = 0.1
-_PATIENCE_S: Final = 60.0
-_MOVED: Final = 3
+_POLL_S: Final = 0.1
+_TIMEOUT_S: Final = 60.0
+_MOVED_EVERY: Final = 3
 """Every third node loses its pod of a DaemonSet at once."""
 
 
-class SloBed:
-    """A namespace with workloads and Services, for the time of one measurement."""
+class SloNamespace:
+    """A namespace with workloads and Services, for one measurement."""
 
     def __init__(self, client: Client, *, clock: Clock, random: Random) -> None:
         self._client, self._clock = client, clock
         self.namespace = name_pod("keepclose-slo", random)
         self._cordoned: set[str] = set()
 
-    async def make(self, policies: Sequence[Policy], nodes: int) -> dict[str, Service]:
-        """Make everything, wait until all pods are ready, and return the Services by policy."""
+    async def create(self, policies: Sequence[Policy], nodes: int) -> dict[str, Service]:
+        """Create everything, wait until all pods are ready, and return the Services by policy."""
         await self._remove_old()
         client, namespace = self._client, self.namespace
-        meta = {"name": namespace, "labels": {MARK: PURPOSE}}
+        meta = {"name": namespace, "labels": {MEASUREMENT_LABEL: PURPOSE}}
         await client.create(NAMESPACES, {"metadata": meta})
         await client.create(PLAIN_DAEMON_SETS, make_daemon_set(), namespace=namespace)
         await client.create(PLAIN_DEPLOYMENTS, make_deployment(nodes), namespace=namespace)
@@ -67,45 +67,47 @@ class SloBed:
         return services
 
     async def until_ready(self, workload: str) -> None:
-        """Return when all pods of a workload are new and ready; raises LabRefusal."""
+        """Wait until all pods of a workload are updated and ready; raises LabRefusal."""
         began = self._clock.monotonic()
         while not await self._is_ready(workload):
-            if self._clock.monotonic() - began > _PATIENCE_S:
+            if self._clock.monotonic() - began > _TIMEOUT_S:
                 raise LabRefusal(
                     f"the pods of {self.namespace}/{workload} are not ready after "
-                    f"{_PATIENCE_S:g} s; keepclose lab status shows the nodes",
+                    f"{_TIMEOUT_S:g} s; keepclose lab status shows the nodes",
                     code=1,
                 )
-            await self._clock.sleep(_REST_S)
+            await self._clock.sleep(_POLL_S)
 
     async def restart(self, workload: str) -> None:
-        """Start all pods of a workload anew, a few at a time."""
+        """Restart all pods of a workload, a few at a time."""
         patch = restart_patch(format_event_time(self._clock.now()))
         await self._client.patch(_kind_of(workload), workload, patch, namespace=self.namespace)
 
     async def move(self, workload: str) -> None:
-        """Delete some pods of a workload at once; those of a Deployment come up elsewhere."""
+        """Delete some pods of a workload at once; a Deployment creates them on other nodes."""
         pods = await self._pods(workload)
         nodes = sorted({pod.spec.node_name for pod in pods if pod.spec.node_name})
         chosen = nodes[:1]
         if workload == EVERYWHERE:
-            chosen = nodes[::_MOVED]
+            chosen = nodes[::_MOVED_EVERY]
         else:
             for node in chosen:
                 await self._cordon(node)
         await delete_pods(self._client, [pod for pod in pods if pod.spec.node_name in chosen])
 
     async def uncordon(self) -> None:
-        """Let pods come again to the nodes that moves have cordoned."""
+        """Uncordon the nodes that moves have cordoned."""
         for name in tuple(self._cordoned):
             with suppress(NotFound):
-                patch = uncordon_patch(await self._client.get(PLAIN_NODES, name), only_ours=True)
+                patch = uncordon_patch(
+                    await self._client.get(LIFECYCLE_NODES, name), only_ours=True
+                )
                 if patch is not None:
-                    await self._client.patch(PLAIN_NODES, name, patch)
+                    await self._client.patch(LIFECYCLE_NODES, name, patch)
             self._cordoned.discard(name)
 
     async def remove(self) -> None:
-        """Take everything back; what the server does not do is left to the next measurement."""
+        """Undo everything; after an error of the server the next measurement cleans up."""
         with suppress(KubeError):
             await self.uncordon()
         with suppress(KubeError):
@@ -113,25 +115,27 @@ class SloBed:
             await self._until_gone(self.namespace)
 
     async def _remove_old(self) -> None:
-        """Remove what a measurement left that was killed."""
-        page = await self._client.list_all(NAMESPACES, label_selector=f"{MARK}={PURPOSE}")
-        for one in page.items:
+        """Delete the namespaces of measurements that were killed."""
+        page = await self._client.list_all(
+            NAMESPACES, label_selector=f"{MEASUREMENT_LABEL}={PURPOSE}"
+        )
+        for namespace in page.items:
             with suppress(NotFound):
-                await self._client.delete(NAMESPACES, one.metadata.name)
-                await self._until_gone(one.metadata.name)
+                await self._client.delete(NAMESPACES, namespace.metadata.name)
+                await self._until_gone(namespace.metadata.name)
 
     async def _until_gone(self, namespace: str) -> None:
         with suppress(NotFound, TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 while True:
                     await self._client.get(NAMESPACES, namespace)
-                    await self._clock.sleep(_REST_S)
+                    await self._clock.sleep(_POLL_S)
 
     async def _cordon(self, node: str) -> None:
-        patch = cordon_patch(await self._client.get(PLAIN_NODES, node))
+        patch = cordon_patch(await self._client.get(LIFECYCLE_NODES, node))
         if patch is not None:
             self._cordoned.add(node)
-            await self._client.patch(PLAIN_NODES, node, patch)
+            await self._client.patch(LIFECYCLE_NODES, node, patch)
 
     async def _pods(self, workload: str) -> list[WorkloadPod]:
         page = await self._client.list_all(
@@ -140,8 +144,8 @@ class SloBed:
         return [pod for pod in page.items if not pod.is_terminating]
 
     async def _is_ready(self, workload: str) -> bool:
-        found = await self._client.get(_kind_of(workload), workload, namespace=self.namespace)
-        return ready_count(found) is not None
+        stored = await self._client.get(_kind_of(workload), workload, namespace=self.namespace)
+        return ready_count(stored) is not None
 
 
 def _kind_of(workload: str) -> Kind[JsonObject]:

@@ -1,7 +1,14 @@
-"""Who answered a connection, read from what came back, or why nobody did.
+"""Which pod answered a connection, or why none did; and how busy the busiest endpoint is by chance.
 
-Pods of the lab say over HTTP and over UDP who and where they are. Whoever answers otherwise is no
-pod of the lab, and that counts as no answer.
+Pods of the lab reply over HTTP and UDP with their name, node and zone. Any other reply is not of a
+pod of the lab, and counts as no answer.
+
+Proxies draw an endpoint for each connection, so even equal shares give unequal counts, and the
+largest of many counts is well above their mean: with 3,000 connections to 130 endpoints about 1.6
+times. A count is a sum of binomials, one for each share that a client gives the endpoint. Counts
+are taken as independent: connections that one endpoint gets are missing elsewhere, which makes the
+true maximum a little larger, by less than one percent from five endpoints on. No clock, no I/O, no
+random numbers: the same shares give the same figures.
 """
 
 from __future__ import annotations
@@ -15,17 +22,17 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 BEYOND_CHANCE: Final = 1e-3
-"""A busiest endpoint is called out when chance makes one as busy less often than this."""
-# Ten sigmas to each side: what lies beyond is less than rounding.
+"""A busiest endpoint is reported if chance makes one as busy less often than this."""
+# Ten sigmas to each side: the rest is less than rounding.
 _REACH: Final = 10.0
-# From this variance on, the normal distribution is near enough, far out too.
+# From this variance on, the normal distribution is close enough, in its tails too.
 _MOST_VARIANCE: Final = 2500.0
 Draws = tuple[tuple[float, int], ...]
-"""With which chance an endpoint is drawn, and how often; sorted, each chance once."""
+"""The chance that an endpoint is drawn, and how often; sorted, each chance once."""
 
 
 class PodAnswer(NamedTuple):
-    """The pod that answered, with the place that it names."""
+    """The pod that answered, with the node and zone in its answer."""
 
     pod: str
     node: str = ""
@@ -36,14 +43,14 @@ class ConnectionFailure(StrEnum):
     """Why there is no answer."""
 
     REFUSED = "refused"
-    """An error came back: nobody listens, or a rule rejects."""
+    """An error came back: no socket listens, or a rule rejects."""
     TIMED_OUT = "timed out"
     UNREACHABLE = "unreachable"
-    """There is no way there."""
+    """There is no route."""
     BROKEN = "broken off"
-    """The connection ended before the answer, or what came is not an answer of a pod."""
+    """The connection ended before the answer, or the answer is not of a pod."""
     NO_PORT = "no local port"
-    """The client has used up its ports."""
+    """The client has no free local port."""
 
 
 ConnectionResult = PodAnswer | ConnectionFailure
@@ -61,12 +68,12 @@ _FAILURES: Final = {
 
 
 def failure_of(number: int | None) -> ConnectionFailure:
-    """Return what an error number of a socket means for a connection."""
+    """Return the failure for an error number of a socket."""
     return _FAILURES.get(number or 0, ConnectionFailure.BROKEN)
 
 
 def read_http(data: bytes) -> ConnectionResult | None:
-    """Return who answered over HTTP; None when more must come."""
+    """Return the pod of an HTTP answer; None if it is incomplete."""
     head, blank, body = data.partition(b"\r\n\r\n")
     if not blank:
         return None
@@ -75,27 +82,12 @@ def read_http(data: bytes) -> ConnectionResult | None:
 
 
 def read_datagram(data: bytes) -> ConnectionResult:
-    """Return who answered over UDP."""
-    # NB: a node without a zone leaves an empty word, so blanks are not to be taken together.
+    """Return the pod of a UDP answer."""
+    # NB: a node without a zone leaves an empty word, so blanks must not be merged.
     words = data.decode(errors="replace").rstrip("\n").split(" ")
     if len(words) < 3 or not words[0]:
         return ConnectionFailure.BROKEN
     return PodAnswer(*words[:3])
-
-
-@lru_cache(maxsize=4096)
-def _read_head(head: bytes) -> tuple[ConnectionResult, int]:
-    """Return who answered, and how long the body is; one pod's heads hardly differ."""
-    status, *lines = head.decode("latin-1").split("\r\n")
-    fields: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        fields[name.strip().lower()] = value.strip()
-    length = fields.get("content-length", "0")
-    pod = fields.get("x-pod", "")
-    if status.split(" ")[1:2] != ["200"] or not pod or not length.isdecimal():
-        return ConnectionFailure.BROKEN, 0
-    return PodAnswer(pod, fields.get("x-node", ""), fields.get("x-zone", "")), int(length)
 
 
 class Load(NamedTuple):
@@ -106,11 +98,11 @@ class Load(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The largest count that can be told apart from impossible."""
+        """The largest count that is not negligible."""
         return self.least + len(self.below) - 1
 
     def at_most(self, count: int) -> float:
-        """Return the chance of at most this many."""
+        """Return the chance of at most this count."""
         if count < self.least:
             return 0.0
         return self.below[min(count - self.least, len(self.below) - 1)]
@@ -119,14 +111,14 @@ class Load(NamedTuple):
 def find_loads(sources: Iterable[tuple[int, Mapping[str, float]]]) -> Counter[Load]:
     """Return the distributions of all endpoints' counts, and how many endpoints have each.
 
-    Each source is its number of connections and the share of each endpoint, by name.
+    Each source is a number of connections and the share of each endpoint, by name.
     """
     draws: dict[str, Counter[float]] = {}
     for connections, shares in sources:
         for endpoint, share in shares.items():
             # NB: shares are sums of parts of 1, equal up to rounding.
             draws.setdefault(endpoint, Counter())[round(share, 12)] += connections
-    kinds = Counter(tuple(sorted(one.items())) for one in draws.values())
+    kinds = Counter(tuple(sorted(draw.items())) for draw in draws.values())
     return Counter({_find_load(kind): count for kind, count in kinds.items()})
 
 
@@ -134,10 +126,10 @@ def expect_most(loads: Mapping[Load, int]) -> float:
     """Return the expected count of the busiest endpoint; 0 without endpoints."""
     if not loads:
         return 0.0
-    least, most = max(one.least for one in loads), max(one.most for one in loads)
+    least, most = max(load.least for load in loads), max(load.most for load in loads)
     expected = float(least)
     for count in range(least, most):
-        chance = math.prod(one.at_most(count) ** times for one, times in loads.items())
+        chance = math.prod(load.at_most(count) ** times for load, times in loads.items())
         expected += 1.0 - chance
     return expected
 
@@ -147,8 +139,23 @@ def is_beyond_chance(count: int, loads: Mapping[Load, int]) -> bool:
 
     The chances of all endpoints are added up, which holds however counts depend on each other.
     """
-    chance = sum(times * (1.0 - one.at_most(count - 1)) for one, times in loads.items())
+    chance = sum(times * (1.0 - load.at_most(count - 1)) for load, times in loads.items())
     return chance < BEYOND_CHANCE
+
+
+@lru_cache(maxsize=4096)
+def _read_head(head: bytes) -> tuple[ConnectionResult, int]:
+    """Return the pod, and the length of the body; cached, because a pod's heads hardly differ."""
+    status, *lines = head.decode("latin-1").split("\r\n")
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        fields[name.strip().lower()] = value.strip()
+    length = fields.get("content-length", "0")
+    pod = fields.get("x-pod", "")
+    if status.split(" ")[1:2] != ["200"] or not pod or not length.isdecimal():
+        return ConnectionFailure.BROKEN, 0
+    return PodAnswer(pod, fields.get("x-node", ""), fields.get("x-zone", "")), int(length)
 
 
 def _find_load(draws: Draws) -> Load:
@@ -165,8 +172,8 @@ def _find_load(draws: Draws) -> Load:
     for chance in chances:
         total += chance
         below.append(total)
-    # What was cut off and rounded is spread over the rest.
-    return Load(least, tuple(one / total for one in below))
+    # Normalized, because negligible counts were left out.
+    return Load(least, tuple(chance / total for chance in below))
 
 
 def _normal(mean: float, sigma: float, most: int) -> Load:
@@ -201,9 +208,9 @@ def _binomial(times: int, share: float) -> tuple[int, list[float]]:
     ]
 
 
-def _convolve(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    chances = [0.0] * (len(one) + len(other) - 1)
-    for place, left in enumerate(one):
-        for offset, right in enumerate(other):
-            chances[place + offset] += left * right
+def _convolve(left: Sequence[float], right: Sequence[float]) -> list[float]:
+    chances = [0.0] * (len(left) + len(right) - 1)
+    for place, left_chance in enumerate(left):
+        for offset, right_chance in enumerate(right):
+            chances[place + offset] += left_chance * right_chance
     return chances

@@ -1,9 +1,13 @@
-"""Many connections from many network namespaces, each asking once who answers.
+"""Opens many connections from many network namespaces, with one request each.
 
-A socket belongs to the namespace in which it was made, so a thread inside makes a batch of them and
-the event loop does the rest: connect, ask, read, close. A connection that is under way holds one of
-few slots, so that whoever answers in the same loop keeps pace; one that waits for longer gives its
-slot back, so that silence does not hold up the others. Every wait has an end.
+A socket belongs to the namespace in which it was created, so a thread inside creates a batch of
+them and the event loop does the rest: connect, send, read, close. A connection holds one of few
+slots, so that servers in the same event loop keep pace. A connection that waits for longer releases
+its slot, so that timeouts do not delay the others. Every wait has a limit.
+
+TCP sockets are reset, not closed: a closed one would keep its port, and the kernel's entry of its
+flow, for minutes. The kernel remembers a UDP flow by its ports for half a minute and sends the next
+datagram to the same endpoint, so each datagram gets the port that has been unused for longest.
 """
 
 from __future__ import annotations
@@ -29,24 +33,24 @@ from keepclose.lab.traffic.answers import (
 )
 
 MOST_OPEN: Final = 2048
-# Open files that are left to the rest of the process.
+# Open files that the rest of the process may need.
 _SPARE_FILES: Final = 320
 _RESET: Final = struct.pack("ii", 1, 0)
-# NB: one row of ports for all runs of this process.
+# NB: one cycle of ports for all runs of this process.
 _UDP_PORTS: Final = itertools.cycle(range(20000, 65536))
 _T = TypeVar("_T")
-_PATIENCE: Final = 2.0
-"""Seconds after which nobody answers; by then the kernel has asked twice."""
+_TIMEOUT_S: Final = 2.0
+"""By then the kernel has sent the first packet twice."""
 CONNECTIONS_AT_ONCE: Final = 64
 BATCH: Final = 64
-"""Sockets made by one thread inside a namespace."""
+"""Sockets that one thread creates inside a namespace."""
 _SLOT_SECONDS: Final = 0.1
 _TICK: Final = 0.05
 _LONGEST_ANSWER: Final = 65536
 
 
-def find_room(least: int) -> int:
-    """Return how many sockets may be open at a time, so that files are left for the rest."""
+def open_limit(least: int) -> int:
+    """Return how many sockets may be open at a time within the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MOST_OPEN
@@ -58,28 +62,87 @@ def open_client_sockets(
     family: socket.AddressFamily, count: int, *, udp: bool
 ) -> list[socket.socket]:
     """Return new sockets that do not block; raises OSError, and then none is left open."""
-    made: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     kind = socket.SOCK_DGRAM if udp else socket.SOCK_STREAM
     try:
         for _ in range(count):
-            one = socket.socket(family, kind | socket.SOCK_NONBLOCK)
-            made.append(one)
+            client_socket = socket.socket(family, kind | socket.SOCK_NONBLOCK)
+            sockets.append(client_socket)
             if udp:
-                _bind_fresh(one)
+                _bind_fresh(client_socket)
             else:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     except BaseException:
-        for one in made:
-            one.close()
+        for client_socket in sockets:
+            client_socket.close()
         raise
-    return made
+    return sockets
 
 
-def _bind_fresh(one: socket.socket) -> None:
-    """Give a socket a port of its own that was not used for as long as possible."""
+class Inside(Protocol):
+    """A network namespace."""
+
+    def do(self, work: Callable[[], _T]) -> _T:
+        """Run the function in a thread inside and return its result."""
+        ...
+
+
+class ConnectionSource(NamedTuple):
+    """A client that connects to one address a number of times."""
+
+    namespace: Inside
+    host: str
+    port: int
+    times: int
+
+
+class _Connection:
+    """A connection under way."""
+
+    __slots__ = (
+        "fd",
+        "has_slot",
+        "is_connecting",
+        "is_over",
+        "received",
+        "since",
+        "socket",
+        "source",
+    )
+
+    def __init__(self, source: int, client_socket: socket.socket, since: float) -> None:
+        self.source, self.socket, self.since = source, client_socket, since
+        self.fd = client_socket.fileno()
+        self.received = b""
+        self.has_slot = True
+        self.is_connecting = False
+        self.is_over = False
+
+
+async def connect_all(
+    sources: Sequence[ConnectionSource],
+    *,
+    udp: bool = False,
+    timeout_s: float = _TIMEOUT_S,
+    on_progress: Callable[[int], object] = lambda _done: None,
+) -> list[Counter[ConnectionResult]]:
+    """Return the counts of results for each source; raises OSError if no socket can be opened.
+
+    `on_progress` gets the number of finished connections at intervals.
+    """
+    run = _Run(sources, udp=udp, timeout_s=timeout_s, on_progress=on_progress)
+    try:
+        await run.work()
+    finally:
+        run.close()
+    return run.results
+
+
+def _bind_fresh(client_socket: socket.socket) -> None:
+    """Bind a socket to the port that has been unused for longest."""
     for _ in range(1000):
         try:
-            one.bind(("", next(_UDP_PORTS)))
+            client_socket.bind(("", next(_UDP_PORTS)))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -88,85 +151,31 @@ def _bind_fresh(one: socket.socket) -> None:
     raise OSError(errno.EADDRINUSE, "no free port for UDP")
 
 
-class Inside(Protocol):
-    """A network namespace."""
-
-    def do(self, work: Callable[[], _T]) -> _T:
-        """Return what the work returns, done by a thread inside."""
-        ...
-
-
-class ConnectionSource(NamedTuple):
-    """Somebody who connects to one address again and again."""
-
-    namespace: Inside
-    host: str
-    port: int
-    times: int
-
-
-class _Call:
-    """A connection under way."""
-
-    __slots__ = (
-        "caller",
-        "fd",
-        "has_slot",
-        "is_connecting",
-        "is_over",
-        "received",
-        "since",
-        "socket",
-    )
-
-    def __init__(self, caller: int, one: socket.socket, since: float) -> None:
-        self.caller, self.socket, self.since = caller, one, since
-        self.fd = one.fileno()
-        self.received = b""
-        self.has_slot = True
-        self.is_connecting = False
-        self.is_over = False
-
-
-async def connect_all(
-    callers: Sequence[ConnectionSource],
-    *,
-    udp: bool = False,
-    patience: float = _PATIENCE,
-    tell: Callable[[int], object] = lambda _done: None,
-) -> list[Counter[ConnectionResult]]:
-    """Return who answered how often, caller by caller; raises OSError when no socket can be made.
-
-    `tell` hears now and then how many connections are done.
-    """
-    run = _Run(callers, udp=udp, patience=patience, tell=tell)
-    try:
-        await run.work()
-    finally:
-        run.close()
-    return run.results
-
-
 class _Run:
     def __init__(
         self,
-        callers: Sequence[ConnectionSource],
+        sources: Sequence[ConnectionSource],
         *,
         udp: bool,
-        patience: float,
-        tell: Callable[[int], object],
+        timeout_s: float,
+        on_progress: Callable[[int], object],
     ) -> None:
-        self._callers, self._udp, self._patience, self._tell = callers, udp, patience, tell
-        self._requests = [_request(one, udp=udp) for one in callers]
-        self.results: list[Counter[ConnectionResult]] = [Counter() for _ in callers]
-        self._left = sum(one.times for one in callers)
+        self._sources, self._udp, self._timeout_s, self._on_progress = (
+            sources,
+            udp,
+            timeout_s,
+            on_progress,
+        )
+        self._requests = [_request(source, udp=udp) for source in sources]
+        self.results: list[Counter[ConnectionResult]] = [Counter() for _ in sources]
+        self._left = sum(source.times for source in sources)
         self._done = 0
         self._slots = CONNECTIONS_AT_ONCE
         self._open = 0
-        self._most_open = find_room(CONNECTIONS_AT_ONCE)
+        self._most_open = open_limit(CONNECTIONS_AT_ONCE)
         self._done_before = 0
-        self._calls: deque[_Call] = deque()
-        self._sockets = self._make_sockets()
+        self._connections: deque[_Connection] = deque()
+        self._socket_batches = self._make_sockets()
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -175,166 +184,166 @@ class _Run:
     async def work(self) -> None:
         if self._left:
             self._timer = self._loop.call_later(_TICK, self._tick)
-            self._go_on()
+            self._start_more()
             await self._finished
-        self._tell(self._done)
+        self._on_progress(self._done)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._next is not None:
             self._next.cancel()
-        for call in self._calls:
-            if not call.is_over:
-                self._shut(call)
-        self._sockets.close()
+        for connection in self._connections:
+            if not connection.is_over:
+                self._close_connection(connection)
+        self._socket_batches.close()
 
     def _make_sockets(self) -> Generator[tuple[int, socket.socket], None, None]:
-        """Yield sockets with the number of their caller, in batches that take turns."""
-        left = [one.times for one in self._callers]
+        """Yield sockets with the number of their source, in batches of alternating sources."""
+        left = [source.times for source in self._sources]
         while any(left):
-            for number, caller in enumerate(self._callers):
+            for number, source in enumerate(self._sources):
                 count = min(BATCH, left[number])
                 if not count:
                     continue
                 left[number] -= count
-                family = socket.AF_INET6 if ":" in caller.host else socket.AF_INET
+                family = socket.AF_INET6 if ":" in source.host else socket.AF_INET
                 batch = deque(
-                    caller.namespace.do(partial(open_client_sockets, family, count, udp=self._udp))
+                    source.namespace.do(partial(open_client_sockets, family, count, udp=self._udp))
                 )
                 try:
                     while batch:
                         yield number, batch.popleft()
                 finally:
-                    for one in batch:
-                        one.close()
+                    for unused in batch:
+                        unused.close()
 
-    def _go_on(self) -> None:
-        """Start connections while there is room for them, a few in one turn of the loop."""
+    def _start_more(self) -> None:
+        """Start connections while there are slots, a few in one turn of the event loop."""
         if self._next is not None:
             return
         begun = 0
         try:
             while self._left and self._slots > 0 and self._open < self._most_open:
                 if begun == CONNECTIONS_AT_ONCE:
-                    # NB: refusals give slots back at once; nobody else would have a turn meanwhile.
-                    self._next = self._loop.call_soon(self._go_on_next)
+                    # NB: rejections release slots at once, and no other task would run meanwhile.
+                    self._next = self._loop.call_soon(self._start_more_next)
                     return
                 begun += 1
                 self._left -= 1
-                self._start(*next(self._sockets))
-        except Exception as error:  # noqa: BLE001 - raised again by whoever waits for the run
+                self._start(*next(self._socket_batches))
+        except Exception as error:  # noqa: BLE001 - `work` raises it again
             if not self._finished.done():
                 self._finished.set_exception(error)
             return
         if not self._left and not self._open and not self._finished.done():
             self._finished.set_result(None)
 
-    def _go_on_next(self) -> None:
+    def _start_more_next(self) -> None:
         self._next = None
-        self._go_on()
+        self._start_more()
 
-    def _start(self, number: int, one: socket.socket) -> None:
-        caller = self._callers[number]
-        call = _Call(number, one, self._loop.time())
-        self._calls.append(call)
+    def _start(self, number: int, client_socket: socket.socket) -> None:
+        source = self._sources[number]
+        connection = _Connection(number, client_socket, self._loop.time())
+        self._connections.append(connection)
         self._slots -= 1
         self._open += 1
-        error = one.connect_ex((caller.host, caller.port))
+        error = client_socket.connect_ex((source.host, source.port))
         if error not in (0, errno.EINPROGRESS):
-            self._end(call, failure_of(error))
+            self._end(connection, failure_of(error))
             return
-        # Between namespaces of one machine the handshake is over by now, as a rule.
-        self._ask(call)
+        # Between namespaces of one machine the handshake is usually complete by now.
+        self._send_request(connection)
 
-    def _ask(self, call: _Call) -> None:
+    def _send_request(self, connection: _Connection) -> None:
         try:
-            call.socket.send(self._requests[call.caller])
+            connection.socket.send(self._requests[connection.source])
         except BlockingIOError:
-            # NB: a refusal by ICMP that comes while the kernel still is in connect() is kept as a
-            # soft error, which nobody reports before the next attempt, a second later.
-            error = call.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            # NB: the kernel keeps an ICMP error that arrives during connect() as a soft error, and
+            # reports it only with the next attempt, a second later.
+            error = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
-                self._end(call, failure_of(error))
+                self._end(connection, failure_of(error))
                 return
-            call.is_connecting = True
-            self._loop.add_writer(call.fd, self._on_writable, call)
+            connection.is_connecting = True
+            self._loop.add_writer(connection.fd, self._on_writable, connection)
         except OSError as failed:
-            self._end(call, failure_of(failed.errno))
+            self._end(connection, failure_of(failed.errno))
         else:
-            self._loop.add_reader(call.fd, self._on_readable, call)
+            self._loop.add_reader(connection.fd, self._on_readable, connection)
 
-    def _on_writable(self, call: _Call) -> None:
-        if not call.is_over:
-            self._loop.remove_writer(call.fd)
-            call.is_connecting = False
-            self._ask(call)
-            self._go_on()
+    def _on_writable(self, connection: _Connection) -> None:
+        if not connection.is_over:
+            self._loop.remove_writer(connection.fd)
+            connection.is_connecting = False
+            self._send_request(connection)
+            self._start_more()
 
-    def _on_readable(self, call: _Call) -> None:
-        if call.is_over:
+    def _on_readable(self, connection: _Connection) -> None:
+        if connection.is_over:
             return
         try:
-            data = call.socket.recv(_LONGEST_ANSWER)
+            data = connection.socket.recv(_LONGEST_ANSWER)
         except BlockingIOError:
             return
         except OSError as error:
-            self._end(call, failure_of(error.errno))
+            self._end(connection, failure_of(error.errno))
         else:
             result: ConnectionResult | None
             if self._udp:
                 result = read_datagram(data)
             else:
-                call.received += data
-                result = read_http(call.received)
-                if result is None and (not data or len(call.received) > _LONGEST_ANSWER):
+                connection.received += data
+                result = read_http(connection.received)
+                if result is None and (not data or len(connection.received) > _LONGEST_ANSWER):
                     result = ConnectionFailure.BROKEN
             if result is None:
                 return
-            self._end(call, result)
-        self._go_on()
+            self._end(connection, result)
+        self._start_more()
 
     def _tick(self) -> None:
         now = self._loop.time()
-        # Where nobody answers at all there is nobody to spare.
+        # If no server answers at all, no server needs the slots.
         hold = _TICK if self._done == self._done_before else _SLOT_SECONDS
         self._done_before = self._done
-        for call in self._calls:
-            age = now - call.since
+        for connection in self._connections:
+            age = now - connection.since
             if age < hold:
                 break
-            if call.is_over:
+            if connection.is_over:
                 continue
-            if age >= self._patience:
-                self._end(call, ConnectionFailure.TIMED_OUT)
-            elif call.has_slot:
-                call.has_slot = False
+            if age >= self._timeout_s:
+                self._end(connection, ConnectionFailure.TIMED_OUT)
+            elif connection.has_slot:
+                connection.has_slot = False
                 self._slots += 1
-        while self._calls and self._calls[0].is_over:
-            self._calls.popleft()
-        self._tell(self._done)
+        while self._connections and self._connections[0].is_over:
+            self._connections.popleft()
+        self._on_progress(self._done)
         self._timer = self._loop.call_later(_TICK, self._tick)
-        self._go_on()
+        self._start_more()
 
-    def _end(self, call: _Call, result: ConnectionResult) -> None:
-        self._shut(call)
-        self.results[call.caller][result] += 1
+    def _end(self, connection: _Connection, result: ConnectionResult) -> None:
+        self._close_connection(connection)
+        self.results[connection.source][result] += 1
         self._done += 1
         self._open -= 1
-        if call.has_slot:
+        if connection.has_slot:
             self._slots += 1
 
-    def _shut(self, call: _Call) -> None:
-        call.is_over = True
-        if call.is_connecting:
-            self._loop.remove_writer(call.fd)
+    def _close_connection(self, connection: _Connection) -> None:
+        connection.is_over = True
+        if connection.is_connecting:
+            self._loop.remove_writer(connection.fd)
         else:
-            self._loop.remove_reader(call.fd)
-        call.socket.close()
+            self._loop.remove_reader(connection.fd)
+        connection.socket.close()
 
 
-def _request(caller: ConnectionSource, *, udp: bool) -> bytes:
+def _request(source: ConnectionSource, *, udp: bool) -> bytes:
     if udp:
         return b"?"
-    host = f"[{caller.host}]" if ":" in caller.host else caller.host
+    host = f"[{source.host}]" if ":" in source.host else source.host
     return f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()

@@ -1,7 +1,10 @@
-"""Which endpoints a node's connections should reach, and which part of them each one.
+"""Which endpoints a node's connections should reach, in which shares, and whether they did.
 
-The same selection that the proxies use is asked, for the Service and the slices as they are in the
-API now. Only carries what it decides: equal shares of what a node may use, or by weight.
+The expectation comes from the same selection that the proxies use, for the Service and the slices
+in the API. Endpoints that a node may use have equal shares, or shares by weight.
+
+Observed connections agree with it if none reached an unexpected endpoint, none failed unexpectedly,
+and the shares differ from the expected ones by no more than chance explains.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _FAILURES: Final = {
     PacketVerdict.NONE: ConnectionFailure.UNREACHABLE,
 }
 FALSE_ALARMS: Final = 1e-6
-"""How likely it is that a run in which all is well is called wrong, at most.
+"""The chance of a false alarm in a run that is as expected, at most.
 
 Each count of a run is judged by the exact binomial tails, because endpoints with few connections
 are too far from a normal distribution for a number of sigmas; and as one run has many counts, each
@@ -42,8 +45,8 @@ gets an equal part of this chance.
 """
 
 
-class Goal(NamedTuple):
-    """An endpoint as people and its own answers name it: the pod, and where it is."""
+class NamedEndpoint(NamedTuple):
+    """An endpoint as users and its own answers name it: pod, node and zone."""
 
     pod: str
     node: str
@@ -54,33 +57,33 @@ class Expectation(NamedTuple):
     """Where the connections that one node routes should go."""
 
     shares: dict[str, float]
-    """By pod; they make 1 together, or there are none."""
+    """By pod; their sum is 1, or there are none."""
     verdict: PacketVerdict
-    """What happens to connections where there are no shares."""
+    """What happens to connections if there are no shares."""
     reasons: tuple[Reason, ...]
-    """Why, apart from what the shares show."""
+    """The reasons that the shares do not show."""
 
     @property
     def failure(self) -> ConnectionFailure | None:
-        """How connections should fail; None when they should be answered."""
+        """How connections should fail; None if they should be answered."""
         return None if self.shares else _FAILURES[self.verdict]
 
 
-class PortGoals(NamedTuple):
-    """All endpoints of one service port."""
+class NamedPortEndpoints(NamedTuple):
+    """All endpoints of a service port, with their names."""
 
     port: RoutedPort
     endpoints: tuple[PortEndpoint, ...]
-    goals: dict[str, Goal]
+    named: dict[str, NamedEndpoint]
     """By address."""
 
     @property
-    def ready(self) -> list[Goal]:
-        """The endpoints that are ready."""
-        return [self.goals[one.address] for one in self.endpoints if one.ready]
+    def ready(self) -> list[NamedEndpoint]:
+        """The ready endpoints."""
+        return [self.named[endpoint.address] for endpoint in self.endpoints if endpoint.ready]
 
 
-def find_goals(
+def name_endpoints(
     port: RoutedPort,
     slices: Iterable[EndpointSlice],
     *,
@@ -88,77 +91,61 @@ def find_goals(
     zones: Mapping[str, str],
     pods: Iterable[Pod] = (),
     gates: FeatureGates,
-) -> PortGoals:
+) -> NamedPortEndpoints:
     """Return the endpoints of a service port with their names.
 
-    `zones` holds the zone of each node as its label says now; an endpoint on another node has the
-    zone that its slice names. `pods` give names to endpoints whose slices name no pod; without one
-    an endpoint goes by its address.
+    `zones` has the zone of each node's label; an endpoint on another node has the zone of its
+    slice. `pods` name the endpoints whose slices have no targetRef; an endpoint without a pod is
+    named by its address.
     """
     listed = tuple(slices)
     names = {
-        address: one.metadata.name
-        for one in pods
-        for text in (one.status.pod_ip, *(ip.ip for ip in one.status.pod_ips))
+        address: pod.metadata.name
+        for pod in pods
+        for text in (pod.status.pod_ip, *(ip.ip for ip in pod.status.pod_ips))
         if (address := canonical(text))
     }
-    for piece in listed:
-        for endpoint in piece.endpoints:
+    for endpoint_slice in listed:
+        for endpoint in endpoint_slice.endpoints:
             ref = endpoint.target_ref
             address = canonical(endpoint.addresses[0]) if endpoint.addresses else None
             if address and ref is not None and ref.kind == "Pod":
                 names[address] = ref.name
     endpoints = collect_endpoints(listed, family, gates=gates).get(port.key, ())
-    goals = {
-        one.address: Goal(
-            names.get(one.address, one.address),
-            one.node_name,
-            zones.get(one.node_name, one.zone),
+    named = {
+        endpoint.address: NamedEndpoint(
+            names.get(endpoint.address, endpoint.address),
+            endpoint.node_name,
+            zones.get(endpoint.node_name, endpoint.zone),
         )
-        for one in endpoints
+        for endpoint in endpoints
     }
-    return PortGoals(port, endpoints, goals)
+    return NamedPortEndpoints(port, endpoints, named)
 
 
 def expect(
-    known: PortGoals, *, node: NodeView, gates: FeatureGates, from_outside: bool = False
+    named_port: NamedPortEndpoints,
+    *,
+    node: NodeView,
+    gates: FeatureGates,
+    from_outside: bool = False,
 ) -> Expectation:
-    """Return where connections go that the node is the first to route.
+    """Return where the connections should go that the node routes first.
 
-    From outside means to a node port or a load balancer's address, else to the cluster IP.
+    With `from_outside` they go to a node port or a load balancer's address, else to the cluster IP.
     """
-    selection = select(known.port, known.endpoints, node=node, gates=gates)
+    selection = select(named_port.port, named_port.endpoints, node=node, gates=gates)
     outcome = selection.external if from_outside else selection.internal
-    whole = sum(one.weight for one in outcome.endpoints)
+    whole = sum(endpoint.weight for endpoint in outcome.endpoints)
     shares: dict[str, float] = {}
-    for one in outcome.endpoints:
-        pod = known.goals[one.address].pod
-        shares[pod] = shares.get(pod, 0.0) + one.weight / whole
+    for endpoint in outcome.endpoints:
+        pod = named_port.named[endpoint.address].pod
+        shares[pod] = shares.get(pod, 0.0) + endpoint.weight / whole
     return Expectation(
-        shares, outcome.verdict, _reasons(known.port, selection, outcome, from_outside=from_outside)
+        shares,
+        outcome.verdict,
+        _reasons(named_port.port, selection, outcome, from_outside=from_outside),
     )
-
-
-def _reasons(
-    port: RoutedPort, selection: Selection, outcome: Outcome, *, from_outside: bool
-) -> tuple[Reason, ...]:
-    ours, other = (EXTERNAL, INTERNAL) if from_outside else (INTERNAL, EXTERNAL)
-    policy = port.external_policy if from_outside else port.internal_policy
-    is_local = policy is TrafficPolicy.LOCAL or (
-        policy is TrafficPolicy.PREFER_LOCAL
-        and bool(outcome.endpoints)
-        and outcome.endpoints is selection.local
-    )
-    kept: list[Reason] = []
-    for reason in selection.reasons:
-        # NB: a selection speaks of both directions, and the words name the field.
-        if reason.code in SEEN_IN_CHOICE or reason.message.startswith(other.field):
-            continue
-        is_about_policy = reason.message.startswith(ours.field)
-        if is_local and not is_about_policy and reason.code is not ReasonCode.NO_ENDPOINTS:
-            continue
-        kept.append(reason)
-    return tuple(kept)
 
 
 def find_fault(
@@ -168,14 +155,14 @@ def find_fault(
     compares_shares: bool = True,
     judged: int = 0,
 ) -> str:
-    """Return what is not as expected in one line, or "" when all is.
+    """Return in one line what is not as expected, or "" if all is.
 
-    Several expectations are those before and after a change: then only failures are judged, since
-    nobody knows which pods came and went in between. `judged` is the number of counts that are
+    Several expectations are those before and after a change: then only failures are judged, because
+    it is unknown which pods came and went in between. `judged` is the number of counts that are
     compared in the whole run.
     """
-    shares = {pod: share for one in expected for pod, share in one.shares.items()}
-    failures = [one.failure for one in expected if one.failure is not None]
+    shares = {pod: share for expectation in expected for pod, share in expectation.shares.items()}
+    failures = [expectation.failure for expectation in expected if expectation.failure is not None]
     instead = f", expected {' or '.join(failures)}" if failures and not shares else ""
     pods: Counter[str] = Counter()
     for result, count in results.items():
@@ -203,21 +190,43 @@ def find_fault(
 
 
 def is_unlikely(count: int, whole: int, share: float, *, limit: float) -> bool:
-    """Return whether a count is so far from its share that chance explains it less than `limit`.
+    """Return whether the chance of a count as far from its share is less than `limit`.
 
     Both tails count: the chance is twice that of the nearer one.
     """
     if share >= 1.0:
         return count != whole
     middle = whole * share
-    # Within three sigmas nothing can be unlikely, and most counts are there.
+    # A count within three sigmas is never unlikely; most counts are there.
     if abs(count - middle) <= 3 * math.sqrt(middle * (1 - share)):
         return False
     return 2 * _tail(count, whole, share) < limit
 
 
+def _reasons(
+    port: RoutedPort, selection: Selection, outcome: Outcome, *, from_outside: bool
+) -> tuple[Reason, ...]:
+    direction, opposite = (EXTERNAL, INTERNAL) if from_outside else (INTERNAL, EXTERNAL)
+    policy = port.external_policy if from_outside else port.internal_policy
+    is_local = policy is TrafficPolicy.LOCAL or (
+        policy is TrafficPolicy.PREFER_LOCAL
+        and bool(outcome.endpoints)
+        and outcome.endpoints is selection.local
+    )
+    kept: list[Reason] = []
+    for reason in selection.reasons:
+        # NB: a selection has reasons of both directions; the message begins with the field.
+        if reason.code in SEEN_IN_CHOICE or reason.message.startswith(opposite.field):
+            continue
+        is_about_policy = reason.message.startswith(direction.field)
+        if is_local and not is_about_policy and reason.code is not ReasonCode.NO_ENDPOINTS:
+            continue
+        kept.append(reason)
+    return tuple(kept)
+
+
 def _tail(count: int, whole: int, share: float) -> float:
-    """Return the chance of this many or a number further out on the same side."""
+    """Return the chance of this count or one further out on the same side."""
     term = math.exp(
         math.lgamma(whole + 1)
         - math.lgamma(count + 1)

@@ -1,7 +1,11 @@
 """Why connections to a Service fail although its rules are right: selector, ports, pods.
 
-Routing says what follows from endpoints; what is missing before there are any, or behind them, is
-said here, from the Service and the pods of its namespace. Nothing here asks the API or sends.
+Routing explains what follows from endpoints. This module explains missing endpoints and endpoints
+that do not answer, from the Service and the pods of its namespace.
+
+Pods that are not ready are explained in one line from their status: scheduler, kubelet and
+containers each report a part, the first that keeps the pod unready gives the reason, and pods with
+the same reason are counted together. Nothing here calls the API or sends packets.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ def is_ready(pod: KubeletPod) -> bool:
 
 
 def explain_unready(pods: Iterable[KubeletPod]) -> str:
-    """Return what keeps pods from being ready, the most frequent first; "" when all are."""
+    """Return why pods are not ready, the most frequent reason first; "" if all are."""
     reasons = Counter(explain_pod(pod) for pod in pods if not is_ready(pod))
     shown = reasons.most_common(_SHOWN)
     words = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in shown]
@@ -49,7 +53,7 @@ def explain_unready(pods: Iterable[KubeletPod]) -> str:
 
 
 def explain_pod(pod: KubeletPod) -> str:
-    """Return what keeps one pod from being ready."""
+    """Return why a pod is not ready."""
     if pod.is_terminating:
         return "terminating"
     status = pod.status
@@ -67,6 +71,54 @@ def explain_pod(pod: KubeletPod) -> str:
     return ready.message or ready.reason if ready is not None else "not started yet"
 
 
+class PodView(NamedTuple):
+    """A pod, as the EndpointSlice controller and as its kubelet see it."""
+
+    pod: Pod
+    kubelet_pod: KubeletPod
+
+
+def find_causes(service: Service, port: ServicePort, pods: Iterable[PodView]) -> list[str]:
+    """Return why a Service's port is not answered, as far as its pods show; [] if they do not.
+
+    The pods are those of the Service's namespace.
+    """
+    living = [pod for pod in pods if not pod.kubelet_pod.has_ended]
+    selector = service.spec.selector
+    if not selector:
+        return [
+            "the Service has no selector, so its endpoints are those of manually created slices"
+        ]
+    own = [pod for pod in living if matches(selector, pod.pod.metadata.labels)]
+    if not own:
+        return [_no_match(service, selector, living)]
+    causes = [_wrong_name(port, own), _wrong_number(port, own), _unready(own)]
+    return [cause for cause in causes if cause]
+
+
+def explain_ignored_fields(strategy: Strategy) -> list[str]:
+    """Return which fields of a Service have no effect: gates, unknown values, precedence."""
+    return [reason.message for reason in strategy.reasons if reason.code in _IGNORED]
+
+
+def explain_missing_hints(
+    service: Service, strategy: Strategy, endpoints: Iterable[PortEndpoint]
+) -> str:
+    """Return that a mechanism which needs hints has none, "" if there are or none are needed."""
+    ready = [endpoint for endpoint in endpoints if endpoint.ready]
+    if strategy.name not in HINTING or not ready:
+        return ""
+    if any(endpoint.zone_hints or endpoint.node_hints for endpoint in ready):
+        return ""
+    which = f"none of the {count_ready(len(ready))} has one, so every node uses all of them"
+    if len(ready) == 1:
+        which = "the only ready endpoint has none, so every node uses it"
+    text = f"{strategy.label} works by hints, and {which}"
+    if not service.spec.selector:
+        text += "; the Service has no selector, so no controller writes hints into its slices"
+    return text
+
+
 def _explain_container(container: ContainerStatus) -> str:
     state = container.state
     if state.waiting is not UNSET:
@@ -78,57 +130,11 @@ def _explain_container(container: ContainerStatus) -> str:
     return f"running but not ready (container {container.name})"
 
 
-class PodView(NamedTuple):
-    """One pod, as endpoints are made of it and as its kubelet sees it."""
-
-    pod: Pod
-    kubelet_pod: KubeletPod
-
-
-def find_causes(service: Service, port: ServicePort, pods: Iterable[PodView]) -> list[str]:
-    """Return what keeps a Service's port from being answered, as far as pods tell; [] for nothing.
-
-    The pods are those of the Service's namespace.
-    """
-    living = [one for one in pods if not one.kubelet_pod.has_ended]
-    selector = service.spec.selector
-    if not selector:
-        return ["the Service has no selector, so its endpoints are those of slices made by hand"]
-    own = [one for one in living if matches(selector, one.pod.metadata.labels)]
-    if not own:
-        return [_no_match(service, selector, living)]
-    causes = [_wrong_name(port, own), _wrong_number(port, own), _unready(own)]
-    return [cause for cause in causes if cause]
-
-
-def explain_ignored_wishes(strategy: Strategy) -> list[str]:
-    """Return why what a Service asks for does not govern it: gates, unknown values, precedence."""
-    return [reason.message for reason in strategy.reasons if reason.code in _IGNORED]
-
-
-def explain_missing_hints(
-    service: Service, strategy: Strategy, endpoints: Iterable[PortEndpoint]
-) -> str:
-    """Return that a mechanism that works by hints has none, "" when there are or none are meant."""
-    ready = [one for one in endpoints if one.ready]
-    if strategy.name not in HINTING or not ready:
-        return ""
-    if any(one.zone_hints or one.node_hints for one in ready):
-        return ""
-    which = f"none of the {count_ready(len(ready))} has one, so every node uses all of them"
-    if len(ready) == 1:
-        which = "the only ready endpoint has none, so every node uses it"
-    text = f"{strategy.label} works by hints, and {which}"
-    if not service.spec.selector:
-        text += "; the Service has no selector, so no controller writes hints into its slices"
-    return text
-
-
 def _no_match(service: Service, selector: dict[str, str], pods: Sequence[PodView]) -> str:
     shown = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
     text = f"no pod in namespace {service.metadata.namespace} matches the selector {shown}"
     for key, value in sorted(selector.items()):
-        there = sorted({one.pod.metadata.labels.get(key, "") for one in pods} - {""})
+        there = sorted({pod.pod.metadata.labels.get(key, "") for pod in pods} - {""})
         near = get_close_matches(value, there, n=1)
         if near and near[0] != value:
             return f"{text}; there are pods with {key}={near[0]}"
@@ -136,17 +142,17 @@ def _no_match(service: Service, selector: dict[str, str], pods: Sequence[PodView
 
 
 def _wrong_name(port: ServicePort, pods: Sequence[PodView]) -> str:
-    """Return that no pod knows the name of a target port, "" when one does."""
+    """Return that no pod has the name of a target port, "" if one has."""
     if not isinstance(port.target_port, str):
         return ""
-    if any(find_port(port, one.pod) is not None for one in pods):
+    if any(find_port(port, pod.pod) is not None for pod in pods):
         return ""
     named = {
-        f"{known.name} ({known.container_port}/{known.protocol})"
-        for one in pods
-        for container in one.pod.spec.containers
-        for known in container.ports
-        if known.name
+        f"{named_port.name} ({named_port.container_port}/{named_port.protocol})"
+        for pod in pods
+        for container in pod.pod.spec.containers
+        for named_port in container.ports
+        if named_port.name
     }
     has = f"they have {', '.join(sorted(named))}" if named else "they name none"
     return (
@@ -156,28 +162,28 @@ def _wrong_name(port: ServicePort, pods: Sequence[PodView]) -> str:
 
 
 def _wrong_number(port: ServicePort, pods: Sequence[PodView]) -> str:
-    """Return that no pod listens at the target port, "" when one does or none has such a port."""
-    numbers = {number for one in pods if (number := find_port(port, one.pod)) is not None}
+    """Return that no pod listens at the target port, "" if one does or none has such a port."""
+    numbers = {number for pod in pods if (number := find_port(port, pod.pod)) is not None}
     listening = {
-        (known.number, known.protocol)
-        for one in pods
-        for known in ports_of(one.kubelet_pod.spec.lasting).ports
+        (open_port.number, open_port.protocol)
+        for pod in pods
+        for open_port in ports_of(pod.kubelet_pod.spec.lasting).ports
     }
     if not numbers or not listening:
         return ""
     if any((number, port.protocol) in listening for number in numbers):
         return ""
     shown = ", ".join(f"{number}/{protocol}" for number, protocol in sorted(listening))
-    wanted = ", ".join(map(str, sorted(numbers)))
+    targets = ", ".join(map(str, sorted(numbers)))
     return (
-        f"no container of {_count(pods)} listens at targetPort {wanted}/{port.protocol}; they "
+        f"no container of {_count(pods)} listens at targetPort {targets}/{port.protocol}; they "
         f"listen at {shown}"
     )
 
 
 def _unready(pods: Sequence[PodView]) -> str:
-    views = [one.kubelet_pod for one in pods]
-    if any(is_ready(one) for one in views):
+    views = [pod.kubelet_pod for pod in pods]
+    if any(is_ready(view) for view in views):
         return ""
     return f"none of {_count(pods)} is ready: {explain_unready(views)}"
 

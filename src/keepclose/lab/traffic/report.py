@@ -1,7 +1,7 @@
-"""What a run of traffic showed: who reached whom, beside what was expected of it.
+"""The report of a traffic run: which sources reached which endpoints, beside what was expected.
 
-The structs are the answer that programs get as JSON; tables are made of them too. Counts are summed
-here and judged elsewhere.
+The structs are the JSON output, and tables are rendered from them. Counts are summed here;
+`expected_shares` judges them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,21 @@ from keepclose.lab.traffic.answers import (
     find_loads,
     is_beyond_chance,
 )
-from keepclose.lab.traffic.expected_shares import Expectation, Goal, is_unlikely
+from keepclose.lab.traffic.expected_shares import Expectation, NamedEndpoint, is_unlikely
 from keepclose.routing.reasons import Reason
 
 _Counts = dict[str, int]
 _Shares = dict[str, float]
+# How rarely chance alone makes a share of a zone look as if a node were late.
+_SURPRISING: Final = 1e-4
 
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
     pass
 
 
-# How rarely chance alone makes a share of a zone look as if a node were late.
-_SURPRISING: Final = 1e-4
-
-
-class ToldReason(_Camel, frozen=True):
-    """A reason of the decisions, with the number of nodes on which it holds likewise."""
+class ReportedReason(_Camel, frozen=True):
+    """A reason of a routing decision, with the number of nodes to which it applies."""
 
     code: str
     message: str
@@ -58,8 +56,8 @@ class TrafficRow(_Camel, frozen=True, kw_only=True):
     failures: _Counts
     expected_failures: _Shares
     fault: str
-    """What is not as expected, "" when all is."""
-    reasons: tuple[ToldReason, ...]
+    """What is not as expected, "" if all is."""
+    reasons: tuple[ReportedReason, ...]
 
 
 class SourceRow(TrafficRow, frozen=True, kw_only=True):
@@ -80,51 +78,51 @@ class Busiest(_Camel, frozen=True):
     times: float
     expected: float | None = None
     """How many times an equal share the busiest endpoint gets on average, by the expected shares
-    and chance; None where shares are not compared."""
+    and chance; None if shares are not compared."""
     is_beyond_chance: bool = False
     """Whether chance makes an endpoint as busy as this in fewer than one of 1,000 runs."""
 
 
 class TrafficReport(_Camel, frozen=True, kw_only=True):
-    """A whole run."""
+    """The report of a whole run."""
 
     service: str
     port: str
     address: str
     via: str
     mechanism: str
-    """What governs where connections go, in a few words."""
+    """The mechanism and policy that route the connections."""
     seconds: float
     connections: int
     failed: int
     failures: _Counts
     as_expected: bool
     zones: tuple[str, ...]
-    """Where nodes or endpoints are; "" stands for none."""
+    """The zones of nodes and endpoints; "" for none."""
     nodes: tuple[str, ...]
     rows: tuple[TrafficRow, ...]
     sources: tuple[SourceRow, ...]
     in_zone: float | None
-    """Part of the answered connections; None when none was answered."""
+    """Part of the answered connections; None if none was answered."""
     on_node: float | None
     endpoints: int
-    """How many are ready."""
+    """How many endpoints are ready."""
     busiest: Busiest | None
     notes: tuple[str, ...]
     causes: tuple[str, ...] = ()
-    """What is wrong with the Service or its pods, where connections failed."""
+    """What is wrong with the Service or its pods, if connections failed."""
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing failed and all is as expected."""
+        """Whether no connection failed and all is as expected."""
         return self.as_expected and not self.failed
 
     @property
     def is_settled(self) -> bool:
-        """Whether shares were compared, and those of zones and endpoints are not just acceptable.
+        """Whether shares were compared, and those of zones and endpoints are not even surprising.
 
-        Shares are not compared while endpoints change. A node that follows a change only during
-        the run hides in its own few connections, but not in the sums of its zone.
+        Shares are not compared while endpoints change. A node that applies a change only during
+        the run does not show in its own few connections, but in the sums of its zone.
         """
         busiest = self.busiest
         if busiest is None or busiest.expected is None or busiest.is_beyond_chance:
@@ -139,7 +137,7 @@ class TrafficReport(_Camel, frozen=True, kw_only=True):
 
 
 class Observation(NamedTuple):
-    """What one source saw, and should have seen."""
+    """The results of one source, and what was expected of them."""
 
     group: str
     name: str
@@ -147,13 +145,13 @@ class Observation(NamedTuple):
     zone: str
     results: Mapping[ConnectionResult, int]
     expected: Expectation
-    goals: Mapping[str, Goal]
-    """Where each pod is that might answer."""
+    named: Mapping[str, NamedEndpoint]
+    """The endpoints that may answer, by pod."""
     fault: str
 
     @property
     def connections(self) -> int:
-        """How many were made."""
+        """How many connections were opened."""
         return sum(self.results.values())
 
 
@@ -167,19 +165,14 @@ class TrafficSums(NamedTuple):
     busiest: Busiest | None
 
 
-def _place_of(answer: PodAnswer, zones: Mapping[str, str]) -> Goal:
-    """Return who answered, with the zone that the label of its node names now."""
-    return Goal(answer.pod, answer.node, zones.get(answer.node, answer.zone))
-
-
 def make_source_row(seen: Observation, zones: Mapping[str, str]) -> SourceRow:
     """Return the row of one source, by the nodes that answered."""
     answers = _answers(seen, zones)
     nodes: Counter[str] = Counter()
     pods: Counter[str] = Counter()
-    for goal, count in answers:
-        nodes[goal.node] += count
-        pods[goal.pod] += count
+    for endpoint, count in answers:
+        nodes[endpoint.node] += count
+        pods[endpoint.pod] += count
     return SourceRow(
         source=seen.name,
         node=seen.node,
@@ -192,27 +185,27 @@ def make_source_row(seen: Observation, zones: Mapping[str, str]) -> SourceRow:
         pods=dict(pods),
         expected_pods=dict(seen.expected.shares),
         fault=seen.fault,
-        reasons=_tell_reasons([seen]),
+        reasons=_reported_reasons([seen]),
     )
 
 
 def make_row(group: str, seen: Sequence[Observation], zones: Mapping[str, str]) -> TrafficRow:
     """Return the row of a group, by the zones that answered."""
     answered: Counter[str] = Counter()
-    for one in seen:
-        for goal, count in _answers(one, zones):
-            answered[goal.zone] += count
-    faulty = [one for one in seen if one.fault]
+    for observation in seen:
+        for endpoint, count in _answers(observation, zones):
+            answered[endpoint.zone] += count
+    faulty = [observation for observation in seen if observation.fault]
     fault = f"{faulty[0].name}: {faulty[0].fault}" if faulty else ""
     return TrafficRow(
         source=group,
-        connections=sum(one.connections for one in seen),
+        connections=sum(observation.connections for observation in seen),
         answered=dict(answered),
         expected=_expected(seen, "zone"),
         failures=_failures(seen),
         expected_failures=_expected_failures(seen),
         fault=fault,
-        reasons=_tell_reasons(seen),
+        reasons=_reported_reasons(seen),
     )
 
 
@@ -220,33 +213,35 @@ def sum_up_traffic(
     seen: Sequence[Observation],
     *,
     zones: Mapping[str, str],
-    ready: Sequence[Goal],
+    ready: Sequence[NamedEndpoint],
     compares_shares: bool = True,
 ) -> TrafficSums:
-    """Return the figures of a run; `ready` are the endpoints that share the load fairly."""
+    """Return the figures of a run; a fair share is that of each of the `ready` endpoints."""
     answered = in_zone = on_node = 0
-    pods: Counter[Goal] = Counter()
-    for one in seen:
-        for goal, count in _answers(one, zones):
+    pods: Counter[NamedEndpoint] = Counter()
+    for observation in seen:
+        for endpoint, count in _answers(observation, zones):
             answered += count
-            in_zone += count if one.zone and goal.zone == one.zone else 0
-            on_node += count if goal.node == one.node else 0
-            pods[goal] += count
+            in_zone += count if observation.zone and endpoint.zone == observation.zone else 0
+            on_node += count if endpoint.node == observation.node else 0
+            pods[endpoint] += count
     busiest = None
     if pods:
-        goal, count = max(pods.items(), key=lambda item: (item[1], item[0]))
+        endpoint, count = max(pods.items(), key=lambda item: (item[1], item[0]))
         fair = answered / (len(ready) or len(pods))
-        busiest = Busiest(goal.pod, goal.node, goal.zone, count / fair)
+        busiest = Busiest(endpoint.pod, endpoint.node, endpoint.zone, count / fair)
         if compares_shares:
-            # Connections that failed were drawn too, but for which endpoint is not known.
-            loads = find_loads((_count_answers(one), one.expected.shares) for one in seen)
+            # Failed connections were drawn too, but their endpoint is unknown.
+            loads = find_loads(
+                (_count_answers(observation), observation.expected.shares) for observation in seen
+            )
             busiest = replace(
                 busiest,
                 expected=expect_most(loads) / fair,
                 is_beyond_chance=is_beyond_chance(count, loads),
             )
     return TrafficSums(
-        sum(one.connections for one in seen),
+        sum(observation.connections for observation in seen),
         _failures(seen),
         in_zone / answered if answered else None,
         on_node / answered if answered else None,
@@ -254,9 +249,14 @@ def sum_up_traffic(
     )
 
 
-def _answers(seen: Observation, zones: Mapping[str, str]) -> Iterable[tuple[Goal, int]]:
+def _endpoint_of(answer: PodAnswer, zones: Mapping[str, str]) -> NamedEndpoint:
+    """Return the endpoint that answered, with the zone of its node's label."""
+    return NamedEndpoint(answer.pod, answer.node, zones.get(answer.node, answer.zone))
+
+
+def _answers(seen: Observation, zones: Mapping[str, str]) -> Iterable[tuple[NamedEndpoint, int]]:
     return [
-        (_place_of(result, zones), count)
+        (_endpoint_of(result, zones), count)
         for result, count in seen.results.items()
         if isinstance(result, PodAnswer)
     ]
@@ -268,43 +268,43 @@ def _count_answers(seen: Observation) -> int:
 
 def _failures(seen: Iterable[Observation]) -> _Counts:
     counts: Counter[str] = Counter()
-    for one in seen:
-        for result, count in one.results.items():
+    for observation in seen:
+        for result, count in observation.results.items():
             if isinstance(result, ConnectionFailure):
                 counts[result.value] += count
     return dict(counts)
 
 
 def _expected(seen: Sequence[Observation], field: str) -> _Shares:
-    whole = sum(one.connections for one in seen)
+    whole = sum(observation.connections for observation in seen)
     shares: _Shares = {}
-    for one in seen:
-        for pod, share in one.expected.shares.items():
-            place: str = getattr(one.goals[pod], field)
-            shares[place] = shares.get(place, 0.0) + share * one.connections / whole
+    for observation in seen:
+        for pod, share in observation.expected.shares.items():
+            place: str = getattr(observation.named[pod], field)
+            shares[place] = shares.get(place, 0.0) + share * observation.connections / whole
     return shares
 
 
 def _expected_failures(seen: Sequence[Observation]) -> _Shares:
-    whole = sum(one.connections for one in seen)
+    whole = sum(observation.connections for observation in seen)
     shares: _Shares = {}
-    for one in seen:
-        failure = one.expected.failure
+    for observation in seen:
+        failure = observation.expected.failure
         if failure is not None:
-            shares[failure.value] = shares.get(failure.value, 0.0) + one.connections / whole
+            shares[failure.value] = shares.get(failure.value, 0.0) + observation.connections / whole
     return shares
 
 
-def _tell_reasons(seen: Iterable[Observation]) -> tuple[ToldReason, ...]:
-    """Return each reason once, in the words of the first node on which it holds."""
+def _reported_reasons(seen: Iterable[Observation]) -> tuple[ReportedReason, ...]:
+    """Return each reason once, with the message of the first node to which it applies."""
     first: dict[tuple[str, str], Reason] = {}
     nodes: dict[tuple[str, str], set[str]] = {}
-    for one in seen:
-        for reason in one.expected.reasons:
-            key = reason.code, re.sub(rf"\b{re.escape(one.node)}\b", "*", reason.message)
+    for observation in seen:
+        for reason in observation.expected.reasons:
+            key = reason.code, re.sub(rf"\b{re.escape(observation.node)}\b", "*", reason.message)
             first.setdefault(key, reason)
-            nodes.setdefault(key, set()).add(one.node)
+            nodes.setdefault(key, set()).add(observation.node)
     return tuple(
-        ToldReason(reason.code, reason.message, reason.subject, reason.fix, len(nodes[key]))
+        ReportedReason(reason.code, reason.message, reason.subject, reason.fix, len(nodes[key]))
         for key, reason in first.items()
     )

@@ -1,8 +1,8 @@
-"""Real connections to a Service, and where they went beside where they should go.
+"""Sends real connections to a Service and compares where they went with where they should go.
 
-What should happen is asked of the same decisions that the proxies follow, with the objects that are
-in the API before the run and after it. Where these differ, shares cannot be compared, because
-nobody knows which connection came before the change.
+The expectation comes from the same decisions that the proxies apply, with the objects in the API
+before and after the run. If these differ, shares cannot be compared, because it is unknown which
+connections came before the change.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from keepclose.lab.traffic.answers import ConnectionResult
 from keepclose.lab.traffic.connections import connect_all
 from keepclose.lab.traffic.expected_shares import (
     Expectation,
-    PortGoals,
+    NamedPortEndpoints,
     expect,
     find_fault,
-    find_goals,
+    name_endpoints,
 )
 from keepclose.lab.traffic.failure_causes import (
     PodView,
-    explain_ignored_wishes,
+    explain_ignored_fields,
     explain_missing_hints,
     find_causes,
 )
@@ -65,17 +65,17 @@ from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.system.namespaces import NetworkError, NetworkNamespace
 from keepclose.system.threads import finish_in_thread
 
-_Tell = Callable[[JsonObject], None]
+_ReportProgress = Callable[[JsonObject], None]
 _BROKE_OFF: Final = 1
 _NEEDS_PRIVILEGE: Final = 5
-# What takes longer is lost; a busy machine may take seconds to answer.
-_PATIENCE_S: Final = 5.0
+# A busy machine may take seconds to answer.
+_TIMEOUT_S: Final = 5.0
 
 
-class Knowledge(NamedTuple):
-    """What the API holds about a service port."""
+class ObservedState(NamedTuple):
+    """The state of a service port and of the nodes in the API."""
 
-    port: PortGoals
+    port: NamedPortEndpoints
     nodes: dict[str, Node]
 
     @property
@@ -85,18 +85,22 @@ class Knowledge(NamedTuple):
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The nodes of which nothing has been heard for a while."""
+        """The nodes whose Ready condition is Unknown."""
         return tuple(sorted(name for name, node in self.nodes.items() if _is_lost(node)))
 
     def expect(self, node: str, target: TrafficTarget, gates: FeatureGates) -> Expectation:
-        """Return where connections go that the node routes."""
-        found = self.nodes.get(node)
-        view = NodeView.of(found, labels_by_node(self.nodes.values())) if found else NodeView(node)
+        """Return where the connections should go that the node routes."""
+        cached = self.nodes.get(node)
+        view = (
+            NodeView.of(cached, labels_by_node(self.nodes.values())) if cached else NodeView(node)
+        )
         return expect(self.port, node=view, gates=gates, from_outside=target.is_outside)
 
 
-async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonObject:
-    """Send traffic as asked for and return the report; raises LabRefusal."""
+async def handle_traffic(
+    lab: LabView, params: JsonObject, report_progress: _ReportProgress
+) -> JsonObject:
+    """Send the requested traffic and return the report; raises LabRefusal."""
     request = read_traffic_request(params)
     underlay = lab.underlay
     if underlay is None:
@@ -107,7 +111,7 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonO
         )
     service = await find_service(lab.client, request.service)
     target = choose_target(service, request, gates=lab.gates)
-    before = await _learn(lab, target)
+    before = await _observe(lab, target)
     spared = [
         name
         for name in underlay.nodes
@@ -119,16 +123,22 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonO
         lab, underlay, target, request, zones=before.zones, spared=(*spared, *lost)
     )
     if not sources:
-        what = "is healthy for its load balancer" if target.is_outside else "that is asked is alive"
-        raise LabRefusal(f"no node of Service {service.key} {what}", code=NO_ADDRESS)
+        text = (
+            f"no node is healthy for the load balancer of Service {service.key}"
+            if target.is_outside
+            else f"all nodes that could connect to Service {service.key} are lost"
+        )
+        raise LabRefusal(text, code=NO_ADDRESS)
     clock = asyncio.get_running_loop().time
     started = clock()
     try:
-        results = await _send(sources, udp=request.udp, routing=underlay.routing, tell=tell)
+        results = await _send(
+            sources, udp=request.udp, routing=underlay.routing, report_progress=report_progress
+        )
     except (OSError, NetworkError) as error:
         raise LabRefusal(f"the traffic broke off: {error}", code=_BROKE_OFF) from None
     seconds = clock() - started
-    after = await _learn_again(lab, target, before)
+    after = await _observe_again(lab, target, before)
     seen, notes, compares_shares = _judge(
         sources, results, target, before=before, after=after, gates=lab.gates
     )
@@ -143,7 +153,7 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonO
     causes = await _find_causes(lab, target) if report.failed else []
     heuristics = find_heuristics(lab.gates)
     strategy = choose_strategy(service, gates=lab.gates, heuristics=heuristics)
-    causes += explain_ignored_wishes(strategy)
+    causes += explain_ignored_fields(strategy)
     if hints := explain_missing_hints(service, strategy, before.port.endpoints):
         causes.append(hints)
     report = msgspec.structs.replace(report, causes=tuple(causes))
@@ -151,21 +161,40 @@ async def handle_traffic(lab: LabView, params: JsonObject, tell: _Tell) -> JsonO
     return document
 
 
+def name_mechanism(service: Service, target: TrafficTarget, gates: FeatureGates) -> str:
+    """Return what routes the connections: the mechanism, and a policy other than Cluster."""
+    strategy = choose_strategy(service, gates=gates, heuristics=find_heuristics(gates))
+    words = [] if strategy.name is StrategyName.NONE else [strategy.label]
+    port = target.port
+    policy = port.external_policy if target.is_outside else port.internal_policy
+    if policy is not TrafficPolicy.CLUSTER:
+        field = "externalTrafficPolicy" if target.is_outside else "internalTrafficPolicy"
+        words.append(f"{field} {policy.value}")
+    return ", ".join(words) or "no trafficDistribution"
+
+
 def _is_lost(node: Node) -> bool:
-    return any(one.type == "Ready" and one.status == "Unknown" for one in node.status.conditions)
+    return any(
+        condition.type == "Ready" and condition.status == "Unknown"
+        for condition in node.status.conditions
+    )
 
 
-async def _learn(lab: LabView, target: TrafficTarget) -> Knowledge:
+async def _observe(lab: LabView, target: TrafficTarget) -> ObservedState:
     meta = target.service.metadata
     slices = await lab.client.list_all(
         ENDPOINT_SLICES,
         namespace=meta.namespace,
         label_selector=f"{SERVICE_NAME_LABEL}={meta.name}",
     )
-    nodes = {one.name: one for one in (await lab.client.list_all(NODES)).items}
-    is_named = all(one.target_ref for piece in slices.items for one in piece.endpoints)
+    nodes = {node.name: node for node in (await lab.client.list_all(NODES)).items}
+    is_named = all(
+        endpoint.target_ref
+        for endpoint_slice in slices.items
+        for endpoint in endpoint_slice.endpoints
+    )
     pods = [] if is_named else (await lab.client.list_all(PODS)).items
-    goals = find_goals(
+    named = name_endpoints(
         target.port,
         slices.items,
         family=target.family,
@@ -173,11 +202,13 @@ async def _learn(lab: LabView, target: TrafficTarget) -> Knowledge:
         pods=pods,
         gates=lab.gates,
     )
-    return Knowledge(goals, nodes)
+    return ObservedState(named, nodes)
 
 
-async def _learn_again(lab: LabView, target: TrafficTarget, before: Knowledge) -> Knowledge:
-    """Return what is known now; what was known before when the port is gone."""
+async def _observe_again(
+    lab: LabView, target: TrafficTarget, before: ObservedState
+) -> ObservedState:
+    """Return the current state; the former state if the port is gone."""
     key = target.service.key
     try:
         service = await lab.client.get(SERVICES, key.name, namespace=key.namespace)
@@ -185,59 +216,70 @@ async def _learn_again(lab: LabView, target: TrafficTarget, before: Knowledge) -
         return before
     for port in routed_ports(service, target.family, gates=lab.gates):
         if port.key == target.port.key:
-            return await _learn(lab, target._replace(service=service, port=port))
+            return await _observe(lab, target._replace(service=service, port=port))
     return before
 
 
 async def _find_causes(lab: LabView, target: TrafficTarget) -> list[str]:
-    """Return what is wrong with the Service or its pods, of what failures may come from."""
+    """Return what is wrong with the Service or its pods and may cause failures."""
     service = target.service
     namespace = service.metadata.namespace
-    pods = {one.key: one for one in (await lab.client.list_all(PODS, namespace=namespace)).items}
+    pods = {pod.key: pod for pod in (await lab.client.list_all(PODS, namespace=namespace)).items}
     listed = (await lab.client.list_all(KUBELET_PODS, namespace=namespace)).items
-    views = [PodView(pods[one.key], one) for one in listed if one.key in pods]
-    wanted = (target.port.name, target.port.protocol)
+    views = [
+        PodView(pods[kubelet_pod.key], kubelet_pod)
+        for kubelet_pod in listed
+        if kubelet_pod.key in pods
+    ]
+    requested = (target.port.name, target.port.protocol)
     for port in service.spec.ports:
-        if ((port.name or ""), port.protocol) == wanted:
+        if ((port.name or ""), port.protocol) == requested:
             return find_causes(service, port, views)
     return []
 
 
 async def _send(
-    sources: Sequence[TrafficSource], *, udp: bool, routing: asyncio.Lock, tell: _Tell
+    sources: Sequence[TrafficSource],
+    *,
+    udp: bool,
+    routing: asyncio.Lock,
+    report_progress: _ReportProgress,
 ) -> list[Counter[ConnectionResult]]:
-    total = sum(one.caller.times for one in sources)
+    total = sum(source.caller.times for source in sources)
     earlier = 0
 
-    def pass_on(done: int) -> None:
-        tell({"done": earlier + done, "of": total})
+    def on_progress(done: int) -> None:
+        report_progress({"done": earlier + done, "of": total})
 
-    pass_on(0)
+    on_progress(0)
     if not sources[0].gateway:
         return await connect_all(
-            [one.caller for one in sources], udp=udp, patience=_PATIENCE_S, tell=pass_on
+            [source.caller for source in sources],
+            udp=udp,
+            timeout_s=_TIMEOUT_S,
+            on_progress=on_progress,
         )
     results: list[Counter[ConnectionResult]] = []
-    # One way to the load balancer's address at a time.
+    # One route to the load balancer's address at a time.
     async with routing:
-        for one in sources:
+        for source in sources:
             try:
-                await _show_way(one)
+                await _route_via_node(source)
                 results += await connect_all(
-                    [one.caller], udp=udp, patience=_PATIENCE_S, tell=pass_on
+                    [source.caller], udp=udp, timeout_s=_TIMEOUT_S, on_progress=on_progress
                 )
             finally:
-                # Where there is no way to forget, the first step was refused.
+                # If there is no route to delete, adding it has failed.
                 with suppress(NetworkError):
-                    await _show_way(one, forget=True)
-            earlier += one.caller.times
+                    await _route_via_node(source, remove=True)
+            earlier += source.caller.times
     return results
 
 
-async def _show_way(source: TrafficSource, *, forget: bool = False) -> None:
-    """Let the outside host send packets for the load balancer's address to a node."""
+async def _route_via_node(source: TrafficSource, *, remove: bool = False) -> None:
+    """Set or delete the outside host's route to the load balancer's address via a node."""
     family = "-6" if ":" in source.gateway else "-4"
-    what = ("route", "delete" if forget else "replace", source.caller.host, "via", source.gateway)
+    what = ("route", "delete" if remove else "replace", source.caller.host, "via", source.gateway)
     namespace = source.caller.namespace
     if isinstance(namespace, NetworkNamespace):
         await finish_in_thread(lambda: namespace.run("ip", family, *what))
@@ -248,14 +290,14 @@ def _judge(
     results: Sequence[Counter[ConnectionResult]],
     target: TrafficTarget,
     *,
-    before: Knowledge,
-    after: Knowledge,
+    before: ObservedState,
+    after: ObservedState,
     gates: FeatureGates,
 ) -> tuple[list[Observation], list[str], bool]:
-    """Return what each source saw, what there is to say about it, and whether shares compare."""
-    expected = {one.node: before.expect(one.node, target, gates) for one in sources}
-    later = {one.node: after.expect(one.node, target, gates) for one in sources}
-    judged = sum(len(expected[one.node].shares) for one in sources)
+    """Return the observations of all sources, notes, and whether shares were compared."""
+    expected = {source.node: before.expect(source.node, target, gates) for source in sources}
+    later = {source.node: after.expect(source.node, target, gates) for source in sources}
+    judged = sum(len(expected[source.node].shares) for source in sources)
     notes = []
     is_sticky = target.port.session_affinity != "None"
     if is_sticky:
@@ -266,9 +308,13 @@ def _judge(
     if has_changed:
         notes.append("endpoints changed during the run, so shares are not compared on every node")
     seen = []
-    goals = {goal.pod: goal for one in (after, before) for goal in one.port.goals.values()}
-    for one, counts in zip(sources, results, strict=True):
-        first, second = expected[one.node], later[one.node]
+    named = {
+        endpoint.pod: endpoint
+        for observed in (after, before)
+        for endpoint in observed.port.named.values()
+    }
+    for source, counts in zip(sources, results, strict=True):
+        first, second = expected[source.node], later[source.node]
         is_same = first.shares == second.shares and first.verdict == second.verdict
         fault = find_fault(
             counts,
@@ -277,7 +323,9 @@ def _judge(
             judged=judged,
         )
         seen.append(
-            Observation(one.group, one.name, one.node, one.zone, counts, first, goals, fault)
+            Observation(
+                source.group, source.name, source.node, source.zone, counts, first, named, fault
+            )
         )
     return seen, notes, not is_sticky and not has_changed
 
@@ -287,17 +335,17 @@ def _report(
     sums: TrafficSums,
     target: TrafficTarget,
     *,
-    before: Knowledge,
+    before: ObservedState,
     gates: FeatureGates,
     seconds: float,
     notes: Sequence[str],
 ) -> TrafficReport:
     zones = before.zones
     groups: dict[str, list[Observation]] = {}
-    for one in seen:
-        groups.setdefault(one.group, []).append(one)
-    rows = tuple(make_row(group, some, zones) for group, some in groups.items())
-    sources = tuple(make_source_row(one, zones) for one in seen)
+    for observation in seen:
+        groups.setdefault(observation.group, []).append(observation)
+    rows = tuple(make_row(group, observations, zones) for group, observations in groups.items())
+    sources = tuple(make_source_row(observation, zones) for observation in seen)
     places = {*zones.values(), *(zone for row in rows for zone in (*row.answered, *row.expected))}
     nodes = {*zones, *(node for row in sources for node in (*row.answered, *row.expected))}
     return TrafficReport(
@@ -310,7 +358,7 @@ def _report(
         connections=sums.connections,
         failed=sum(sums.failures.values()),
         failures=sums.failures,
-        as_expected=not any(one.fault for one in seen),
+        as_expected=not any(observation.fault for observation in seen),
         zones=tuple(sorted(places)),
         nodes=tuple(sorted(nodes, key=lambda name: (zones.get(name, ""), name))),
         rows=rows,
@@ -321,18 +369,6 @@ def _report(
         busiest=sums.busiest,
         notes=tuple(notes),
     )
-
-
-def name_mechanism(service: Service, target: TrafficTarget, gates: FeatureGates) -> str:
-    """Return what governs where connections go: the mechanism, and a policy other than Cluster."""
-    strategy = choose_strategy(service, gates=gates, heuristics=find_heuristics(gates))
-    words = [] if strategy.name is StrategyName.NONE else [strategy.label]
-    port = target.port
-    policy = port.external_policy if target.is_outside else port.internal_policy
-    if policy is not TrafficPolicy.CLUSTER:
-        field = "externalTrafficPolicy" if target.is_outside else "internalTrafficPolicy"
-        words.append(f"{field} {policy.value}")
-    return ", ".join(words) or "no trafficDistribution"
 
 
 def _address(target: TrafficTarget) -> str:

@@ -1,7 +1,12 @@
-"""What is asked of the traffic command, and which address and port that means.
+"""The request of the traffic command: which port and address of a Service, and from which sources.
 
-A Service is named as kubectl's users name it; what has no address to connect to is refused in words
-that say what would do. Nothing here opens a connection.
+A Service is named as in kubectl. A Service without an address to connect to is rejected, with what
+would help. Nothing here opens a connection.
+
+Each node has a client, which stands for all pods of the node. Connections are counted by zone, so
+that zones with more nodes do not count for more. From outside, nodes are called in turn: at their
+own addresses, or as a load balancer would, which leaves out nodes whose health check reports no
+local endpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ _FAMILIES: Final = {"": "", "ipv4": IPV4, "ipv6": IPV6}
 
 
 class Via(StrEnum):
-    """At which of its addresses a Service is called."""
+    """Which address of a Service is called."""
 
     CLUSTER_IP = "cluster-ip"
     NODE_PORT = "node-port"
@@ -42,7 +47,7 @@ class Via(StrEnum):
 
 
 class TrafficRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a person asked for; "" leaves the choice to us."""
+    """The options of the command; "" is the default."""
 
     service: str
     source: str = msgspec.field(default="", name="from")
@@ -56,7 +61,7 @@ class TrafficRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrafficTarget(NamedTuple):
-    """A service port, and the way to it."""
+    """A service port, and the address by which it is called."""
 
     service: Service
     port: RoutedPort
@@ -65,12 +70,12 @@ class TrafficTarget(NamedTuple):
 
     @property
     def is_outside(self) -> bool:
-        """Whether it is called from outside the cluster."""
+        """Whether the port is called from outside the cluster."""
         return self.via is not Via.CLUSTER_IP
 
 
 def read_traffic_request(params: dict[str, Any]) -> TrafficRequest:
-    """Return what was asked for; raises LabRefusal."""
+    """Return the decoded options; raises LabRefusal."""
     try:
         request = msgspec.convert(params, TrafficRequest)
     except msgspec.ValidationError as error:
@@ -94,13 +99,13 @@ async def find_service(client: Client, text: str) -> Service:
     try:
         return await client.get(SERVICES, name, namespace=namespace)
     except NotFound:
-        known = [one.key for one in (await client.list_all(SERVICES)).items]
-    near = suggest(find_near_names(name, known))
+        services = [service.key for service in (await client.list_all(SERVICES)).items]
+    near = suggest(find_near_names(name, services))
     raise LabRefusal(f"there is no Service {namespace}/{name}{near}", code=NO_ADDRESS)
 
 
 def suggest(near: list[str]) -> str:
-    """Return the end of a refusal that offers near names, or "" when there are none."""
+    """Return the end of a refusal that suggests near names, or "" if there are none."""
     names = list(dict.fromkeys(near))[:3]
     return f"; did you mean {' or '.join(names)}?" if names else ""
 
@@ -108,7 +113,7 @@ def suggest(near: list[str]) -> str:
 def choose_target(
     service: Service, request: TrafficRequest, *, gates: FeatureGates
 ) -> TrafficTarget:
-    """Return which port of a Service is called and how; raises LabRefusal."""
+    """Return the port and address of a Service to call; raises LabRefusal."""
     who = f"Service {service.key}"
     if service.spec.type == "ExternalName":
         raise LabRefusal(
@@ -124,72 +129,29 @@ def choose_target(
         raise LabRefusal(
             f"{who} is left to another proxy by the label {PROXY_NAME_LABEL}", code=NO_ADDRESS
         )
-    families = [one for one in (IPV4, IPV6) if routed_ports(service, one, gates=gates)]
-    # The Service's own order, of those that have an address.
-    families.sort(key=lambda one: one != next(iter(service.spec.ip_families), IPV4))
+    families = [family for family in (IPV4, IPV6) if routed_ports(service, family, gates=gates)]
+    # In the order of spec.ipFamilies, without families that have no address.
+    families.sort(key=lambda family: family != next(iter(service.spec.ip_families), IPV4))
     family = _FAMILIES[request.family.lower()] or next(iter(families), "")
     if family not in families:
         has = f"only {families[0]}" if families else "none at all"
         raise LabRefusal(f"{who} has no {family or 'cluster IP'} address, {has}", code=NO_ADDRESS)
     port = _choose_port(routed_ports(service, family, gates=gates), request, who)
-    return TrafficTarget(service, port, family, _choose_way(port, request, service))
-
-
-def _choose_port(ports: tuple[RoutedPort, ...], request: TrafficRequest, who: str) -> RoutedPort:
-    protocol = "UDP" if request.udp else "TCP"
-    fitting = [one for one in ports if one.protocol == protocol]
-    listed = ", ".join(f"{one.name} {one.port}/{one.protocol}".strip() for one in ports)
-    if request.port:
-        named = [one for one in ports if request.port in (one.name, str(one.port))]
-        found = next((one for one in named if one.protocol == protocol), None)
-        if found is not None:
-            return found
-        if named and named[0].protocol in ("TCP", "UDP"):
-            how = "leave out --udp" if request.udp else "add --udp"
-            raise LabRefusal(f"port {request.port} of {who} is {named[0].protocol}; {how}")
-        raise LabRefusal(f"{who} has no port {request.port}; it has {listed}", code=NO_ADDRESS)
-    if not fitting:
-        how = "; add --udp" if any(one.protocol == "UDP" for one in ports) else ""
-        raise LabRefusal(f"{who} has no {protocol} port; it has {listed}{how}", code=NO_ADDRESS)
-    return fitting[0]
-
-
-def _choose_way(port: RoutedPort, request: TrafficRequest, service: Service) -> Via:
-    if request.source != _OUTSIDE and not request.via:
-        return Via.CLUSTER_IP
-    ways = {Via.NODE_PORT: bool(port.node_port), Via.LOAD_BALANCER: bool(port.load_balancer_ips)}
-    who = f"Service {service.key}"
-    if request.via:
-        way = Via(request.via)
-        if not ways[way]:
-            lacks = {
-                Via.NODE_PORT: "no node port",
-                Via.LOAD_BALANCER: "no load balancer's address in its status",
-            }[way]
-            raise LabRefusal(f"{who} (type {service.spec.type}) has {lacks}", code=NO_ADDRESS)
-        return way
-    found = next((way for way, exists in ways.items() if exists), None)
-    if found is None:
-        raise LabRefusal(
-            f"{who} (type {service.spec.type}) cannot be reached from outside; "
-            "give it type NodePort or LoadBalancer",
-            code=NO_ADDRESS,
-        )
-    return found
+    return TrafficTarget(service, port, family, _choose_via(port, request, service))
 
 
 class TrafficSource(NamedTuple):
-    """Somebody who calls the Service."""
+    """A client of the Service."""
 
     group: str
-    """Whose connections are shown together: a zone, or the one node or pod asked for."""
+    """The zone whose connections are shown together, or the requested node or pod."""
     name: str
     node: str
-    """The node that is the first to route the connections."""
+    """The node that routes the connections first."""
     zone: str
     caller: ConnectionSource
     gateway: str = ""
-    """The node's address, where the way there must be shown to the outside host first."""
+    """The node's address, if the outside host needs a route via the node."""
 
 
 class _Place(NamedTuple):
@@ -208,9 +170,9 @@ async def find_sources(
     zones: dict[str, str],
     spared: Sequence[str] = (),
 ) -> list[TrafficSource]:
-    """Return who calls how often, zone by zone; raises LabRefusal.
+    """Return the sources with their numbers of connections, by zone; raises LabRefusal.
 
-    `zones` holds the zone of each node; `spared` are nodes that are lost, or that no load balancer
+    `zones` has the zone of each node; `spared` are nodes that are lost, or that no load balancer
     would choose.
     """
     nodes = sorted(underlay.nodes, key=lambda name: zones.get(name, ""))
@@ -241,9 +203,55 @@ async def find_sources(
 
 
 def divide_connections(whole: int, parts: int) -> list[int]:
-    """Return a number in parts as equal as can be, greater ones first."""
+    """Return a number divided into parts that are as equal as possible, greater ones first."""
     each, rest = divmod(whole, parts) if parts else (0, 0)
     return [each + (number < rest) for number in range(parts)]
+
+
+def _choose_port(ports: tuple[RoutedPort, ...], request: TrafficRequest, who: str) -> RoutedPort:
+    protocol = "UDP" if request.udp else "TCP"
+    fitting = [port for port in ports if port.protocol == protocol]
+    listed = ", ".join(f"{port.name} {port.port}/{port.protocol}".strip() for port in ports)
+    if request.port:
+        named = [port for port in ports if request.port in (port.name, str(port.port))]
+        chosen = next((port for port in named if port.protocol == protocol), None)
+        if chosen is not None:
+            return chosen
+        if named and named[0].protocol in ("TCP", "UDP"):
+            how = "leave out --udp" if request.udp else "add --udp"
+            raise LabRefusal(f"port {request.port} of {who} is {named[0].protocol}; {how}")
+        raise LabRefusal(f"{who} has no port {request.port}; it has {listed}", code=NO_ADDRESS)
+    if not fitting:
+        how = "; add --udp" if any(port.protocol == "UDP" for port in ports) else ""
+        raise LabRefusal(f"{who} has no {protocol} port; it has {listed}{how}", code=NO_ADDRESS)
+    return fitting[0]
+
+
+def _choose_via(port: RoutedPort, request: TrafficRequest, service: Service) -> Via:
+    if request.source != _OUTSIDE and not request.via:
+        return Via.CLUSTER_IP
+    available = {
+        Via.NODE_PORT: bool(port.node_port),
+        Via.LOAD_BALANCER: bool(port.load_balancer_ips),
+    }
+    who = f"Service {service.key}"
+    if request.via:
+        via = Via(request.via)
+        if not available[via]:
+            lacks = {
+                Via.NODE_PORT: "no node port",
+                Via.LOAD_BALANCER: "no load balancer's address in its status",
+            }[via]
+            raise LabRefusal(f"{who} (type {service.spec.type}) has {lacks}", code=NO_ADDRESS)
+        return via
+    chosen = next((via for via, exists in available.items() if exists), None)
+    if chosen is None:
+        raise LabRefusal(
+            f"{who} (type {service.spec.type}) cannot be reached from outside; "
+            "give it type NodePort or LoadBalancer",
+            code=NO_ADDRESS,
+        )
+    return chosen
 
 
 def _from_outside(
@@ -307,7 +315,7 @@ async def _find_places(
 
 
 async def _find_pod(lab: LabView, text: str, *, namespace: str) -> WorkloadPod | None:
-    """Return a pod by "namespace/name", or by a name beside the Service or in default."""
+    """Return a pod by "namespace/name", or by a name in the Service's namespace or in default."""
     space, slash, name = text.partition("/")
     keys = [NamespacedName(space, name)] if slash else [NamespacedName(namespace, text)]
     if not slash and namespace != "default":

@@ -1,7 +1,11 @@
-"""What the API server has of workloads, as last seen, found by owner and by what waits.
+"""The caches of the workload controllers, and the handlers that turn their changes into keys.
 
-Each kind has one reflector and one cache. An object counts for the owner that controls it, by uid:
-one of the same name that came later owns nothing of the former.
+Each kind has one reflector and one cache. An object belongs to the owner that controls it, by uid:
+a later owner of the same name owns nothing of the former.
+
+A key only names what to sync. A change of a pod concerns its controller, or the workloads that may
+adopt it. A change of a node concerns every DaemonSet, but only if it affects scheduling, because
+nodes report all the time. All pods without a node share one key.
 """
 
 from __future__ import annotations
@@ -83,11 +87,11 @@ class WorkloadCaches:
         return self.replica_sets.by_index(_OWNER, uid)
 
     def orphan_pods(self, namespace: str) -> list[WorkloadPod]:
-        """Return the pods of a namespace that nobody controls."""
+        """Return the pods of a namespace without a controller."""
         return self.pods.by_index(_ORPHAN, namespace)
 
     def orphan_replica_sets(self, namespace: str) -> list[ReplicaSet]:
-        """Return the ReplicaSets of a namespace that nobody controls."""
+        """Return the ReplicaSets of a namespace without a controller."""
         return self.replica_sets.by_index(_ORPHAN, namespace)
 
     def deployments_in(self, namespace: str) -> list[Deployment]:
@@ -110,25 +114,12 @@ class WorkloadCaches:
         return self.pods.by_index(_WAITING, key=True)
 
     def pending_pods(self) -> list[WorkloadPod]:
-        """Return the pods that no kubelet runs yet, with a node or without."""
+        """Return the active pods that no kubelet runs yet, with a node or without."""
         return self.pods.by_index(_PENDING, key=True)
 
 
-def _namespace_of(one: Named) -> Iterable[str]:
-    return (one.metadata.namespace,)
-
-
-def _owner_of(one: Named) -> Iterable[str]:
-    owner = workload_owner_of(one.metadata)
-    return (owner.uid,) if owner else ()
-
-
-def _orphan_in(one: Named) -> Iterable[str]:
-    return () if workload_owner_of(one.metadata) else (one.metadata.namespace,)
-
-
 class WorkKey(NamedTuple):
-    """A workload by its kind; the waiting pods together are one too, and the pods of a node."""
+    """What to sync: a workload by its kind, all waiting pods, or the pods of a node."""
 
     kind: str
     name: NamespacedName
@@ -137,71 +128,90 @@ class WorkKey(NamedTuple):
 WAITING: Final = WorkKey("Pod", NamespacedName("", ""))
 
 
-class WorkloadNews:
-    """Turns changes of the caches into keys of the queue."""
+class WorkloadEventHandlers:
+    """Adds the keys of all workloads that a change of a cache concerns to the queue."""
 
     def __init__(self, caches: WorkloadCaches, queue: WorkQueue[WorkKey]) -> None:
         self._caches, self._queue = caches, queue
 
     def subscribe(self) -> None:
-        """Follow the caches from now on."""
-        self._caches.nodes.subscribe(self._node_changed)
-        self._caches.pods.subscribe(self._pod_changed)
-        self._caches.replica_sets.subscribe(self._replica_set_changed)
-        self._caches.deployments.subscribe(self._deployment_changed)
-        self._caches.daemon_sets.subscribe(self._daemon_set_changed)
+        """Subscribe to all caches."""
+        self._caches.nodes.subscribe(self._on_node)
+        self._caches.pods.subscribe(self._on_pod)
+        self._caches.replica_sets.subscribe(self._on_replica_set)
+        self._caches.deployments.subscribe(self._on_deployment)
+        self._caches.daemon_sets.subscribe(self._on_daemon_set)
 
-    def _deployment_changed(self, old: Deployment | None, new: Deployment | None) -> None:
+    def _on_deployment(self, old: Deployment | None, new: Deployment | None) -> None:
         del old
         if new is not None:
             self._queue.add(WorkKey(_DEPLOYMENT, new.metadata.key))
 
-    def _daemon_set_changed(self, old: DaemonSet | None, new: DaemonSet | None) -> None:
+    def _on_daemon_set(self, old: DaemonSet | None, new: DaemonSet | None) -> None:
         del old
         if new is not None:
             self._queue.add(WorkKey(_DAEMON_SET, new.metadata.key))
 
-    def _replica_set_changed(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
+    def _on_replica_set(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
         if new is not None:
             self._queue.add(WorkKey(_REPLICA_SET, new.metadata.key))
             if workload_owner_of(new.metadata) is None:
-                for one in self._caches.deployments_in(new.metadata.namespace):
-                    if one.spec.selector and one.spec.selector.matches(new.metadata.labels):
-                        self._queue.add(WorkKey(_DEPLOYMENT, one.metadata.key))
+                for deployment in self._caches.deployments_in(new.metadata.namespace):
+                    if deployment.spec.selector and deployment.spec.selector.matches(
+                        new.metadata.labels
+                    ):
+                        self._queue.add(WorkKey(_DEPLOYMENT, deployment.metadata.key))
         self._add_owners(old, new, (_DEPLOYMENT,))
 
-    def _pod_changed(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
+    def _on_pod(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
         self._add_owners(old, new, _POD_OWNERS)
         if new is not None and new.controller is None:
-            for one in self._caches.pod_owners_in(new.metadata.namespace):
-                if one.spec.selector and one.spec.selector.matches(new.metadata.labels):
-                    self._queue.add(WorkKey(one.kind, one.metadata.key))
-        self._look_for_places()
+            for owner in self._caches.pod_owners_in(new.metadata.namespace):
+                if owner.spec.selector and owner.spec.selector.matches(new.metadata.labels):
+                    self._queue.add(WorkKey(owner.kind, owner.metadata.key))
+        self._requeue_waiting_pods()
         if new is not None and new.spec.node_name:
             node = NamespacedName("", new.spec.node_name)
             if node not in self._caches.nodes:
                 self._queue.add(WorkKey(NODE_INDEX, node))
 
-    def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        if old is not None and new is not None and _decisive(old) == _decisive(new):
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        if (
+            old is not None
+            and new is not None
+            and _scheduling_fields(old) == _scheduling_fields(new)
+        ):
             return
         for key in self._caches.daemon_sets:
             self._queue.add(WorkKey(_DAEMON_SET, key))
-        self._look_for_places()
+        self._requeue_waiting_pods()
         if old is not None and new is None:
             self._queue.add(WorkKey(NODE_INDEX, old.metadata.key))
 
-    def _look_for_places(self) -> None:
+    def _requeue_waiting_pods(self) -> None:
         if self._caches.waiting_pods():
             self._queue.add(WAITING)
 
     def _add_owners(self, old: Named | None, new: Named | None, kinds: tuple[str, ...]) -> None:
-        for one in (old, new):
-            owner = workload_owner_of(one.metadata) if one is not None else None
-            if one is not None and owner is not None and owner.kind in kinds:
-                key = NamespacedName(one.metadata.namespace, owner.name)
+        for item in (old, new):
+            owner = workload_owner_of(item.metadata) if item is not None else None
+            if item is not None and owner is not None and owner.kind in kinds:
+                key = NamespacedName(item.metadata.namespace, owner.name)
                 self._queue.add(WorkKey(owner.kind, key))
 
 
-def _decisive(node: Node) -> tuple[object, ...]:
+def _namespace_of(item: Named) -> Iterable[str]:
+    return (item.metadata.namespace,)
+
+
+def _owner_of(item: Named) -> Iterable[str]:
+    owner = workload_owner_of(item.metadata)
+    return (owner.uid,) if owner else ()
+
+
+def _orphan_in(item: Named) -> Iterable[str]:
+    return () if workload_owner_of(item.metadata) else (item.metadata.namespace,)
+
+
+def _scheduling_fields(node: Node) -> tuple[object, ...]:
     return (node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.is_ready)

@@ -1,6 +1,6 @@
-"""What a pod asks of the node it runs on: labels, affinity, tolerated taints, ports, even spread.
+"""The scheduling constraints of a pod: node labels, affinity, tolerations and topology spread.
 
-Only the fields that scheduling reads are declared. An operator that Kubernetes does not know
+Only the fields that scheduling reads are declared. An operator that Kubernetes does not have
 matches nothing; a term without any condition matches no node, as in the API.
 """
 
@@ -21,80 +21,80 @@ _NAME_FIELD: Final = "metadata.name"
 
 
 class Expression(Frozen, frozen=True):
-    """One condition on a label or a field, as selectors of labels and of nodes write it."""
+    """One requirement on a label or a field, of a label selector or a node selector."""
 
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the labels fulfil the condition."""
-        found = labels.get(self.key)
+        """Return whether the labels meet the requirement."""
+        value = labels.get(self.key)
         match self.operator:
             case "In":
-                return found in self.values
+                return value in self.values
             case "NotIn":
-                return found not in self.values
+                return value not in self.values
             case "Exists":
-                return found is not None
+                return value is not None
             case "DoesNotExist":
-                return found is None
+                return value is None
             case "Gt" | "Lt":
-                return self._compares(found)
+                return self._compares(value)
         return False
 
-    def _compares(self, found: str | None) -> bool:
+    def _compares(self, value: str | None) -> bool:
         try:
-            value, bound = int(found or ""), int(self.values[0])
+            number, bound = int(value or ""), int(self.values[0])
         except (ValueError, IndexError):
             return False
-        return value > bound if self.operator == "Gt" else value < bound
+        return number > bound if self.operator == "Gt" else number < bound
 
 
 class NodeLabelSelector(Frozen, frozen=True):
-    """Labels that must be there and conditions that must hold; an empty one selects all."""
+    """Required labels and expressions; an empty selector matches all."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[Expression, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the selector takes an object with these labels."""
+        """Return whether the selector matches an object with these labels."""
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            one.matches(labels) for one in self.match_expressions
+            expression.matches(labels) for expression in self.match_expressions
         )
 
 
 class NodeSelectorTerm(Frozen, frozen=True):
-    """Conditions on a node that must all hold."""
+    """Requirements on a node that must all be met."""
 
     match_expressions: tuple[Expression, ...] = ()
     match_fields: tuple[Expression, ...] = ()
 
     def matches(self, node: Node) -> bool:
-        """Return whether the node fulfils all conditions; without any it does not."""
+        """Return whether the node meets all requirements; without any it does not match."""
         if not self.match_expressions and not self.match_fields:
             return False
         fields = {_NAME_FIELD: node.name}
-        return all(one.matches(node.metadata.labels) for one in self.match_expressions) and all(
-            one.matches(fields) for one in self.match_fields
-        )
+        return all(
+            expression.matches(node.metadata.labels) for expression in self.match_expressions
+        ) and all(field.matches(fields) for field in self.match_fields)
 
 
 class NodeSelector(Frozen, frozen=True):
-    """Terms of which one must hold."""
+    """Terms of which one must match."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class PreferredTerm(Frozen, frozen=True):
-    """A term that makes a node better by its weight."""
+    """A term that adds its weight to the score of a node."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
 class NodeAffinity(Frozen, frozen=True):
-    """Which nodes a pod needs, and which it likes."""
+    """Which nodes a pod requires, and which it prefers."""
 
     required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -105,13 +105,13 @@ class NodeAffinity(Frozen, frozen=True):
 
 
 class Affinity(Frozen, frozen=True):
-    """To what a pod wants to be near; only nodes count here."""
+    """The affinity of a pod; only node affinity is supported."""
 
     node_affinity: NodeAffinity | None = None
 
 
 class Toleration(Frozen, frozen=True):
-    """A taint that does not keep a pod away; no key tolerates every taint, no effect every one."""
+    """A toleration of taints; without a key it matches all keys, without an effect all effects."""
 
     key: str = ""
     operator: str = ""
@@ -128,7 +128,7 @@ class Toleration(Frozen, frozen=True):
 
 
 class SpreadConstraint(Frozen, frozen=True):
-    """How evenly the pods that it selects must lie over the domains of a label of nodes."""
+    """How evenly the selected pods must be spread over the domains of a node label."""
 
     max_skew: int = 1
     topology_key: str = ""

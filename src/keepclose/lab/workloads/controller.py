@@ -1,10 +1,8 @@
-"""The controllers of workloads as a whole: Deployments, ReplicaSets, DaemonSets, and the scheduler.
+"""Runs the controllers of Deployments, ReplicaSets and DaemonSets, the scheduler and the pod GC.
 
-Pods of nodes that are gone are deleted here too, as kube-controller-manager does.
-
-Level-based: a key says what to look at, and the caches say how it is. Crash it at any point:
-whoever starts next reads everything anew and goes on. What fails comes back after a growing delay.
-Pods are asked to end here, and ended by whoever runs them.
+Level-based: a key names what to sync, and the caches have its state. A crash at any point is safe:
+the next process lists everything again and goes on. A failed key is requeued with backoff.
+Pods are deleted here with their grace period; the kubelets end them.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, KubeError
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.lab.workloads.caches import WAITING, WorkKey, WorkloadCaches, WorkloadNews
+from keepclose.lab.workloads.caches import WAITING, WorkKey, WorkloadCaches, WorkloadEventHandlers
 from keepclose.lab.workloads.daemonsets import DaemonSetSync
 from keepclose.lab.workloads.deployments import DeploymentSync
 from keepclose.lab.workloads.expectations import Expectations
@@ -37,9 +35,9 @@ _log = structlog.get_logger(__name__)
 
 
 class WorkloadController:
-    """Keeps the pods of a cluster's workloads; run it once.
+    """The controllers of a cluster's workloads; run it once.
 
-    Give it a client that does not repeat requests by itself: delays are the queue's.
+    The client must not retry requests by itself: the queue decides on delays.
     """
 
     def __init__(
@@ -59,7 +57,8 @@ class WorkloadController:
         self.queue: WorkQueue[WorkKey] = WorkQueue(
             clock, first_delay_s=_FIRST_RETRY_S, cap_delay_s=_LAST_RETRY_S
         )
-        # NB: before the news, so that a key never comes to a view that still expects its pod.
+        # NB: these subscribe before the event handlers, so that an expectation is met before the
+        # key of its owner is queued.
         expectations = Expectations(clock, self.caches.pods)
         writer = PodWriter(client, expectations, recorder=self._recorder)
         self._replica_sets = ReplicaSetSync(
@@ -85,22 +84,24 @@ class WorkloadController:
             client, self.caches, expectations=expectations, clock=clock, recorder=self._recorder
         )
         self._pod_collector = PodCollector(client, self.caches, clock=clock)
-        WorkloadNews(self.caches, self.queue).subscribe()
+        WorkloadEventHandlers(self.caches, self.queue).subscribe()
         self.synced = asyncio.Event()
-        """Set once all caches have been complete and the workers run."""
+        """Set once all caches have synced and the workers run."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key stands in line or is worked on; some may wait for their time."""
+        """Whether the queue is empty and no key is worked on; keys may still be due later."""
         return not (self.queue.depth or self.queue.running)
 
     async def run(self) -> None:
-        """Run until cancelled; only settings that cannot work end it by themselves."""
-        background: list[Coroutine[Any, Any, Any]] = [one.run() for one in self.reflectors]
+        """Run until cancelled; only unusable settings end it earlier."""
+        background: list[Coroutine[Any, Any, Any]] = [
+            reflector.run() for reflector in self.reflectors
+        ]
         background += [self._recorder.run(), self._work_all()]
-        tasks = [asyncio.create_task(one) for one in background]
+        tasks = [asyncio.create_task(coroutine) for coroutine in background]
         try:
-            # NB: none of them ends but by an error.
+            # NB: each of them ends only by an error.
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
@@ -116,21 +117,21 @@ class WorkloadController:
     async def _work(self) -> None:
         while (key := await self.queue.get()) is not None:
             try:
-                await self._visit(key)
+                await self._work_on(key)
             finally:
                 self.queue.done(key)
 
-    async def _visit(self, key: WorkKey) -> None:
+    async def _work_on(self, key: WorkKey) -> None:
         try:
             again_s = await self._sync(key)
         except Conflict:
-            # Somebody was faster; what they wrote is on its way to the cache.
+            # Another client wrote first; the cache will show its write.
             self.queue.retry(key)
         except KubeError as error:
             after_s = error.retry_after if isinstance(error, ApiError) else None
             self.queue.retry(key, at_least_s=after_s or 0.0)
             _log.warning("sync failed", key=str(key.name), kind=key.kind, error=str(error))
-        except Exception:  # noqa: BLE001 - whatever it is, it is told, and the key comes back
+        except Exception:  # noqa: BLE001 - any error is logged, and the key is requeued
             _log.exception("sync failed", key=str(key.name), kind=key.kind)
             self.queue.retry(key)
         else:
@@ -139,7 +140,7 @@ class WorkloadController:
                 self.queue.add_after(key, again_s)
 
     async def _sync(self, key: WorkKey) -> float | None:
-        """Look at one key; return when to look again though nothing changed."""
+        """Sync one key; return the seconds after which to sync it again without a change."""
         if key == WAITING:
             await self.binder.sync()
             return None

@@ -1,9 +1,10 @@
-"""On which nodes a DaemonSet gets a pod, which of its pods go, and what its status says.
+"""The DaemonSet controller: on which nodes a DaemonSet has a pod, which pods to delete, its status.
 
 Every node whose labels and taints allow it has one pod. A changed template replaces pods node by
-node: without a surge an old pod goes as long as no more than maxUnavailable are missing, and its
-node gets a new one when it is gone; with a surge the new pod comes first and the old one goes once
-the new one is available. OnDelete leaves old pods to whoever deletes them.
+node. Without a surge an old pod is deleted while no more than maxUnavailable are missing, and its
+node gets a new pod once the old one is gone. With a surge the new pod is created first, and the old
+one is deleted once the new one is available. OnDelete never deletes old pods. Pods are created with
+their node: the scheduler has no part in it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ BURST_PODS: Final = 250
 
 
 class DaemonSetPlan(msgspec.Struct, frozen=True):
-    """What to do for a DaemonSet, and what to say of it."""
+    """The next writes for a DaemonSet, and its status."""
 
     status: DaemonSetStatus
     creations: tuple[str, ...] = ()
@@ -67,7 +68,7 @@ def plan_daemon_set(
     plan = DaemonSetPlan(view.status(), recheck_s=view.recheck_s())
     if daemon_set.metadata.deletion_timestamp is not None:
         return plan
-    creations, deletions = view.tend()
+    creations, deletions = view.manage()
     if not (creations or deletions) and daemon_set.spec.update_strategy.type == "RollingUpdate":
         creations, deletions = view.surge() if view.bounds.max_surge else view.replace()
     return msgspec.structs.replace(
@@ -76,21 +77,21 @@ def plan_daemon_set(
 
 
 def daemon_labels(daemon_set: DaemonSet) -> dict[str, str]:
-    """Return the labels by which the pods of the present template are known."""
+    """Return the labels that identify the pods of the current template."""
     labels = {REVISION_LABEL: template_hash(daemon_set.spec.template)}
     generation = daemon_set.metadata.annotations.get(GENERATION_ANNOTATION)
     return {**labels, GENERATION_LABEL: generation} if generation else labels
 
 
 def should_run(spec: WorkloadPodSpec, node: Node) -> bool:
-    """Return whether the node is to have a pod of a daemon."""
+    """Return whether the node should have a pod of the DaemonSet."""
     if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
         return False
     return not has_untolerated_taint(spec, node, (NO_SCHEDULE, NO_EXECUTE))
 
 
 def may_stay(spec: WorkloadPodSpec, node: Node) -> bool:
-    """Return whether a pod that is on the node may go on; only NoExecute drives it away."""
+    """Return whether a pod on the node may stay; of the taints only NoExecute evicts it."""
     if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
         return False
     return not has_untolerated_taint(spec, node, (NO_EXECUTE,))
@@ -106,59 +107,63 @@ class _View:
         self._nodes = sorted(nodes, key=lambda node: node.name)
         self._spec = read_spec(daemon_spec(daemon_set.spec.template))
         self._hash = template_hash(daemon_set.spec.template)
-        self._there: dict[str, list[WorkloadPod]] = {}
-        for pod in sorted(pods, key=lambda one: (one.metadata.creation_timestamp or "", one.key)):
+        self._pods_by_node: dict[str, list[WorkloadPod]] = {}
+        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)):
             if pod.spec.node_name and not (pod.is_terminating and pod.has_ended):
-                self._there.setdefault(pod.spec.node_name, []).append(pod)
-        self._wanting = [node for node in self._nodes if should_run(self._spec, node)]
+                self._pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
+        self._desired_nodes = [node for node in self._nodes if should_run(self._spec, node)]
         self.bounds: RolloutBounds = daemon_bounds(
-            daemon_set.spec.update_strategy, len(self._wanting)
+            daemon_set.spec.update_strategy, len(self._desired_nodes)
         )
 
     def status(self) -> DaemonSetStatus:
-        """Count."""
-        wanting = {node.name for node in self._wanting}
-        first = [self._there[name][0] for name in sorted(wanting) if name in self._there]
+        """Return the status."""
+        desired = {node.name for node in self._desired_nodes}
+        first = [
+            self._pods_by_node[name][0] for name in sorted(desired) if name in self._pods_by_node
+        ]
         available = sum(pod.is_ready and self._is_available(pod) for pod in first)
-        elsewhere = (n for n in self._nodes if n.name not in wanting and n.name in self._there)
+        elsewhere = (
+            n for n in self._nodes if n.name not in desired and n.name in self._pods_by_node
+        )
         return DaemonSetStatus(
             observed_generation=self._set.metadata.generation,
-            desired_number_scheduled=len(wanting),
+            desired_number_scheduled=len(desired),
             current_number_scheduled=len(first),
             number_misscheduled=sum(1 for _ in elsewhere),
             number_ready=sum(pod.is_ready for pod in first),
             updated_number_scheduled=sum(self._is_new(pod) for pod in first),
             number_available=available,
-            number_unavailable=len(wanting) - available,
+            number_unavailable=len(desired) - available,
         )
 
     def recheck_s(self) -> float | None:
         """Return when the next pod has been ready for long enough."""
         least = self._set.spec.min_ready_seconds
-        waits = (available_in(one, min_ready_s=least, now=self._now) for one in self._pods)
+        waits = (available_in(pod, min_ready_s=least, now=self._now) for pod in self._pods)
         return min((wait for wait in waits if wait), default=None)
 
-    def tend(self) -> tuple[list[str], list[WorkloadPod]]:
-        """Return nodes without a pod, and pods that are too many, ended, or not wanted there."""
+    def manage(self) -> tuple[list[str], list[WorkloadPod]]:
+        """Return nodes without a pod, and pods that are surplus, ended, or on a wrong node."""
         creations: list[str] = []
         deletions: list[WorkloadPod] = []
         for node in self._nodes:
-            there = self._there.get(node.name, [])
+            there = self._pods_by_node.get(node.name, [])
             staying = [pod for pod in there if not pod.is_terminating]
-            wanted = should_run(self._spec, node)
-            if not wanted and not may_stay(self._spec, node):
+            is_desired = should_run(self._spec, node)
+            if not is_desired and not may_stay(self._spec, node):
                 deletions += staying
                 continue
             deletions += [pod for pod in staying if pod.has_ended]
             running = [pod for pod in staying if not pod.has_ended]
             # Without a surge a node waits until its old pod is gone.
-            if wanted and not (running if self.bounds.max_surge else there):
+            if is_desired and not (running if self.bounds.max_surge else there):
                 creations.append(node.name)
-            deletions += self._too_many(running)
+            deletions += self._surplus(running)
         return creations, deletions
 
     def replace(self) -> tuple[list[str], list[WorkloadPod]]:
-        """Return old pods that may go; their nodes get new ones afterwards."""
+        """Return old pods that may be deleted; their nodes get new ones afterwards."""
         missing = 0
         useless: list[WorkloadPod] = []
         candidates: list[WorkloadPod] = []
@@ -173,7 +178,7 @@ class _View:
         return [], useless + candidates[: max(0, self.bounds.max_unavailable - missing)]
 
     def surge(self) -> tuple[list[str], list[WorkloadPod]]:
-        """Return nodes whose new pod may come beside the old one, and old pods that may go."""
+        """Return nodes that may get a new pod beside the old one, and old pods to delete."""
         surging = 0
         at_once: list[str] = []
         candidates: list[str] = []
@@ -196,14 +201,14 @@ class _View:
         return at_once + candidates[: max(0, self.bounds.max_surge - surging)], deletions
 
     def _pairs(self) -> Iterable[tuple[Node, WorkloadPod | None, WorkloadPod | None]]:
-        """Yield each node that has pods, with its new and its old one."""
+        """Yield each node that has pods, with its new and its old pod."""
         for node in self._nodes:
-            if node.name in self._there:
-                there = [pod for pod in self._there[node.name] if not pod.is_terminating]
+            if node.name in self._pods_by_node:
+                there = [pod for pod in self._pods_by_node[node.name] if not pod.is_terminating]
                 new = next((pod for pod in there if self._is_new(pod)), None)
                 yield node, new, next((pod for pod in there if not self._is_new(pod)), None)
 
-    def _too_many(self, running: Sequence[WorkloadPod]) -> list[WorkloadPod]:
+    def _surplus(self, running: Sequence[WorkloadPod]) -> list[WorkloadPod]:
         if not self.bounds.max_surge:
             return list(running[1:])
         new = [pod for pod in running if self._is_new(pod)]
@@ -239,11 +244,11 @@ class DaemonSetSync:
         self._clock, self._random = clock, random
 
     async def sync(self, key: NamespacedName) -> float | None:
-        """Bring one DaemonSet forward; return when to look again though nothing changed."""
+        """Sync a DaemonSet; return the seconds after which to sync it again without a change."""
         daemon_set = self._caches.daemon_sets.get(key)
         if daemon_set is None:
             return None
-        # NB: at the same moment as the pods; what is seen later must not count for either.
+        # NB: read at the same moment as the pods, so that both are of the same state.
         wait_s = self._expectations.wait_s(daemon_set.metadata.uid)
         claims = sort_claims(
             daemon_set,
@@ -259,17 +264,17 @@ class DaemonSetSync:
                 await self._writer.create(daemon_set, self._new_pods(daemon_set, plan.creations))
             if plan.deletions:
                 await self._writer.delete(daemon_set, plan.deletions)
-        return min((one for one in (wait_s, plan.recheck_s) if one is not None), default=None)
+        return min((wait for wait in (wait_s, plan.recheck_s) if wait is not None), default=None)
 
     def _new_pods(self, daemon_set: DaemonSet, nodes: tuple[str, ...]) -> list[NewPod]:
         labels = daemon_labels(daemon_set)
         spec = daemon_spec(daemon_set.spec.template)
-        found: list[NewPod] = []
+        new_pods: list[NewPod] = []
         for node in nodes:
             name = name_pod(daemon_set.metadata.name, self._random)
             body = put_on_node(make_pod(daemon_set, name=name, labels=labels, spec=spec), node)
-            found.append(NewPod(body, read_pod(body) or WorkloadPod()))
-        return found
+            new_pods.append(NewPod(body, read_pod(body) or WorkloadPod()))
+        return new_pods
 
     async def _write_status(self, daemon_set: DaemonSet, plan: DaemonSetPlan) -> None:
         patch = patch_status(daemon_set.status, plan.status)

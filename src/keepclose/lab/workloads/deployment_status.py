@@ -1,8 +1,8 @@
-"""How far a Deployment is: the numbers of its status and the conditions that `kubectl` waits for.
+"""The status of a Deployment: its numbers, and the conditions that `kubectl` waits for.
 
-Available says whether enough pods are there. Progressing says whether the rollout moves: it is
-refreshed by each sign of progress and turns False when there was none for the time of
-progressDeadlineSeconds. The words are those of the Deployment controller.
+Available is True if enough pods are available. Progressing is refreshed by each progress of the
+rollout and turns False after progressDeadlineSeconds without any. Reasons and messages are those of
+the Deployment controller.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def count_replicas(
     *,
     now: float,
 ) -> DeploymentStatus:
-    """Return the status as the ReplicaSets' own add up to, with Available judged anew."""
-    available = sum(one.status.available_replicas for one in replica_sets)
-    wanted = sum(one.spec.replicas for one in replica_sets)
-    terminating = [one.status.terminating_replicas for one in replica_sets]
+    """Return the sums of the ReplicaSets' statuses, with the condition Available."""
+    available = sum(replica_set.status.available_replicas for replica_set in replica_sets)
+    desired = sum(replica_set.spec.replicas for replica_set in replica_sets)
+    terminating = [replica_set.status.terminating_replicas for replica_set in replica_sets]
     status = DeploymentStatus(
         observed_generation=deployment.metadata.generation,
-        replicas=sum(one.status.replicas for one in replica_sets),
+        replicas=sum(replica_set.status.replicas for replica_set in replica_sets),
         updated_replicas=current.status.replicas if current else 0,
-        ready_replicas=sum(one.status.ready_replicas for one in replica_sets),
+        ready_replicas=sum(replica_set.status.ready_replicas for replica_set in replica_sets),
         available_replicas=available,
-        unavailable_replicas=max(0, wanted - available),
-        terminating_replicas=sum(one or 0 for one in terminating),
+        unavailable_replicas=max(0, desired - available),
+        terminating_replicas=sum(count or 0 for count in terminating),
         collision_count=deployment.status.collision_count,
         conditions=deployment.status.conditions,
     )
@@ -70,15 +70,15 @@ def count_replicas(
     return set_condition(status, condition, now=now)
 
 
-def note_pause(deployment: Deployment, status: DeploymentStatus, *, now: float) -> DeploymentStatus:
-    """Return the status with the beginning or the end of a pause told, if there is a deadline.
+def with_pause(deployment: Deployment, status: DeploymentStatus, *, now: float) -> DeploymentStatus:
+    """Return the status with a pause or its end in Progressing, if there is a deadline.
 
-    So the time of a pause is not held against a rollout that goes on after it.
+    So a pause does not count against the deadline of a rollout.
     """
-    known = condition_of(status, PROGRESSING)
-    if not has_deadline(deployment) or (known and known.reason == _TIMED_OUT):
+    before = condition_of(status, PROGRESSING)
+    if not has_deadline(deployment) or (before and before.reason == _TIMED_OUT):
         return status
-    was_paused = known is not None and known.reason == PAUSED
+    was_paused = before is not None and before.reason == PAUSED
     if deployment.spec.paused == was_paused:
         return status
     paused = deployment.spec.paused
@@ -91,10 +91,10 @@ def note_pause(deployment: Deployment, status: DeploymentStatus, *, now: float) 
     return set_condition(status, condition, now=now)
 
 
-def note_new(
+def with_new_replica_set(
     deployment: Deployment, status: DeploymentStatus, name: str, *, created: bool, now: float
 ) -> DeploymentStatus:
-    """Return the status with the ReplicaSet of a new template told."""
+    """Return the status with the ReplicaSet of a new template in Progressing."""
     if not has_deadline(deployment):
         return status
     condition = WorkloadCondition(
@@ -106,15 +106,15 @@ def note_new(
     return set_condition(status, condition, now=now)
 
 
-def note_progress(
+def with_progress(
     deployment: Deployment, status: DeploymentStatus, current: ReplicaSet | None, *, now: float
 ) -> DeploymentStatus:
-    """Return the status with Progressing as the change since the last status has it."""
+    """Return the status with Progressing according to the change since the stored status."""
     if not has_deadline(deployment):
-        rest = tuple(one for one in status.conditions if one.type != PROGRESSING)
+        rest = tuple(condition for condition in status.conditions if condition.type != PROGRESSING)
         return replace(status, conditions=rest)
-    known = condition_of(status, PROGRESSING)
-    if known and known.reason == COMPLETE and status.replicas == status.updated_replicas:
+    before = condition_of(status, PROGRESSING)
+    if before and before.reason == COMPLETE and status.replicas == status.updated_replicas:
         return status
     subject = f'Deployment "{deployment.metadata.name}"'
     if current is not None:
@@ -123,9 +123,9 @@ def note_progress(
         value, reason, message = "True", COMPLETE, "has successfully progressed."
     elif _has_moved(deployment.status, status):
         value, reason, message = "True", UPDATED, "is progressing."
-        # NB: the same reason again still says that something moved just now.
-        rest = tuple(one for one in status.conditions if one.type != PROGRESSING)
-        since = known.last_transition_time if known and known.status == "True" else None
+        # NB: the update time changes with each progress, also with the same reason.
+        rest = tuple(condition for condition in status.conditions if condition.type != PROGRESSING)
+        since = before.last_transition_time if before and before.status == "True" else None
         condition = WorkloadCondition(
             type=PROGRESSING,
             status=value,
@@ -135,7 +135,7 @@ def note_progress(
             last_transition_time=since or format_event_time(now),
         )
         return replace(status, conditions=(*rest, condition))
-    elif _is_late(deployment, known, now):
+    elif _is_late(deployment, before, now):
         value, reason, message = "False", _TIMED_OUT, "has timed out progressing."
     else:
         return status
@@ -145,24 +145,29 @@ def note_progress(
     return set_condition(status, condition, now=now)
 
 
-def note_failures(
+def with_failures(
     status: DeploymentStatus,
     replica_sets: Sequence[ReplicaSet],
     current: ReplicaSet | None,
     *,
     now: float,
 ) -> DeploymentStatus:
-    """Return the status with the failure of a ReplicaSet to make its pods, the present's first."""
+    """Return the status with a ReplicaFailure of a ReplicaSet, the current one's first."""
     ordered = ([current] if current else []) + list(replica_sets)
-    found = [c for one in ordered for c in one.status.conditions if c.type == REPLICA_FAILURE]
-    if found:
-        return set_condition(status, found[0], now=now)
-    rest = tuple(one for one in status.conditions if one.type != REPLICA_FAILURE)
+    failures = [
+        c
+        for replica_set in ordered
+        for c in replica_set.status.conditions
+        if c.type == REPLICA_FAILURE
+    ]
+    if failures:
+        return set_condition(status, failures[0], now=now)
+    rest = tuple(condition for condition in status.conditions if condition.type != REPLICA_FAILURE)
     return replace(status, conditions=rest)
 
 
 def is_complete(deployment: Deployment, status: DeploymentStatus) -> bool:
-    """Return whether all pods, and no others, are of the present template and available."""
+    """Return whether exactly the desired pods exist, of the current template and available."""
     counts = (status.updated_replicas, status.replicas, status.available_replicas)
     return (
         all(count == deployment.spec.replicas for count in counts)
@@ -171,38 +176,38 @@ def is_complete(deployment: Deployment, status: DeploymentStatus) -> bool:
 
 
 def late_in(deployment: Deployment, status: DeploymentStatus, *, now: float) -> float | None:
-    """Return in how many seconds the rollout is late if nothing moves; None when it cannot be."""
-    known = condition_of(status, PROGRESSING)
-    if not has_deadline(deployment) or known is None or is_complete(deployment, status):
+    """Return the seconds until the deadline without progress, None if it cannot be exceeded."""
+    progressing = condition_of(status, PROGRESSING)
+    if not has_deadline(deployment) or progressing is None or is_complete(deployment, status):
         return None
-    since = seconds_of(known.last_update_time)
-    if known.reason in (_TIMED_OUT, COMPLETE, PAUSED) or since is None:
+    since = seconds_of(progressing.last_update_time)
+    if progressing.reason in (_TIMED_OUT, COMPLETE, PAUSED) or since is None:
         return None
     # Times of the API are whole seconds.
     return max(0.0, since + (deployment.spec.progress_deadline_seconds or 0) - now) + 1.0
 
 
 def has_deadline(deployment: Deployment) -> bool:
-    """Return whether somebody wants to know that a rollout is stuck."""
+    """Return whether the Deployment has a progress deadline."""
     return deployment.spec.progress_deadline_seconds not in (None, _NO_DEADLINE)
 
 
 def condition_of(status: DeploymentStatus, type: str) -> WorkloadCondition | None:  # noqa: A002
     """Return the condition of that type."""
-    return next((one for one in status.conditions if one.type == type), None)
+    return next((condition for condition in status.conditions if condition.type == type), None)
 
 
 def set_condition(
     status: DeploymentStatus, condition: WorkloadCondition, *, now: float
 ) -> DeploymentStatus:
-    """Return the status with the condition; one with the same status and reason stays as it is."""
-    known = condition_of(status, condition.type)
-    if known and (known.status, known.reason) == (condition.status, condition.reason):
+    """Return the status with the condition; one with the same status and reason is unchanged."""
+    before = condition_of(status, condition.type)
+    if before and (before.status, before.reason) == (condition.status, condition.reason):
         return status
     stamp = format_event_time(now)
-    since = known.last_transition_time if known and known.status == condition.status else stamp
+    since = before.last_transition_time if before and before.status == condition.status else stamp
     fresh = replace(condition, last_update_time=stamp, last_transition_time=since)
-    rest = tuple(one for one in status.conditions if one.type != condition.type)
+    rest = tuple(other for other in status.conditions if other.type != condition.type)
     return replace(status, conditions=(*rest, fresh))
 
 
@@ -215,9 +220,9 @@ def _has_moved(before: DeploymentStatus, after: DeploymentStatus) -> bool:
     )
 
 
-def _is_late(deployment: Deployment, known: WorkloadCondition | None, now: float) -> bool:
-    if known is None or known.reason == COMPLETE:
+def _is_late(deployment: Deployment, progressing: WorkloadCondition | None, now: float) -> bool:
+    if progressing is None or progressing.reason == COMPLETE:
         return False
-    since = seconds_of(known.last_update_time)
+    since = seconds_of(progressing.last_update_time)
     deadline = deployment.spec.progress_deadline_seconds or 0
-    return known.reason == _TIMED_OUT or (since is not None and since + deadline < now)
+    return progressing.reason == _TIMED_OUT or (since is not None and since + deadline < now)

@@ -1,10 +1,14 @@
-"""What becomes of a Deployment's ReplicaSets: which is made, how large each is, which may go.
+"""The Deployment controller: which ReplicaSet to create, how to scale each, which to delete.
 
-A rolling update never lets fewer pods be available than wanted less maxUnavailable, nor has more
-than wanted plus maxSurge: the ReplicaSet of the present template grows as far as the surge allows,
-then the others shrink as far as availability allows, those of their pods first that are of no use.
-One step a call; the change of a ReplicaSet calls for the next. There is no step before every
-ReplicaSet has answered to the last one, because until then nobody knows what pods there are.
+A rolling update never has fewer available pods than replicas less maxUnavailable, nor more pods
+than replicas plus maxSurge. The ReplicaSet of the current template is scaled up as far as the surge
+allows, then the others are scaled down as far as availability allows, unavailable pods first.
+One call plans one step; the change of a ReplicaSet triggers the next. There is no step before every
+ReplicaSet has observed its last change, because until then the number of its pods is unknown.
+
+Sizes are written with the resourceVersion that they were decided on, so a step from a stale cache
+fails with a conflict and is requeued. The name of a new ReplicaSet follows from the template, so a
+second attempt finds the first one's.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from keepclose.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.lab.workloads import deployment_status
 from keepclose.lab.workloads.caches import WorkloadCaches
-from keepclose.lab.workloads.expectations import DOUBT_S, Watermarks, settle_claims, sort_claims
+from keepclose.lab.workloads.expectations import UNCERTAIN_S, Watermarks, settle_claims, sort_claims
 from keepclose.lab.workloads.pod_writes import patch_status
 from keepclose.lab.workloads.pods import WorkloadPod, workload_owner_of
 from keepclose.lab.workloads.rolling_update import (
@@ -52,23 +56,23 @@ from keepclose.model.meta import NamespacedName
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True):
-    """What to do for a Deployment, and what to say of it."""
+    """The next writes for a Deployment, and its status."""
 
     status: DeploymentStatus
     creation: JsonObject | None = None
     """The ReplicaSet of a new template."""
     sizes: tuple[Size, ...] = ()
-    """ReplicaSets that get another size, or another note of the Deployment's."""
+    """ReplicaSets to scale, or to annotate with the new size of the Deployment."""
     annotations: dict[str, str] = {}
-    """What the present ReplicaSet is to be told."""
+    """The annotations to set on the current ReplicaSet."""
     current: ReplicaSet | None = None
-    """The ReplicaSet of the present template, once there is one."""
+    """The ReplicaSet of the current template, once it exists."""
     deletions: tuple[ReplicaSet, ...] = ()
-    """ReplicaSets that nobody needs to go back to."""
+    """ReplicaSets beyond the revision history limit."""
     revision: int = 0
     """The Deployment's revision, 0 while it has none."""
     recheck_s: float | None = None
-    """When to look again though nothing changed."""
+    """After how many seconds to sync again without a change."""
 
 
 def plan_deployment(
@@ -80,11 +84,11 @@ def plan_deployment(
 ) -> DeploymentPlan:
     """Return the next step of a Deployment with these ReplicaSets and all of their pods."""
     current = find_current(deployment, replica_sets)
-    old = [one for one in by_age(replica_sets) if one is not current]
+    old = [replica_set for replica_set in by_age(replica_sets) if replica_set is not current]
     status = deployment_status.count_replicas(deployment, replica_sets, current, now=now)
     if deployment.metadata.deletion_timestamp is not None:
         return DeploymentPlan(status, current=current)
-    status = deployment_status.note_pause(deployment, status, now=now)
+    status = deployment_status.with_pause(deployment, status, now=now)
     plan = DeploymentPlan(status, current=current)
     if current is not None:
         annotations = current_annotations(deployment, current, old)
@@ -93,9 +97,9 @@ def plan_deployment(
     if deployment.spec.paused or _was_scaled(deployment, replica_sets):
         sizes = tuple(_scale(deployment, current, old))
         if deployment.spec.paused:
-            cleaned = _superfluous(deployment, old)
+            cleaned = _expired(deployment, old)
             return msgspec.structs.replace(plan, sizes=sizes, deletions=cleaned)
-        # Where scaling has nothing to say the update goes on.
+        # If scaling changes nothing, the update goes on.
         if sizes:
             return msgspec.structs.replace(plan, sizes=sizes)
     if deployment.spec.strategy.type == "Recreate":
@@ -109,159 +113,19 @@ def plan_deployment(
             and deployment_status.condition_of(status, deployment_status.PROGRESSING) is None
         ):
             name = current.metadata.name
-            status = deployment_status.note_new(deployment, status, name, created=False, now=now)
-        status = deployment_status.note_progress(deployment, status, current, now=now)
+            status = deployment_status.with_new_replica_set(
+                deployment, status, name, created=False, now=now
+            )
+        status = deployment_status.with_progress(deployment, status, current, now=now)
         plan = msgspec.structs.replace(plan, status=status)
-    status = deployment_status.note_failures(plan.status, replica_sets, current, now=now)
+    status = deployment_status.with_failures(plan.status, replica_sets, current, now=now)
     is_complete = deployment_status.is_complete(deployment, deployment.status)
     return msgspec.structs.replace(
         plan,
         status=status,
-        deletions=_superfluous(deployment, old) if is_complete else (),
+        deletions=_expired(deployment, old) if is_complete else (),
         recheck_s=deployment_status.late_in(deployment, status, now=now),
     )
-
-
-def _roll(
-    deployment: Deployment, plan: DeploymentPlan, old: Sequence[ReplicaSet], *, now: float
-) -> DeploymentPlan:
-    current, wanted = plan.current, deployment.spec.replicas
-    bounds = deployment_bounds(deployment)
-    if any(map(_lags, old)) or (current and _lags(current)):
-        return plan
-    have = sum(one.spec.replicas for one in old) + (current.spec.replicas if current else 0)
-    room = max(0, wanted + bounds.max_surge - have)
-    if current is None:
-        return _begin(deployment, plan, old, replicas=min(room, wanted), now=now)
-    size = current.spec.replicas
-    grown = wanted if size > wanted else size + min(room, wanted - size)
-    if grown != size:
-        return msgspec.structs.replace(plan, sizes=(Size(current, grown),))
-    sizes = _shrink(current, old, have=have, least=wanted - bounds.max_unavailable)
-    return msgspec.structs.replace(plan, sizes=tuple(sizes))
-
-
-def _shrink(current: ReplicaSet, old: Sequence[ReplicaSet], *, have: int, least: int) -> list[Size]:
-    """Return smaller sizes for old ReplicaSets, without harm to availability."""
-    spare = have - least - (current.spec.replicas - _available(current))
-    left = {one.metadata.name: one.spec.replicas for one in old}
-    if spare <= 0:
-        return []
-    for one in old:
-        useless = min(spare, one.spec.replicas - _available(one))
-        left[one.metadata.name] -= useless
-        spare -= useless
-    # What is still spare now is so in available pods.
-    for one in old:
-        if spare <= 0:
-            break
-        taken = min(spare, left[one.metadata.name])
-        left[one.metadata.name] -= taken
-        spare -= taken
-    return [
-        Size(one, left[one.metadata.name])
-        for one in old
-        if left[one.metadata.name] != one.spec.replicas
-    ]
-
-
-def _recreate(
-    deployment: Deployment,
-    plan: DeploymentPlan,
-    old: Sequence[ReplicaSet],
-    pods: Sequence[WorkloadPod],
-    *,
-    now: float,
-) -> DeploymentPlan:
-    ending = tuple(Size(one, 0) for one in old if one.is_active)
-    if ending:
-        return msgspec.structs.replace(plan, sizes=ending)
-    current, wanted = plan.current, deployment.spec.replicas
-    own = current.metadata.uid if current else ""
-    # Even those on their way out must be gone before the first new one comes.
-    if any(not pod.has_ended and pod.controller and pod.controller.uid != own for pod in pods):
-        return plan
-    if current is None:
-        return _begin(deployment, plan, old, replicas=wanted, now=now)
-    if current.spec.replicas != wanted:
-        return msgspec.structs.replace(plan, sizes=(Size(current, wanted),))
-    return plan
-
-
-def _begin(
-    deployment: Deployment,
-    plan: DeploymentPlan,
-    old: Sequence[ReplicaSet],
-    *,
-    replicas: int,
-    now: float,
-) -> DeploymentPlan:
-    revision = next_revision(old)
-    creation = new_replica_set(deployment, replicas=replicas, revision=revision)
-    name = creation["metadata"]["name"]
-    status = deployment_status.note_new(deployment, plan.status, name, created=True, now=now)
-    return msgspec.structs.replace(plan, creation=creation, revision=revision, status=status)
-
-
-def _was_scaled(deployment: Deployment, replica_sets: Sequence[ReplicaSet]) -> bool:
-    """Return whether an active ReplicaSet was made for another size of the Deployment."""
-    return any(
-        one.is_active
-        and DESIRED_REPLICAS in one.metadata.annotations
-        and number_in(one.metadata, DESIRED_REPLICAS) != deployment.spec.replicas
-        for one in replica_sets
-    )
-
-
-def _scale(
-    deployment: Deployment, current: ReplicaSet | None, old: Sequence[ReplicaSet]
-) -> list[Size]:
-    """Return the sizes after the Deployment got another one, or while it is paused."""
-    every = [*old, *([current] if current else [])]
-    active = [one for one in every if one.is_active]
-    wanted = deployment.spec.replicas
-    if len(active) <= 1:
-        target = active[0] if active else current or (old[-1] if old else None)
-        return [] if target is None or target.spec.replicas == wanted else [Size(target, wanted)]
-    if current is not None and _is_saturated(current, wanted):
-        return [Size(one, 0) for one in old if one.is_active]
-    if deployment.spec.strategy.type != "RollingUpdate":
-        return []
-    most = {one.metadata.name: number_in(one.metadata, MAX_REPLICAS) for one in active}
-    # All are told the new size, also those that stay as they are.
-    return spread_proportionally(deployment, active, most)
-
-
-def _is_saturated(current: ReplicaSet, wanted: int) -> bool:
-    return (
-        current.spec.replicas == current.status.available_replicas == wanted
-        and number_in(current.metadata, DESIRED_REPLICAS) == wanted
-    )
-
-
-def _superfluous(deployment: Deployment, old: Sequence[ReplicaSet]) -> tuple[ReplicaSet, ...]:
-    """Return the oldest revisions beyond those to be kept, if they are empty."""
-    limit = deployment.spec.revision_history_limit
-    alive = [one for one in old if one.metadata.deletion_timestamp is None]
-    if limit is None or len(alive) <= limit:
-        return ()
-    oldest = sorted(alive, key=lambda one: revision_of(one.metadata))[: len(alive) - limit]
-    return tuple(
-        one
-        for one in oldest
-        if not one.is_active
-        and one.status.replicas == 0
-        and one.metadata.generation <= one.status.observed_generation
-    )
-
-
-def _lags(replica_set: ReplicaSet) -> bool:
-    """Return whether the status is about an earlier size."""
-    return replica_set.status.observed_generation < replica_set.metadata.generation
-
-
-def _available(replica_set: ReplicaSet) -> int:
-    return min(replica_set.spec.replicas, replica_set.status.available_replicas)
 
 
 class DeploymentSync:
@@ -275,76 +139,82 @@ class DeploymentSync:
         self._watermarks = Watermarks(clock, caches.replica_sets)
 
     async def sync(self, key: NamespacedName) -> float | None:
-        """Bring one Deployment forward; return when to look again though nothing changed."""
+        """Sync a Deployment; return the seconds after which to sync it again without a change."""
         deployment = self._caches.deployments.get(key)
         if deployment is None:
             return None
         if self._watermarks.lags(deployment.metadata.uid):
-            # What is on its way brings the key back; this is for what never comes.
-            return DOUBT_S
+            # The event of the write requeues the key; this is for an event that never comes.
+            return UNCERTAIN_S
         claims = sort_claims(
             deployment,
             self._caches.replica_sets_of(deployment.metadata.uid),
             self._caches.orphan_replica_sets(key.namespace),
         )
         replica_sets = await settle_claims(self._client, REPLICA_SETS, deployment, claims)
-        pods = [pod for one in replica_sets for pod in self._caches.pods_of(one.metadata.uid)]
+        pods = [
+            pod
+            for replica_set in replica_sets
+            for pod in self._caches.pods_of(replica_set.metadata.uid)
+        ]
         plan = plan_deployment(deployment, replica_sets, pods, now=self._clock.now())
         if plan.creation is not None and not await self._create(deployment, plan.creation):
-            return await self._note_collision(deployment)
+            return await self._record_collision(deployment)
         await self._resize(deployment, plan)
-        for one in plan.deletions:
-            await self._delete(one)
+        for replica_set in plan.deletions:
+            await self._delete(replica_set)
         await self._write_status(deployment, plan.status, revision=plan.revision)
         return plan.recheck_s
 
     async def _create(self, deployment: Deployment, body: JsonObject) -> bool:
-        """Create a ReplicaSet, or return False when its name is another one's."""
+        """Create a ReplicaSet, or return False if another one has its name."""
         namespace, name = deployment.metadata.namespace, body["metadata"]["name"]
         try:
-            made = await self._client.create(REPLICA_SETS, body, namespace=namespace)
+            created = await self._client.create(REPLICA_SETS, body, namespace=namespace)
         except AlreadyExists:
-            found = await self._client.get(REPLICA_SETS, name, namespace=namespace)
-            owner = workload_owner_of(found.metadata)
+            existing = await self._client.get(REPLICA_SETS, name, namespace=namespace)
+            owner = workload_owner_of(existing.metadata)
             return (
                 owner is not None
                 and owner.uid == deployment.metadata.uid
-                and is_same_template(found.spec.template, deployment.spec.template)
+                and is_same_template(existing.spec.template, deployment.spec.template)
             )
         except ApiError as error:
             message = f'Failed to create new replica set "{name}": {error}'
-            self._tell(deployment, message, severity="Warning", reason="ReplicaSetCreateError")
+            self._record_event(
+                deployment, message, severity="Warning", reason="ReplicaSetCreateError"
+            )
             raise
-        self._watermarks.note(deployment.metadata.uid, made.metadata)
+        self._watermarks.record(deployment.metadata.uid, created.metadata)
         replicas = body["spec"]["replicas"]
         if replicas:
-            self._tell(deployment, f"Scaled up replica set {name} from 0 to {replicas}")
+            self._record_event(deployment, f"Scaled up replica set {name} from 0 to {replicas}")
         return True
 
     async def _resize(self, deployment: Deployment, plan: DeploymentPlan) -> None:
-        """Write sizes, and what the present ReplicaSet is to be told."""
-        sizes = {one.replica_set.metadata.name: one for one in plan.sizes}
+        """Write sizes, and the annotations of the current ReplicaSet."""
+        sizes = {size.replica_set.metadata.name: size for size in plan.sizes}
         current = plan.current
         if current is not None and (
             plan.annotations or current.spec.min_ready_seconds != deployment.spec.min_ready_seconds
         ):
             kept = Size(current, current.spec.replicas)
             sizes.setdefault(current.metadata.name, kept)
-        for name, (one, replicas) in sizes.items():
+        for name, (replica_set, replicas) in sizes.items():
             annotations: dict[str, str] = {}
-            # Only a size tells a ReplicaSet for which Deployment's it was made.
-            if any(size.replica_set is one for size in plan.sizes):
+            # Only a planned size updates the annotations of the Deployment's size.
+            if any(size.replica_set is replica_set for size in plan.sizes):
                 annotations |= size_annotations(deployment)
             spec: JsonObject = {"replicas": replicas}
-            if one is current:
+            if replica_set is current:
                 annotations |= plan.annotations
                 spec["minReadySeconds"] = deployment.spec.min_ready_seconds
-            await self._patch(deployment, one, annotations, spec)
-            before = one.spec.replicas
+            await self._patch(deployment, replica_set, annotations, spec)
+            before = replica_set.spec.replicas
             if before != replicas:
-                way = "up" if before < replicas else "down"
-                text = f"Scaled {way} replica set {name} from {before} to {replicas}"
-                self._tell(deployment, text)
+                direction = "up" if before < replicas else "down"
+                text = f"Scaled {direction} replica set {name} from {before} to {replicas}"
+                self._record_event(deployment, text)
 
     async def _patch(
         self,
@@ -354,19 +224,19 @@ class DeploymentSync:
         spec: JsonObject,
     ) -> None:
         meta = replica_set.metadata
-        known, least = meta.annotations, replica_set.spec.min_ready_seconds
+        annotated, least = meta.annotations, replica_set.spec.min_ready_seconds
         if (
             spec["replicas"] == replica_set.spec.replicas
             and spec.get("minReadySeconds", least) == least
-            and all(known.get(key) == value for key, value in annotations.items())
+            and all(annotated.get(key) == value for key, value in annotations.items())
         ):
             return
         patch = {
             "metadata": {"resourceVersion": meta.resource_version, "annotations": annotations},
             "spec": spec,
         }
-        made = await self._client.patch(REPLICA_SETS, meta.name, patch, namespace=meta.namespace)
-        self._watermarks.note(deployment.metadata.uid, made.metadata)
+        patched = await self._client.patch(REPLICA_SETS, meta.name, patch, namespace=meta.namespace)
+        self._watermarks.record(deployment.metadata.uid, patched.metadata)
 
     async def _delete(self, replica_set: ReplicaSet) -> None:
         meta = replica_set.metadata
@@ -382,8 +252,8 @@ class DeploymentSync:
         except (NotFound, Conflict):
             return
 
-    async def _note_collision(self, deployment: Deployment) -> float:
-        """Count a hash that is taken, so that the next one differs."""
+    async def _record_collision(self, deployment: Deployment) -> float:
+        """Count a collision of the template hash, so that the next hash differs."""
         count = (deployment.status.collision_count or 0) + 1
         status = msgspec.structs.replace(deployment.status, collision_count=count)
         await self._write_status(deployment, status)
@@ -395,7 +265,7 @@ class DeploymentSync:
         meta = deployment.metadata
         patch = patch_status(deployment.status, status) or {}
         if revision and meta.annotations.get(REVISION) != str(revision):
-            # NB: together with the status this is no new generation.
+            # NB: written with the status, the annotation makes no new generation.
             patch["metadata"] = {"annotations": {REVISION: str(revision)}}
         if not patch:
             return
@@ -406,7 +276,7 @@ class DeploymentSync:
         except NotFound:
             return
 
-    def _tell(
+    def _record_event(
         self,
         deployment: Deployment,
         message: str,
@@ -415,3 +285,154 @@ class DeploymentSync:
         reason: str = "ScalingReplicaSet",
     ) -> None:
         self._recorder.record(reference_to(deployment), severity, reason, message)
+
+
+def _roll(
+    deployment: Deployment, plan: DeploymentPlan, old: Sequence[ReplicaSet], *, now: float
+) -> DeploymentPlan:
+    current, desired = plan.current, deployment.spec.replicas
+    bounds = deployment_bounds(deployment)
+    if any(map(_lags, old)) or (current and _lags(current)):
+        return plan
+    have = sum(replica_set.spec.replicas for replica_set in old) + (
+        current.spec.replicas if current else 0
+    )
+    room = max(0, desired + bounds.max_surge - have)
+    if current is None:
+        return _create_current(deployment, plan, old, replicas=min(room, desired), now=now)
+    size = current.spec.replicas
+    grown = desired if size > desired else size + min(room, desired - size)
+    if grown != size:
+        return msgspec.structs.replace(plan, sizes=(Size(current, grown),))
+    sizes = _shrink(current, old, have=have, least=desired - bounds.max_unavailable)
+    return msgspec.structs.replace(plan, sizes=tuple(sizes))
+
+
+def _shrink(current: ReplicaSet, old: Sequence[ReplicaSet], *, have: int, least: int) -> list[Size]:
+    """Return smaller sizes for old ReplicaSets that keep enough pods available."""
+    spare = have - least - (current.spec.replicas - _available(current))
+    left = {replica_set.metadata.name: replica_set.spec.replicas for replica_set in old}
+    if spare <= 0:
+        return []
+    for replica_set in old:
+        useless = min(spare, replica_set.spec.replicas - _available(replica_set))
+        left[replica_set.metadata.name] -= useless
+        spare -= useless
+    # The rest is taken from available pods.
+    for replica_set in old:
+        if spare <= 0:
+            break
+        taken = min(spare, left[replica_set.metadata.name])
+        left[replica_set.metadata.name] -= taken
+        spare -= taken
+    return [
+        Size(replica_set, left[replica_set.metadata.name])
+        for replica_set in old
+        if left[replica_set.metadata.name] != replica_set.spec.replicas
+    ]
+
+
+def _recreate(
+    deployment: Deployment,
+    plan: DeploymentPlan,
+    old: Sequence[ReplicaSet],
+    pods: Sequence[WorkloadPod],
+    *,
+    now: float,
+) -> DeploymentPlan:
+    ending = tuple(Size(replica_set, 0) for replica_set in old if replica_set.is_active)
+    if ending:
+        return msgspec.structs.replace(plan, sizes=ending)
+    current, desired = plan.current, deployment.spec.replicas
+    own = current.metadata.uid if current else ""
+    # Even terminating pods must be gone before the first new pod is created.
+    if any(not pod.has_ended and pod.controller and pod.controller.uid != own for pod in pods):
+        return plan
+    if current is None:
+        return _create_current(deployment, plan, old, replicas=desired, now=now)
+    if current.spec.replicas != desired:
+        return msgspec.structs.replace(plan, sizes=(Size(current, desired),))
+    return plan
+
+
+def _create_current(
+    deployment: Deployment,
+    plan: DeploymentPlan,
+    old: Sequence[ReplicaSet],
+    *,
+    replicas: int,
+    now: float,
+) -> DeploymentPlan:
+    revision = next_revision(old)
+    creation = new_replica_set(deployment, replicas=replicas, revision=revision)
+    name = creation["metadata"]["name"]
+    status = deployment_status.with_new_replica_set(
+        deployment, plan.status, name, created=True, now=now
+    )
+    return msgspec.structs.replace(plan, creation=creation, revision=revision, status=status)
+
+
+def _was_scaled(deployment: Deployment, replica_sets: Sequence[ReplicaSet]) -> bool:
+    """Return whether an active ReplicaSet was sized for another size of the Deployment."""
+    return any(
+        replica_set.is_active
+        and DESIRED_REPLICAS in replica_set.metadata.annotations
+        and number_in(replica_set.metadata, DESIRED_REPLICAS) != deployment.spec.replicas
+        for replica_set in replica_sets
+    )
+
+
+def _scale(
+    deployment: Deployment, current: ReplicaSet | None, old: Sequence[ReplicaSet]
+) -> list[Size]:
+    """Return the sizes after the Deployment was scaled, or while it is paused."""
+    every = [*old, *([current] if current else [])]
+    active = [replica_set for replica_set in every if replica_set.is_active]
+    desired = deployment.spec.replicas
+    if len(active) <= 1:
+        target = active[0] if active else current or (old[-1] if old else None)
+        return [] if target is None or target.spec.replicas == desired else [Size(target, desired)]
+    if current is not None and _is_saturated(current, desired):
+        return [Size(replica_set, 0) for replica_set in old if replica_set.is_active]
+    if deployment.spec.strategy.type != "RollingUpdate":
+        return []
+    most = {
+        replica_set.metadata.name: number_in(replica_set.metadata, MAX_REPLICAS)
+        for replica_set in active
+    }
+    # All are annotated with the new size, also those that keep theirs.
+    return spread_proportionally(deployment, active, most)
+
+
+def _is_saturated(current: ReplicaSet, desired: int) -> bool:
+    return (
+        current.spec.replicas == current.status.available_replicas == desired
+        and number_in(current.metadata, DESIRED_REPLICAS) == desired
+    )
+
+
+def _expired(deployment: Deployment, old: Sequence[ReplicaSet]) -> tuple[ReplicaSet, ...]:
+    """Return the oldest revisions beyond the history limit, if they have no pods."""
+    limit = deployment.spec.revision_history_limit
+    alive = [replica_set for replica_set in old if replica_set.metadata.deletion_timestamp is None]
+    if limit is None or len(alive) <= limit:
+        return ()
+    oldest = sorted(alive, key=lambda replica_set: revision_of(replica_set.metadata))[
+        : len(alive) - limit
+    ]
+    return tuple(
+        replica_set
+        for replica_set in oldest
+        if not replica_set.is_active
+        and replica_set.status.replicas == 0
+        and replica_set.metadata.generation <= replica_set.status.observed_generation
+    )
+
+
+def _lags(replica_set: ReplicaSet) -> bool:
+    """Return whether the status is of an earlier generation."""
+    return replica_set.status.observed_generation < replica_set.metadata.generation
+
+
+def _available(replica_set: ReplicaSet) -> int:
+    return min(replica_set.spec.replicas, replica_set.status.available_replicas)

@@ -1,9 +1,14 @@
-"""Writes that the cache has not shown yet: until it has, an owner makes and deletes nothing more.
+"""Expectations of a controller about its own writes, and which objects a workload owns.
 
-So a cache that lags never leads to a second pod for the same gap, nor to a second victim for the
-same surplus. Each pod is waited for by its own name and uid, each other object by the version that
-was written. What never shows up, because it came and went between two lists, is forgotten after a
-while.
+Until the cache has an owner's writes, the owner creates and deletes nothing more. So a stale cache
+never leads to a second pod for the same replica, nor to a second deletion for the same surplus.
+Pods are awaited by name and uid, other objects by the resourceVersion that was written. A write
+that never shows, because the object came and went between two lists, expires.
+
+Workloads adopt orphans that they select, and release what they no longer select, as in
+kube-controller-manager. Owned objects are those whose controller reference has the workload's uid.
+A workload that is being deleted neither adopts nor releases. Each write names the resourceVersion
+of the object, so that of two controllers only one wins.
 """
 
 from __future__ import annotations
@@ -23,9 +28,9 @@ from keepclose.lab.workloads.types import Workload, owned_by
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName, ObjectMeta
 
-PATIENCE_S: Final = 30.0
-DOUBT_S: Final = 5.0
-"""For a request of which nobody knows whether it was served."""
+TIMEOUT_S: Final = 30.0
+UNCERTAIN_S: Final = 5.0
+"""For a request that may or may not have been served."""
 _T = TypeVar("_T", bound=Named)
 
 
@@ -36,44 +41,44 @@ class _Awaited(NamedTuple):
 
 
 class Expectations:
-    """Pods that were created or deleted and have not been seen so."""
+    """Pods that were created or deleted while the cache does not show it yet."""
 
     def __init__(self, clock: Clock, pods: Cache[WorkloadPod]) -> None:
         self._clock = clock
         self._created: dict[NamespacedName, _Awaited] = {}
         self._deleted: dict[str, _Awaited] = {}
-        pods.subscribe(self._note)
+        pods.subscribe(self._on_pod)
 
-    def expect_created(self, owner: str, pod: WorkloadPod, *, for_s: float = PATIENCE_S) -> None:
-        """Wait for a pod to show up."""
+    def expect_created(self, owner: str, pod: WorkloadPod, *, for_s: float = TIMEOUT_S) -> None:
+        """Expect a new pod in the cache."""
         self._created[pod.key] = _Awaited(owner, pod, self._clock.monotonic() + for_s)
 
     def expect_deleted(self, owner: str, pod: WorkloadPod) -> None:
-        """Wait for a pod to be on its way out, or gone."""
-        self._deleted[pod.uid] = _Awaited(owner, pod, self._clock.monotonic() + PATIENCE_S)
+        """Expect a pod to be terminating or gone in the cache."""
+        self._deleted[pod.uid] = _Awaited(owner, pod, self._clock.monotonic() + TIMEOUT_S)
 
     def forget(self, pod: WorkloadPod) -> None:
-        """Wait no longer for what did not happen."""
+        """Drop the expectations of a write that failed."""
         self._created.pop(pod.key, None)
         self._deleted.pop(pod.uid, None)
 
     def wait_s(self, owner: str) -> float | None:
-        """Return for how long the owner may have to wait; None when all was seen."""
-        self._drop_old()
+        """Return for how long the owner may have to wait; None if the cache has all its writes."""
+        self._drop_expired()
         now = self._clock.monotonic()
-        awaited = [*self._created.values(), *self._deleted.values()]
-        return max((one.until - now for one in awaited if one.owner == owner), default=None)
+        pending = [*self._created.values(), *self._deleted.values()]
+        return max((pod.until - now for pod in pending if pod.owner == owner), default=None)
 
-    def is_leaving(self, pod: WorkloadPod) -> bool:
-        """Return whether the pod was asked to go, though it does not look so yet."""
+    def is_being_deleted(self, pod: WorkloadPod) -> bool:
+        """Return whether the pod was deleted while the cache does not show it yet."""
         return pod.uid in self._deleted
 
     def assumed(self) -> list[WorkloadPod]:
-        """Return the pods that were created and have not been seen, as they were sent."""
-        self._drop_old()
-        return [one.pod for one in self._created.values()]
+        """Return the created pods that the cache does not have yet, as they were sent."""
+        self._drop_expired()
+        return [awaited.pod for awaited in self._created.values()]
 
-    def _note(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
+    def _on_pod(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
         if new is not None:
             self._created.pop(new.key, None)
             if new.is_terminating:
@@ -81,24 +86,24 @@ class Expectations:
         if old is not None and (new is None or new.uid != old.uid):
             self._deleted.pop(old.uid, None)
 
-    def _drop_old(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._clock.monotonic()
-        for key in [key for key, one in self._created.items() if one.until <= now]:
+        for key in [key for key, awaited in self._created.items() if awaited.until <= now]:
             del self._created[key]
-        for uid in [uid for uid, one in self._deleted.items() if one.until <= now]:
+        for uid in [uid for uid, awaited in self._deleted.items() if awaited.until <= now]:
             del self._deleted[uid]
 
 
 class Watermarks:
-    """The versions of objects that were written last, to tell whether a cache lags behind them."""
+    """The last written versions of objects, to detect a stale cache."""
 
     def __init__(self, clock: Clock, cache: Cache[Any]) -> None:
         self._clock, self._cache = clock, cache
         self._written: dict[NamespacedName, tuple[str, str, float]] = {}
 
-    def note(self, owner: str, meta: ObjectMeta) -> None:
-        """Take note of what an owner's object is since a write."""
-        until = self._clock.monotonic() + DOUBT_S
+    def record(self, owner: str, meta: ObjectMeta) -> None:
+        """Record the version of an owner's object after a write."""
+        until = self._clock.monotonic() + UNCERTAIN_S
         self._written[meta.key] = (owner, meta.resource_version, until)
 
     def lags(self, owner: str) -> bool:
@@ -112,12 +117,12 @@ class Watermarks:
         return any(mark[0] == owner for mark in self._written.values())
 
     def _is_behind(self, key: NamespacedName, version: str) -> bool:
-        known = self._cache.get(key)
-        return known is None or is_older(known.metadata.resource_version, version)
+        cached = self._cache.get(key)
+        return cached is None or is_older(cached.metadata.resource_version, version)
 
 
 class Claims(NamedTuple, Generic[_T]):
-    """What a workload has, what it takes and what it gives up."""
+    """The objects that a workload keeps, adopts and releases."""
 
     owned: list[_T]
     adopted: list[_T]
@@ -125,20 +130,20 @@ class Claims(NamedTuple, Generic[_T]):
 
 
 def sort_claims(workload: Workload, owned: Iterable[_T], orphans: Iterable[_T]) -> Claims[_T]:
-    """Return who belongs to the workload, of those it controls and those nobody does."""
+    """Return which owned objects to keep or release, and which orphans to adopt."""
     selector = workload.spec.selector
     if selector is None or workload.metadata.deletion_timestamp is not None:
         return Claims(list(owned), [], [])
     claims: Claims[_T] = Claims([], [], [])
-    for one in owned:
-        fits = selector.matches(one.metadata.labels)
-        (claims.owned if fits else claims.released).append(one)
+    for item in owned:
+        fits = selector.matches(item.metadata.labels)
+        (claims.owned if fits else claims.released).append(item)
     claims.adopted.extend(
-        one
-        for one in orphans
-        if one.metadata.deletion_timestamp is None
-        and selector.matches(one.metadata.labels)
-        and workload_owner_of(one.metadata) is None
+        item
+        for item in orphans
+        if item.metadata.deletion_timestamp is None
+        and selector.matches(item.metadata.labels)
+        and workload_owner_of(item.metadata) is None
     )
     return claims
 
@@ -146,27 +151,27 @@ def sort_claims(workload: Workload, owned: Iterable[_T], orphans: Iterable[_T]) 
 async def settle_claims(
     client: Client, kind: Kind[_T], workload: Workload, claims: Claims[_T]
 ) -> list[_T]:
-    """Write what changes hands, and return all that the workload has then."""
+    """Write the adoptions and releases, and return all that the workload owns then."""
     owned = list(claims.owned)
-    for one in claims.released:
-        rest = [ref for ref in _references(one) if ref.get("uid") != workload.metadata.uid]
-        await _write(client, kind, one, rest)
-    for one in claims.adopted:
-        taken = await _write(client, kind, one, [*_references(one), owned_by(workload)])
-        if taken is not None:
-            owned.append(taken)
+    for item in claims.released:
+        rest = [ref for ref in _references(item) if ref.get("uid") != workload.metadata.uid]
+        await _write(client, kind, item, rest)
+    for item in claims.adopted:
+        adopted = await _write(client, kind, item, [*_references(item), owned_by(workload)])
+        if adopted is not None:
+            owned.append(adopted)
     return owned
 
 
-def _references(one: Named) -> list[JsonObject]:
-    found: Any = msgspec.to_builtins(one.metadata.owner_references)
-    return list(found)
+def _references(item: Named) -> list[JsonObject]:
+    references: Any = msgspec.to_builtins(item.metadata.owner_references)
+    return list(references)
 
 
 async def _write(
-    client: Client, kind: Kind[_T], one: _T, references: list[JsonObject]
+    client: Client, kind: Kind[_T], item: _T, references: list[JsonObject]
 ) -> _T | None:
-    meta = one.metadata
+    meta = item.metadata
     patch = {
         "metadata": {
             "uid": meta.uid,

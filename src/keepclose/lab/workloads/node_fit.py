@@ -1,7 +1,13 @@
-"""Whether a pod may run on a node, judged by the two alone, and if not, why in Kubernetes' words.
+"""Whether a pod may run on a node, and if not, the reason in the words of kube-scheduler.
 
-The checks come in the scheduler's order and the first that fails speaks. A node that does not
-report Ready counts as tainted, because nobody beside this server would put the taint on it.
+The checks are in the order of kube-scheduler, and the first that fails gives the reason. A node
+that does not report Ready counts as tainted, because the lab has no node lifecycle controller that
+would taint it.
+
+Resources count as in kube-scheduler: the requests of a pod's containers, or of its init containers
+if those need more, plus its overhead, beside the requests of all pods on the node that have not
+ended. Actual usage does not count, and limits only where a container requests nothing. A node has
+none of a resource that it does not list, but its number of pods is then unlimited.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from keepclose.model.workload import Node, Taint
 
 TOO_MANY_PODS: Final = "Too many pods"
 _PODS: Final = "pods"
-_RESTARTED: Final = "Always"
+_ALWAYS: Final = "Always"
 Amounts = Mapping[str, int]
 """By resource, in thousandths."""
 NODE_UNSCHEDULABLE: Final = "node(s) were unschedulable"
@@ -28,21 +34,21 @@ PORTS_TAKEN: Final = "node(s) didn't have free ports for the requested pod ports
 
 _CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 _NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready", effect=NO_SCHEDULE)
-_KEEPING_AWAY: Final = (NO_SCHEDULE, NO_EXECUTE)
+_REPELLING_EFFECTS: Final = (NO_SCHEDULE, NO_EXECUTE)
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 
 
 def pod_requests(spec: WorkloadPodSpec) -> dict[str, int]:
-    """Return what a pod requests of its node, without what is zero."""
+    """Return the requests of a pod by resource, without zeros."""
     running: Counter[str] = Counter()
     for container in spec.containers:
         running.update(_requests(container))
-    # Init containers run one after the other, beside the sidecars that were started before them.
+    # Init containers run in sequence, beside the sidecars that were started before them.
     sidecars: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for container in spec.init_containers:
         own = Counter(_requests(container))
-        if container.restart_policy == _RESTARTED:
+        if container.restart_policy == _ALWAYS:
             sidecars.update(own)
             own = Counter(sidecars)
         else:
@@ -55,9 +61,9 @@ def pod_requests(spec: WorkloadPodSpec) -> dict[str, int]:
 
 
 def resource_refusals(requests: Amounts, node: Node, *, used: Amounts, pods: int) -> list[str]:
-    """Return why a node has no room for a pod, in the scheduler's words; [] where it has.
+    """Return why a node has too few resources for a pod, in kube-scheduler's words; [] if it fits.
 
-    `used` are the requests of the pods that are there, `pods` is their number.
+    `used` are the requests of the pods on the node, `pods` is their number.
     """
     allocatable = node.status.allocatable
     reasons = []
@@ -71,23 +77,13 @@ def resource_refusals(requests: Amounts, node: Node, *, used: Amounts, pods: int
     return reasons
 
 
-def _requests(container: PodContainer) -> dict[str, int]:
-    resources = container.resources
-    return _amounts({**resources.limits, **resources.requests})
-
-
-def _amounts(quantities: Mapping[str, str | float]) -> dict[str, int]:
-    # The API server lets no other than quantities in.
-    return {name: max(0, millis(value) or 0) for name, value in quantities.items()}
-
-
 def node_refusal(spec: WorkloadPodSpec, node: Node) -> str:
-    """Return why the node takes no such pod whatever else runs there, "" when it does."""
+    """Return why the node rejects the pod whatever else runs there, "" if it does not."""
     if node.spec.unschedulable and not _tolerates(spec, _CORDONED):
         return NODE_UNSCHEDULABLE
     if spec.node_name and spec.node_name != node.name:
         return NODE_NAME
-    if has_untolerated_taint(spec, node, _KEEPING_AWAY):
+    if has_untolerated_taint(spec, node, _REPELLING_EFFECTS):
         return TAINTED
     if not matches_affinity(spec, node):
         return NODE_AFFINITY
@@ -95,27 +91,27 @@ def node_refusal(spec: WorkloadPodSpec, node: Node) -> str:
 
 
 def port_refusal(spec: WorkloadPodSpec, there: Iterable[WorkloadPod]) -> str:
-    """Return why the ports of the node that a pod wants are not free, "" when they are."""
-    wanted = list(_host_ports(spec))
-    if not wanted:
+    """Return why the host ports of a pod are not free, "" if they are."""
+    requested = list(_host_ports(spec))
+    if not requested:
         return ""
     taken = [port for pod in there for port in _host_ports(pod.spec)]
-    clash = any(_collide(one, other) for one in wanted for other in taken)
+    clash = any(_collide(port, used) for port in requested for used in taken)
     return PORTS_TAKEN if clash else ""
 
 
 def taints_of(node: Node) -> tuple[Taint, ...]:
-    """Return the taints of a node, with the one that it gets for not being ready."""
+    """Return the taints of a node, with the taint of a node that is not ready."""
     return node.spec.taints if node.is_ready else (*node.spec.taints, _NOT_READY)
 
 
 def has_untolerated_taint(spec: WorkloadPodSpec, node: Node, effects: Iterable[str]) -> bool:
-    """Return whether a taint of one of the effects keeps the pod away."""
+    """Return whether a taint of one of the effects repels the pod."""
     return any(taint.effect in effects and not _tolerates(spec, taint) for taint in taints_of(node))
 
 
-def dislikes(spec: WorkloadPodSpec, node: Node) -> int:
-    """Return how many taints of the node the pod should rather avoid."""
+def avoided_taints(spec: WorkloadPodSpec, node: Node) -> int:
+    """Return how many untolerated PreferNoSchedule taints the node has."""
     return sum(
         taint.effect == PREFER_NO_SCHEDULE and not _tolerates(spec, taint)
         for taint in taints_of(node)
@@ -133,30 +129,40 @@ def matches_affinity(spec: WorkloadPodSpec, node: Node) -> bool:
     return any(term.matches(node) for term in affinity.required.node_selector_terms)
 
 
-def likes(spec: WorkloadPodSpec, node: Node) -> int:
+def preferred_weight(spec: WorkloadPodSpec, node: Node) -> int:
     """Return the sum of the weights by which the pod prefers the node."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
         return 0
     return sum(
-        one.weight
-        for one in affinity.preferred
-        # NB: other than a required term, an empty preference matches every node.
-        if one.preference.matches(node)
-        or not (one.preference.match_expressions or one.preference.match_fields)
+        term.weight
+        for term in affinity.preferred
+        # NB: unlike a required term, an empty preference matches every node.
+        if term.preference.matches(node)
+        or not (term.preference.match_expressions or term.preference.match_fields)
     )
 
 
+def _requests(container: PodContainer) -> dict[str, int]:
+    resources = container.resources
+    return _amounts({**resources.limits, **resources.requests})
+
+
+def _amounts(quantities: Mapping[str, str | float]) -> dict[str, int]:
+    # The API server rejects everything but quantities.
+    return {name: max(0, millis(value) or 0) for name, value in quantities.items()}
+
+
 def _tolerates(spec: WorkloadPodSpec, taint: Taint) -> bool:
-    return any(one.tolerates(taint) for one in spec.tolerations)
+    return any(toleration.tolerates(taint) for toleration in spec.tolerations)
 
 
 def _host_ports(spec: WorkloadPodSpec) -> Iterable[HostPort]:
     return (port for container in spec.containers for port in container.ports if port.host_port)
 
 
-def _collide(one: HostPort, other: HostPort) -> bool:
-    if (one.host_port, one.protocol) != (other.host_port, other.protocol):
+def _collide(port: HostPort, other: HostPort) -> bool:
+    if (port.host_port, port.protocol) != (other.host_port, other.protocol):
         return False
-    either = (one.host_ip, other.host_ip)
-    return one.host_ip == other.host_ip or any(address in _EVERY_ADDRESS for address in either)
+    either = (port.host_ip, other.host_ip)
+    return port.host_ip == other.host_ip or any(address in _EVERY_ADDRESS for address in either)

@@ -1,7 +1,15 @@
-"""Creates and deletes the pods of workloads, a few at once, and remembers what it did.
+"""Writes of the workload controllers: pods of workloads, status patches, and the pod GC.
 
-A pod that is deleted gets the time that it asked for; whoever runs it ends it. One whose creation
-got no answer is waited for a little, because it may be there.
+Pods are created and deleted a few at once, and each write is recorded as an expectation. A deleted
+pod gets its grace period; its kubelet ends it. A pod whose creation got no answer is expected for a
+short time, because it may exist.
+
+Status fields that are 0 are left out, as the API does, so a patch removes them explicitly.
+
+The pod GC deletes the pods of nodes that no longer exist, because no kubelet will ever end them.
+They are reported as failed, with the condition DisruptionTarget, and deleted at once. A node may
+come back, so its pods get a quarantine: 40 s in a real cluster, less in a lab, whose nodes come
+back at once or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +27,7 @@ from keepclose.kube.errors import ApiError, Conflict, NotFound, TransportError
 from keepclose.kube.event_recorder import EventRecorder, format_event_time
 from keepclose.kube.requests import PatchType
 from keepclose.lab.workloads.caches import WorkloadCaches
-from keepclose.lab.workloads.expectations import DOUBT_S, Expectations
+from keepclose.lab.workloads.expectations import UNCERTAIN_S, Expectations
 from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.types import (
     DaemonSet,
@@ -56,14 +64,14 @@ _DISRUPTED: Final = {
 }
 
 
-def patch_status(stored: Status, wanted: Status) -> JsonObject | None:
-    """Return the merge patch of the status, None when it is as wanted already."""
-    if stored == wanted:
+def patch_status(stored: Status, desired: Status) -> JsonObject | None:
+    """Return the merge patch of the status, None if it is as desired already."""
+    if stored == desired:
         return None
-    kept = _ALWAYS_OF_REPLICA_SETS if isinstance(wanted, ReplicaSetStatus) else _ALWAYS
+    kept = _ALWAYS_OF_REPLICA_SETS if isinstance(desired, ReplicaSetStatus) else _ALWAYS
     patch: JsonObject = {}
-    for field in msgspec.structs.fields(wanted):
-        value = getattr(wanted, field.name)
+    for field in msgspec.structs.fields(desired):
+        value = getattr(desired, field.name)
         name = field.encode_name
         if name in kept and value is not None:
             patch[name] = value
@@ -73,14 +81,14 @@ def patch_status(stored: Status, wanted: Status) -> JsonObject | None:
 
 
 class NewPod(NamedTuple):
-    """A pod to be created: all that is sent, and what of it matters here."""
+    """A pod to create: the body to send, and its decoded form."""
 
     body: JsonObject
     pod: WorkloadPod
 
 
 class PodWriter:
-    """Writes pods in the name of the workloads that own them."""
+    """Creates and deletes the pods of workloads."""
 
     def __init__(
         self, client: Client, expectations: Expectations, *, recorder: EventRecorder
@@ -90,17 +98,17 @@ class PodWriter:
         self._recorder = recorder
 
     async def create(self, owner: ReplicaSet | DaemonSet, pods: Sequence[NewPod]) -> None:
-        """Create the pods; raise the first error once all had their turn."""
-        for one in pods:
-            # Before the first of them is sent: others choose nodes meanwhile.
-            self._expectations.expect_created(owner.metadata.uid, one.pod)
-        await _do_all(pods, lambda one: self._create(owner, one))
+        """Create the pods; raise the first error after all requests."""
+        for pod in pods:
+            # Before the first request is sent: the scheduler chooses nodes meanwhile.
+            self._expectations.expect_created(owner.metadata.uid, pod.pod)
+        await _do_all(pods, lambda new: self._create(owner, new))
 
     async def delete(self, owner: ReplicaSet | DaemonSet, pods: Sequence[WorkloadPod]) -> None:
-        """Delete the pods, each with its own grace; raise the first error after all of them."""
-        for one in pods:
-            self._expectations.expect_deleted(owner.metadata.uid, one)
-        await _do_all(pods, lambda one: self._delete(owner, one))
+        """Delete the pods with their grace periods; raise the first error after all requests."""
+        for pod in pods:
+            self._expectations.expect_deleted(owner.metadata.uid, pod)
+        await _do_all(pods, lambda deleted: self._delete(owner, deleted))
 
     async def _create(self, owner: ReplicaSet | DaemonSet, new: NewPod) -> None:
         name = new.pod.metadata.name
@@ -109,14 +117,14 @@ class PodWriter:
         except TransportError as error:
             self._expectations.forget(new.pod)
             if error.sent:
-                self._expectations.expect_created(owner.metadata.uid, new.pod, for_s=DOUBT_S)
+                self._expectations.expect_created(owner.metadata.uid, new.pod, for_s=UNCERTAIN_S)
             raise
         except BaseException as error:
             self._expectations.forget(new.pod)
             if isinstance(error, ApiError):
-                self._tell(owner, "Warning", "FailedCreate", f"Error creating: {error}")
+                self._record_event(owner, "Warning", "FailedCreate", f"Error creating: {error}")
             raise
-        self._tell(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
+        self._record_event(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
 
     async def _delete(self, owner: ReplicaSet | DaemonSet, pod: WorkloadPod) -> None:
         meta = pod.metadata
@@ -125,31 +133,18 @@ class PodWriter:
                 WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid
             )
         except (NotFound, Conflict):
-            # It is gone, perhaps with another one in its place.
+            # It is gone, perhaps with another pod of its name.
             self._expectations.forget(pod)
             return
         except BaseException:
             self._expectations.forget(pod)
             raise
-        self._tell(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
+        self._record_event(owner, "Normal", "SuccessfulDelete", f"Deleted pod: {meta.name}")
 
-    def _tell(
+    def _record_event(
         self, owner: ReplicaSet | DaemonSet, severity: str, reason: str, message: str
     ) -> None:
         self._recorder.record(reference_to(owner), severity, reason, message)
-
-
-async def _do_all(work: Iterable[_T], do: Callable[[_T], Awaitable[None]]) -> None:
-    slots = asyncio.Semaphore(_AT_ONCE)
-
-    async def do_one(one: _T) -> None:
-        async with slots:
-            await do(one)
-
-    results = await asyncio.gather(*(do_one(one) for one in work), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
 
 
 class PodCollector:
@@ -160,7 +155,7 @@ class PodCollector:
         self._gone_since: dict[NamespacedName, float] = {}
 
     async def sync(self, node: NamespacedName) -> float | None:
-        """Look at the pods of one node; return when to look again, None when nothing is due."""
+        """Delete the pods of a node that is gone; return the seconds that its quarantine lasts."""
         pods = self._caches.pods_on(node.name)
         if node in self._caches.nodes or not pods:
             self._gone_since.pop(node, None)
@@ -171,13 +166,13 @@ class PodCollector:
             return left_s
         for pod in pods:
             await self._delete(pod)
-        # Another absence of the node counts from its own beginning.
+        # The next absence of the node has its own quarantine.
         del self._gone_since[node]
         return None
 
     async def _delete(self, pod: WorkloadPod) -> None:
         meta = pod.metadata
-        # It may be gone, perhaps with another one in its place.
+        # It may be gone, perhaps with another pod of its name.
         with suppress(NotFound, Conflict):
             if not pod.has_ended:
                 moment = format_event_time(self._clock.now())
@@ -196,3 +191,16 @@ class PodCollector:
             await self._client.delete(
                 WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
             )
+
+
+async def _do_all(work: Iterable[_T], do: Callable[[_T], Awaitable[None]]) -> None:
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def do_limited(item: _T) -> None:
+        async with slots:
+            await do(item)
+
+    results = await asyncio.gather(*(do_limited(item) for item in work), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,7 +1,11 @@
-"""Pods as the controllers of workloads see them: where they may run, how far they are.
+"""Pods as the workload controllers see them, and new pods from the templates of workloads.
 
-The struct holds what scheduling and rollouts read, which is more than routing does, and less than
-the API has: never write one back whole.
+The struct holds what scheduling and rollouts read, which is more than routing reads and less than
+the API has: never write a whole pod back.
+
+A new pod gets the template's labels, annotations and whole spec, and a controller reference to its
+workload. Names are generated here and not by the server, so that a request without an answer can be
+distinguished from one that never arrived.
 """
 
 from __future__ import annotations
@@ -34,9 +38,9 @@ _ENDED: Final = ("Succeeded", "Failed")
 _PHASES: Final = {"Pending": 0, "Unknown": 1, "Running": 2}
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
-# As of the server, so that a name with its suffix is still one.
+# As in the API server, so that a name with its suffix is still valid.
 _PREFIX_LENGTH: Final = 63 - _SUFFIX_LENGTH - 1
-# Daemons stay on nodes that others leave or avoid.
+# Pods of DaemonSets stay on nodes that repel other pods.
 _DAEMON_TOLERATIONS: Final = (
     ("not-ready", NO_EXECUTE),
     ("unreachable", NO_EXECUTE),
@@ -49,7 +53,7 @@ _HOST_TOLERATION: Final = ("network-unavailable", NO_SCHEDULE)
 
 
 class HostPort(Frozen, frozen=True):
-    """A port of a container; 0 takes none of the node's."""
+    """A port of a container; host port 0 uses none of the node's ports."""
 
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
@@ -57,7 +61,7 @@ class HostPort(Frozen, frozen=True):
 
 
 class Resources(Frozen, frozen=True):
-    """What a container needs at least, and gets at most. Quantities stay as written."""
+    """The requests and limits of a container. Quantities stay as written."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
@@ -74,7 +78,7 @@ class PodContainer(Frozen, frozen=True):
 
 
 class WorkloadPodSpec(Frozen, frozen=True):
-    """On which node a pod runs, or what it asks of one."""
+    """The node of a pod, or its scheduling constraints."""
 
     node_name: str = ""
     node_selector: dict[str, str] = {}
@@ -98,13 +102,13 @@ class _PodCondition(StatusCondition, frozen=True):
 
 
 class _ContainerStatus(Frozen, frozen=True):
-    """How often a container was started again."""
+    """How often a container was restarted."""
 
     restart_count: int = 0
 
 
 class WorkloadPodStatus(Frozen, frozen=True):
-    """How far a pod is."""
+    """The status of a pod."""
 
     phase: str = ""
     conditions: tuple[_PodCondition, ...] = ()
@@ -112,7 +116,7 @@ class WorkloadPodStatus(Frozen, frozen=True):
 
 
 class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
-    """A pod."""
+    """A pod as the workload controllers see it."""
 
     api_version: str = "v1"
     kind: str = "Pod"
@@ -127,12 +131,12 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def uid(self) -> str:
-        """What tells the pod from a later one of its name."""
+        """What distinguishes the pod from a later one of its name."""
         return self.metadata.uid
 
     @property
     def is_terminating(self) -> bool:
-        """Whether the pod was asked to go."""
+        """Whether the pod is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     @property
@@ -142,7 +146,7 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def is_active(self) -> bool:
-        """Whether the pod counts as a replica: it neither ended nor was asked to go."""
+        """Whether the pod counts as a replica: it has not ended and is not being deleted."""
         return not self.is_terminating and not self.has_ended
 
     @property
@@ -153,12 +157,12 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
     @property
     def is_ready(self) -> bool:
         """Whether the pod reports Ready; a missing condition means no."""
-        found = self.condition("Ready")
-        return found is not None and found.status == "True"
+        condition = self.condition("Ready")
+        return condition is not None and condition.status == "True"
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that controls the pod, None when nobody does."""
+        """The owner that controls the pod, None if there is none."""
         return workload_owner_of(self.metadata)
 
     @property
@@ -173,21 +177,23 @@ class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
 
     def condition(self, type: str) -> _PodCondition | None:  # noqa: A002 - the API's word
         """Return the condition of that type."""
-        return next((one for one in self.status.conditions if one.type == type), None)
+        return next(
+            (condition for condition in self.status.conditions if condition.type == type), None
+        )
 
 
 WORKLOAD_PODS: Final = Kind("", "v1", "pods", "Pod", True, WorkloadPod)
 
 
 def workload_owner_of(meta: ObjectMeta) -> OwnerReference | None:
-    """Return the owner that controls an object, None when nobody does."""
-    return next((one for one in meta.owner_references if one.controller), None)
+    """Return the owner that controls an object, None if there is none."""
+    return next((owner for owner in meta.owner_references if owner.controller), None)
 
 
 def available_in(pod: WorkloadPod, *, min_ready_s: int, now: float) -> float | None:
-    """Return in how many seconds a pod has been ready for long enough: 0 when it has.
+    """Return the seconds until a pod is available: 0 if it is, None if it is not ready.
 
-    None when it is not ready. Without a time in its condition a pod counts as ready just now.
+    Without a time in its condition a pod counts as ready since now.
     """
     ready = pod.condition("Ready")
     if ready is None or ready.status != "True":
@@ -199,12 +205,12 @@ def available_in(pod: WorkloadPod, *, min_ready_s: int, now: float) -> float | N
 
 
 def is_pod_available(pod: WorkloadPod, *, min_ready_s: int, now: float) -> bool:
-    """Return whether a pod has been ready for long enough."""
+    """Return whether a pod has been ready for minReadySeconds."""
     return available_in(pod, min_ready_s=min_ready_s, now=now) == 0.0
 
 
 def seconds_of(timestamp: str | None) -> float | None:
-    """Return a time of the API in seconds since 1970, None for none and for what is no time."""
+    """Return a time of the API in seconds since 1970, None if there is none or it is invalid."""
     if not timestamp:
         return None
     try:
@@ -216,20 +222,22 @@ def seconds_of(timestamp: str | None) -> float | None:
 def rank_for_deletion(
     pods: Iterable[WorkloadPod], related: Iterable[WorkloadPod]
 ) -> list[WorkloadPod]:
-    """Return the pods in the order in which a ReplicaSet gives them up.
+    """Return the pods in the order in which a ReplicaSet deletes them, as in Kubernetes.
 
-    First those without a node, not running, not ready, then cheap ones, those whose node has many
-    of the related active pods, those ready for the shortest time, often restarted, and newest.
+    First pods without a node, not running, not ready, then those with a low deletion cost, on nodes
+    with many related active pods, ready for the shortest time, often restarted, and newest.
     """
     crowds: dict[str, int] = {}
-    for one in related:
-        if one.is_active:
-            crowds[one.spec.node_name] = crowds.get(one.spec.node_name, 0) + 1
+    for pod in related:
+        if pod.is_active:
+            crowds[pod.spec.node_name] = crowds.get(pod.spec.node_name, 0) + 1
 
     def rank(pod: WorkloadPod) -> tuple[object, ...]:
         ready = pod.condition("Ready")
         ready_since = seconds_of(ready.last_transition_time) if ready else None
-        restarts = max((one.restart_count for one in pod.status.container_statuses), default=0)
+        restarts = max(
+            (status.restart_count for status in pod.status.container_statuses), default=0
+        )
         return (
             bool(pod.spec.node_name),
             _PHASES.get(pod.status.phase, 0),
@@ -245,10 +253,6 @@ def rank_for_deletion(
     return sorted(pods, key=rank)
 
 
-def _deletion_cost(pod: WorkloadPod) -> int:
-    return parse_int64(pod.metadata.annotations.get(DELETION_COST, "0")) or 0
-
-
 def name_pod(owner: str, random: Random) -> str:
     """Return a name for a pod of a workload."""
     suffix = "".join(random.choices(_LETTERS, k=_SUFFIX_LENGTH))
@@ -262,7 +266,7 @@ def make_pod(
     labels: Mapping[str, str] | None = None,
     spec: JsonObject | None = None,
 ) -> JsonObject:
-    """Return a pod of the workload's template with more labels, or with another spec."""
+    """Return a pod of the workload's template, with more labels or another spec if given."""
     template = owner.spec.template
     meta = template.get("metadata") or {}
     metadata: JsonObject = {
@@ -282,14 +286,14 @@ def make_pod(
 
 
 def put_on_node(pod: JsonObject, node: str) -> JsonObject:
-    """Return the pod bound to the node; without a node it waits for one."""
+    """Return the pod bound to the node, or unchanged without a node."""
     return {**pod, "spec": {**pod["spec"], "nodeName": node}} if node else pod
 
 
 def daemon_spec(template: JsonObject) -> JsonObject:
-    """Return the spec of a daemon's pod: the template's, and more tolerations."""
+    """Return the spec of a DaemonSet's pod: the template's, with the tolerations of daemons."""
     spec: JsonObject = dict(template.get("spec") or {})
-    given: list[Any] = list(spec.get("tolerations") or ())
+    tolerations: list[Any] = list(spec.get("tolerations") or ())
     added = (*_DAEMON_TOLERATIONS, *((_HOST_TOLERATION,) if spec.get("hostNetwork") else ()))
     for word, effect in added:
         toleration = {
@@ -297,18 +301,22 @@ def daemon_spec(template: JsonObject) -> JsonObject:
             "operator": "Exists",
             "effect": effect,
         }
-        if toleration not in given:
-            given.append(toleration)
-    return {**spec, "tolerations": given}
+        if toleration not in tolerations:
+            tolerations.append(toleration)
+    return {**spec, "tolerations": tolerations}
 
 
 def read_pod(pod: JsonObject) -> WorkloadPod | None:
-    """Return the pod as scheduling sees it, None when it cannot be read."""
-    found = convert_as(WorkloadPod, pod)
-    return None if isinstance(found, Rejected) else found
+    """Return the pod as scheduling sees it, None if it cannot be decoded."""
+    decoded = convert_as(WorkloadPod, pod)
+    return None if isinstance(decoded, Rejected) else decoded
 
 
 def read_spec(spec: JsonObject) -> WorkloadPodSpec:
-    """Return the spec as scheduling sees it; one that cannot be read asks for nothing."""
-    found = read_pod({"metadata": {"name": "template"}, "spec": spec})
-    return WorkloadPodSpec() if found is None else found.spec
+    """Return the spec as scheduling sees it; one that cannot be decoded has no constraints."""
+    pod = read_pod({"metadata": {"name": "template"}, "spec": spec})
+    return WorkloadPodSpec() if pod is None else pod.spec
+
+
+def _deletion_cost(pod: WorkloadPod) -> int:
+    return parse_int64(pod.metadata.annotations.get(DELETION_COST, "0")) or 0

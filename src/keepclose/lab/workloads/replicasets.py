@@ -1,7 +1,11 @@
-"""Makes a ReplicaSet have as many pods as it wants, and writes its status.
+"""The ReplicaSet controller: how many pods to create, which to delete, and the status.
 
-New pods come with a node where one fits: the server binds pods only when they are made. A
-ReplicaSet whose last writes are not in the cache yet changes nothing; it only reports.
+Pods that ended or are being deleted are no replicas, and the status leaves out the pods that this
+sync deletes: write it after the deletions, so that a Deployment never counts on a deleted pod. The
+order of deletions is Kubernetes'; see `pods.rank_for_deletion`.
+
+New pods are created with a node if one fits, which saves a binding. A ReplicaSet whose last writes
+are not in the cache yet creates and deletes nothing; it only writes its status.
 
 Pods are created in batches of 1, 2, 4 and so on, as in kube-controller-manager, so that a template
 that the server refuses costs one request. Before each batch the ReplicaSet is read again, and no
@@ -45,14 +49,14 @@ from keepclose.lab.workloads.types import (
 from keepclose.model.meta import NamespacedName
 
 BURST_REPLICAS: Final = 500
-"""How many pods one sync creates or deletes, as in kube-controller-manager: a wish for billions of
-pods must neither fill the memory nor keep a smaller wish from being read."""
+"""How many pods one sync creates or deletes, as in kube-controller-manager: a spec with billions of
+replicas must neither fill the memory nor delay the sync of a smaller spec."""
 MOST_PENDING: Final = 500
 """How many pods of the cluster may be Pending, and how many of one ReplicaSet may have ended,
 before no more are created: the rest of two billion replicas would fill the API server with pods
-that no node has room for."""
+that fit on no node."""
 CROWDED_RECHECK_S: Final = 2.0
-"""When to look again whether pods of others run or are gone."""
+"""After how many seconds to count Pending pods again."""
 _CROWDED: Final = (
     f"no more pods are created while {MOST_PENDING} are Pending or have ended: "
     "scale down, or delete pods"
@@ -60,7 +64,7 @@ _CROWDED: Final = (
 
 
 class ReplicaSetPlan(msgspec.Struct, frozen=True):
-    """What to do for a ReplicaSet, and what to say of it."""
+    """The next writes for a ReplicaSet, and its status."""
 
     status: ReplicaSetStatus
     missing: int = 0
@@ -81,8 +85,8 @@ def plan_replica_set(
 ) -> ReplicaSetPlan:
     """Return what a ReplicaSet with these pods needs.
 
-    Related are the pods of the same Deployment, which make a node crowded. A failure is that of
-    the last attempt, None when it went well.
+    Related are the pods of the same Deployment, which count for the order of deletions. The failure
+    is that of the last attempt, None if it succeeded.
     """
     active = [pod for pod in pods if pod.is_active]
     surplus = len(active) - replica_set.spec.replicas
@@ -108,21 +112,8 @@ def plan_replica_set(
     return ReplicaSetPlan(status, min(BURST_REPLICAS, max(0, -surplus)), tuple(excess), recheck_s)
 
 
-def _conditions(
-    replica_set: ReplicaSet, failure: WorkloadCondition | None, now: float
-) -> tuple[WorkloadCondition, ...]:
-    """Return the conditions with the failure, which keeps the time of its first occurrence."""
-    before = replica_set.status.conditions
-    known = next((one for one in before if one.type == REPLICA_FAILURE), None)
-    rest = tuple(one for one in before if one.type != REPLICA_FAILURE)
-    if failure is None:
-        return rest
-    stamped = msgspec.structs.replace(failure, last_transition_time=format_event_time(now))
-    return (*rest, known or stamped)
-
-
 def failure_to_create(message: str) -> WorkloadCondition:
-    """Return the condition of a ReplicaSet whose pods the server does not take."""
+    """Return the condition of a ReplicaSet whose pods the API server rejects."""
     return WorkloadCondition(
         type=REPLICA_FAILURE, status="True", reason="FailedCreate", message=message
     )
@@ -146,17 +137,17 @@ class ReplicaSetSync:
         self._clock, self._random = clock, random
 
     async def sync(self, key: NamespacedName) -> float | None:
-        """Bring one ReplicaSet forward; return when to look again though nothing changed."""
+        """Sync a ReplicaSet; return the seconds after which to sync it again without a change."""
         replica_set = self._caches.replica_sets.get(key)
         if replica_set is None:
             return None
-        # NB: at the same moment as the pods; what is seen later must not count for either.
+        # NB: read at the same moment as the pods, so that both are of the same state.
         wait_s = self._expectations.wait_s(replica_set.metadata.uid)
         orphans = self._caches.orphan_pods(key.namespace)
         owned = self._caches.pods_of(replica_set.metadata.uid)
         claims = sort_claims(replica_set, owned, [pod for pod in orphans if pod.is_active])
         claimed = await settle_claims(self._client, WORKLOAD_PODS, replica_set, claims)
-        pods = [self._as_known(pod) for pod in claimed]
+        pods = [self._as_deleted(pod) for pod in claimed]
         plan = self._plan(replica_set, pods)
         failed: ApiError | None = None
         crowded_s: float | None = None
@@ -175,9 +166,9 @@ class ReplicaSetSync:
         waits = (wait_s, plan.recheck_s, crowded_s)
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _as_known(self, pod: WorkloadPod) -> WorkloadPod:
-        """Return the pod, on its way out if this hand has sent it there."""
-        if pod.is_terminating or not self._expectations.is_leaving(pod):
+    def _as_deleted(self, pod: WorkloadPod) -> WorkloadPod:
+        """Return the pod, as terminating if this controller has deleted it."""
+        if pod.is_terminating or not self._expectations.is_being_deleted(pod):
             return pod
         leaving = replace(pod.metadata, deletion_timestamp=format_event_time(self._clock.now()))
         return replace(pod, metadata=leaving)
@@ -199,13 +190,20 @@ class ReplicaSetSync:
 
     def _related(self, replica_set: ReplicaSet) -> list[WorkloadPod]:
         """Return the pods of all ReplicaSets of the same Deployment."""
-        owner = next((one for one in replica_set.metadata.owner_references if one.controller), None)
+        owner = next(
+            (
+                reference
+                for reference in replica_set.metadata.owner_references
+                if reference.controller
+            ),
+            None,
+        )
         if owner is None:
             return self._caches.pods_of(replica_set.metadata.uid)
         return [
             pod
-            for one in self._caches.replica_sets_of(owner.uid)
-            for pod in self._caches.pods_of(one.metadata.uid)
+            for sibling in self._caches.replica_sets_of(owner.uid)
+            for pod in self._caches.pods_of(sibling.metadata.uid)
         ]
 
     async def _act(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> None:
@@ -217,7 +215,7 @@ class ReplicaSetSync:
     async def _create_in_batches(self, replica_set: ReplicaSet, missing: int) -> None:
         """Create pods until none is missing, the ReplicaSet changes, or the cluster is crowded."""
         batch = 1
-        while self._is_wanted(replica_set):
+        while self._is_unchanged(replica_set):
             number = min(batch, missing, self._room(replica_set))
             if not number:
                 return
@@ -225,10 +223,10 @@ class ReplicaSetSync:
             missing -= number
             batch *= 2
 
-    def _is_wanted(self, replica_set: ReplicaSet) -> bool:
-        """Return whether the spec is still the one that the plan was made for.
+    def _is_unchanged(self, replica_set: ReplicaSet) -> bool:
+        """Return whether the spec is still the one of the plan.
 
-        A ReplicaSet that changed meanwhile is in the queue again, and gets a plan of its own.
+        A ReplicaSet that changed meanwhile is in the queue again, and gets another plan.
         """
         current = self._caches.replica_sets.get(replica_set.metadata.key)
         return (
@@ -239,13 +237,13 @@ class ReplicaSetSync:
         )
 
     def _room(self, replica_set: ReplicaSet) -> int:
-        """Return how many pods may be created before so many do not run that more would pile up."""
+        """Return how many pods may be created before `MOST_PENDING` are Pending or have ended."""
         pending = len(self._caches.pending_pods()) + len(self._expectations.assumed())
         owned = self._caches.pods_of(replica_set.metadata.uid)
         return max(0, MOST_PENDING - max(pending, sum(pod.has_ended for pod in owned)))
 
     def _new_pods(self, replica_set: ReplicaSet, number: int) -> list[NewPod]:
-        """Return pods, with nodes for those that fit somewhere."""
+        """Return new pods, bound to a node if one fits."""
         bodies = {}
         for _ in range(number):
             name = name_pod(replica_set.metadata.name, self._random)
@@ -272,3 +270,16 @@ class ReplicaSetSync:
             )
         except NotFound:
             return
+
+
+def _conditions(
+    replica_set: ReplicaSet, failure: WorkloadCondition | None, now: float
+) -> tuple[WorkloadCondition, ...]:
+    """Return the conditions with the failure, which keeps the time of its first occurrence."""
+    before = replica_set.status.conditions
+    stored = next((condition for condition in before if condition.type == REPLICA_FAILURE), None)
+    rest = tuple(condition for condition in before if condition.type != REPLICA_FAILURE)
+    if failure is None:
+        return rest
+    stamped = msgspec.structs.replace(failure, last_transition_time=format_event_time(now))
+    return (*rest, stored or stamped)

@@ -1,8 +1,11 @@
-"""Numbers of an update in steps: how many pods may be missing, how many too many, who gets which.
+"""Rolling updates: the ReplicaSet of each template of a Deployment, and the bounds of an update.
 
-Shares round as in Kubernetes: the surge up, what may be missing of a Deployment down, of a
-DaemonSet up. If both of a Deployment come to nothing one pod may be missing, or it would never
-move.
+The name of a ReplicaSet and the label pod-template-hash come from a hash of the template. So a
+controller finds the same ReplicaSet again after a crash, and a template that is changed back finds
+its former ReplicaSet. Revisions count up as `kubectl rollout history` and `undo` read them.
+
+Percentages round as in Kubernetes: maxSurge up, maxUnavailable of a Deployment down, of a DaemonSet
+up. If both of a Deployment are 0, one pod may be unavailable, or the update would never progress.
 """
 
 from __future__ import annotations
@@ -39,12 +42,12 @@ _NOT_INHERITED: Final = frozenset(
         "deprecated.deployment.rollback.to",
     )
 )
-# No vowels and nothing that looks like one, so that no words come out.
+# No vowels and no digits that look like one, so that a hash spells no word.
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _HASH_LENGTH: Final = 10
 _NAME_LENGTH: Final = 253
 MOST_REPLICAS: Final = 2**31 - 1
-"""An int32 in the API: with maxSurge beside it a size could come to more, which no server takes."""
+"""An int32 in the API: with maxSurge a size could exceed it, which no server accepts."""
 
 
 def template_hash(template: JsonObject, collisions: int = 0) -> str:
@@ -56,24 +59,32 @@ def template_hash(template: JsonObject, collisions: int = 0) -> str:
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:_HASH_LENGTH])
 
 
-def is_same_template(one: JsonObject, other: JsonObject) -> bool:
-    """Return whether two templates make the same pods; the label with the hash does not count."""
-    return bool(_essence(one) == _essence(other))
+def is_same_template(template: JsonObject, other: JsonObject) -> bool:
+    """Return whether two templates give the same pods; the label with the hash does not count."""
+    return bool(_essence(template) == _essence(other))
 
 
 def find_current(deployment: Deployment, replica_sets: Iterable[ReplicaSet]) -> ReplicaSet | None:
-    """Return the ReplicaSet of the present template, the oldest if there are several."""
+    """Return the ReplicaSet of the current template, the oldest if there are several."""
     template = deployment.spec.template
     return next(
-        (one for one in by_age(replica_sets) if is_same_template(one.spec.template, template)),
+        (
+            replica_set
+            for replica_set in by_age(replica_sets)
+            if is_same_template(replica_set.spec.template, template)
+        ),
         None,
     )
 
 
 def by_age(replica_sets: Iterable[ReplicaSet]) -> list[ReplicaSet]:
-    """Return them with the oldest first."""
+    """Return the ReplicaSets with the oldest first."""
     return sorted(
-        replica_sets, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name)
+        replica_sets,
+        key=lambda replica_set: (
+            replica_set.metadata.creation_timestamp or "",
+            replica_set.metadata.name,
+        ),
     )
 
 
@@ -83,17 +94,17 @@ def revision_of(meta: ObjectMeta) -> int:
 
 
 def number_in(meta: ObjectMeta, annotation: str) -> int:
-    """Return the number that an annotation holds, 0 where it holds none."""
+    """Return the number in an annotation, 0 if there is none."""
     return parse_natural(meta.annotations.get(annotation, "")) or 0
 
 
 def next_revision(old: Sequence[ReplicaSet]) -> int:
     """Return the revision that comes after those of the old ReplicaSets."""
-    return max((revision_of(one.metadata) for one in old), default=0) + 1
+    return max((revision_of(replica_set.metadata) for replica_set in old), default=0) + 1
 
 
 def new_replica_set(deployment: Deployment, *, replicas: int, revision: int) -> JsonObject:
-    """Return the ReplicaSet for the present template."""
+    """Return the ReplicaSet for the current template."""
     meta, spec = deployment.metadata, deployment.spec
     hashed = template_hash(spec.template, deployment.status.collision_count or 0)
     template_meta = spec.template.get("metadata") or {}
@@ -127,7 +138,7 @@ def inherited_annotations(meta: ObjectMeta) -> dict[str, str]:
 
 
 def size_annotations(deployment: Deployment) -> dict[str, str]:
-    """Return by what a ReplicaSet knows for which size of its Deployment it was made."""
+    """Return the annotations of a ReplicaSet that record the size of its Deployment."""
     replicas = deployment.spec.replicas
     most = replicas + deployment_bounds(deployment).max_surge
     return {DESIRED_REPLICAS: str(replicas), MAX_REPLICAS: str(most)}
@@ -136,39 +147,23 @@ def size_annotations(deployment: Deployment) -> dict[str, str]:
 def current_annotations(
     deployment: Deployment, current: ReplicaSet, old: Sequence[ReplicaSet]
 ) -> dict[str, str]:
-    """Return the annotations that the present ReplicaSet lacks or has otherwise.
+    """Return the annotations that the current ReplicaSet lacks or has with another value.
 
-    One that comes back keeps its former revisions in its history.
+    A ReplicaSet that is current again keeps its former revisions in its history.
     """
-    wanted = inherited_annotations(deployment.metadata)
+    annotations = inherited_annotations(deployment.metadata)
     have, revision = current.metadata.annotations, next_revision(old)
     former = revision_of(current.metadata)
     if former < revision:
-        wanted[REVISION] = str(revision)
+        annotations[REVISION] = str(revision)
         if former:
             before = have.get(REVISION_HISTORY, "")
-            wanted[REVISION_HISTORY] = f"{before},{former}" if before else str(former)
-    return {key: value for key, value in wanted.items() if have.get(key) != value}
-
-
-def _essence(template: JsonObject) -> Any:
-    """Return the template without the hash, and without members that say nothing."""
-    meta = dict(template.get("metadata") or {})
-    labels = dict(meta.get("labels") or {})
-    labels.pop(TEMPLATE_HASH_LABEL, None)
-    return _without_nulls({**template, "metadata": {**meta, "labels": labels}})
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    if isinstance(value, list):
-        return [_without_nulls(one) for one in value]
-    return value
+            annotations[REVISION_HISTORY] = f"{before},{former}" if before else str(former)
+    return {key: value for key, value in annotations.items() if have.get(key) != value}
 
 
 class RolloutBounds(NamedTuple):
-    """How many pods may be missing, and how many may be there beyond those wanted."""
+    """How many pods may be unavailable, and how many may exist beyond the desired number."""
 
     max_unavailable: int
     max_surge: int
@@ -182,7 +177,7 @@ class Size(NamedTuple):
 
 
 def resolve_share(share: IntOrPercent | None, whole: int, *, up: bool) -> int:
-    """Return the number that a share of the whole is; 0 for none and for what is no share."""
+    """Return a number or percentage as a number; 0 for None and for an invalid percentage."""
     if share is None or isinstance(share, int):
         return max(0, share or 0)
     digits = share.removesuffix("%")
@@ -194,7 +189,7 @@ def resolve_share(share: IntOrPercent | None, whole: int, *, up: bool) -> int:
 
 
 def deployment_bounds(deployment: Deployment) -> RolloutBounds:
-    """Return the bounds of a Deployment; nothing may be missing where pods are all recreated."""
+    """Return the bounds of a Deployment; both are 0 with the strategy Recreate."""
     strategy, replicas = deployment.spec.strategy, deployment.spec.replicas
     if strategy.type != "RollingUpdate":
         return RolloutBounds(0, 0)
@@ -207,7 +202,7 @@ def deployment_bounds(deployment: Deployment) -> RolloutBounds:
 
 
 def daemon_bounds(strategy: RolloutStrategy, nodes: int) -> RolloutBounds:
-    """Return the bounds of a DaemonSet that wants a pod on so many nodes."""
+    """Return the bounds of a DaemonSet that should run on this number of nodes."""
     if strategy.type != "RollingUpdate":
         return RolloutBounds(0, 0)
     rolling = strategy.rolling_update
@@ -221,30 +216,33 @@ def daemon_bounds(strategy: RolloutStrategy, nodes: int) -> RolloutBounds:
 def spread_proportionally(
     deployment: Deployment, replica_sets: Sequence[ReplicaSet], former_most: dict[str, int]
 ) -> list[Size]:
-    """Return the sizes when a Deployment is scaled in the middle of an update.
+    """Return the sizes when a Deployment is scaled during an update.
 
-    Every active ReplicaSet grows or shrinks in proportion, so that scaling neither hastens nor
-    hinders the update. `former_most` tells by name how many pods the Deployment could have had
-    when the ReplicaSet was last sized. The largest takes what rounding leaves over.
+    Every active ReplicaSet is scaled in proportion, so that scaling neither speeds up nor slows
+    down the update. `former_most` has by name how many pods the Deployment could have had when the
+    ReplicaSet was last sized. The largest takes the remainder of rounding.
     """
-    wanted = deployment.spec.replicas
-    most = wanted + deployment_bounds(deployment).max_surge if wanted else 0
-    to_add = most - sum(one.spec.replicas for one in replica_sets)
-    # Of two of one size the newer grows first and the older shrinks first.
+    desired = deployment.spec.replicas
+    most = desired + deployment_bounds(deployment).max_surge if desired else 0
+    to_add = most - sum(replica_set.spec.replicas for replica_set in replica_sets)
+    # Of two equal sizes the newer is scaled up first and the older is scaled down first.
     by_age = sorted(
         replica_sets,
-        key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name),
+        key=lambda replica_set: (
+            replica_set.metadata.creation_timestamp or "",
+            replica_set.metadata.name,
+        ),
         reverse=to_add > 0,
     )
-    ordered = sorted(by_age, key=lambda one: -one.spec.replicas)
+    ordered = sorted(by_age, key=lambda replica_set: -replica_set.spec.replicas)
     added = 0
     sizes: list[Size] = []
-    for one in ordered:
-        part = _part(one, deployment, former_most.get(one.metadata.name, 0))
+    for replica_set in ordered:
+        part = _part(replica_set, deployment, former_most.get(replica_set.metadata.name, 0))
         left = to_add - added
         part = min(part, left) if to_add > 0 else max(part, left)
         added += part
-        sizes.append(Size(one, one.spec.replicas + part))
+        sizes.append(Size(replica_set, replica_set.spec.replicas + part))
     if sizes:
         first = sizes[0]
         rest = max(0, first.replicas + to_add - added)
@@ -252,12 +250,28 @@ def spread_proportionally(
     return sizes
 
 
+def _essence(template: JsonObject) -> Any:
+    """Return the template without the hash and without nulls."""
+    meta = dict(template.get("metadata") or {})
+    labels = dict(meta.get("labels") or {})
+    labels.pop(TEMPLATE_HASH_LABEL, None)
+    return _without_nulls({**template, "metadata": {**meta, "labels": labels}})
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
 def _part(replica_set: ReplicaSet, deployment: Deployment, former_most: int) -> int:
-    size, wanted = replica_set.spec.replicas, deployment.spec.replicas
-    if wanted == 0:
+    size, desired = replica_set.spec.replicas, deployment.spec.replicas
+    if desired == 0:
         return -size
     before = former_most or deployment.status.replicas
     if before == 0:
         return 0
-    most = wanted + deployment_bounds(deployment).max_surge
+    most = desired + deployment_bounds(deployment).max_surge
     return min(MOST_REPLICAS, math.floor(size * most / before + 0.5)) - size

@@ -1,9 +1,17 @@
-"""Which node each waiting pod gets, or in the scheduler's words why none will have it.
+"""The scheduler: which node each waiting pod gets, or in kube-scheduler's words why none fits.
 
-Nodes that may not have a pod fall away first. Of the others, the one wins that the pod's own wishes
-favour, then the one whose zone and then itself has the fewest pods of the same controller, then the
-fewest pods at all, and last the one whose name comes first: the same input gives the same places.
-No pod is evicted to make room.
+Nodes that do not fit are filtered out first. Of the others the node wins that the pod prefers, then
+the one whose zone, and then itself, has the fewest pods of the same controller, then the fewest
+pods at all, and last the first by name: the same input gives the same placements. No pod is evicted
+to make room.
+
+Topology spread follows kube-scheduler's PodTopologySpread. A constraint counts the pods that its
+selector matches in the pod's namespace, without terminating ones, over the nodes that the pod may
+use. DoNotSchedule rejects a node whose domain would have over maxSkew pods more than the emptiest;
+ScheduleAnyway only prefers.
+
+A pod is bound by a Binding with its uid, so that no other pod of its name gets the node. A pod that
+was bound or deleted meanwhile is left alone.
 """
 
 from __future__ import annotations
@@ -29,13 +37,13 @@ from keepclose.lab.workloads.constraints import (
 )
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.node_fit import (
-    dislikes,
+    avoided_taints,
     has_untolerated_taint,
-    likes,
     matches_affinity,
     node_refusal,
     pod_requests,
     port_refusal,
+    preferred_weight,
     resource_refusals,
 )
 from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
@@ -54,7 +62,7 @@ _SCHEDULED: Final = "PodScheduled"
 
 
 class SpreadRule:
-    """One constraint of one pod, with the pods of each domain counted."""
+    """A spread constraint of a pod, with the number of pods in each domain."""
 
     def __init__(
         self,
@@ -65,7 +73,7 @@ class SpreadRule:
         there: PodsByNode,
         keys: Sequence[str],
     ) -> None:
-        """Count; a node without one of the keys is in no domain."""
+        """Count the pods; a node without one of the keys is in no domain."""
         self._key = constraint.topology_key
         self._max_skew = constraint.max_skew
         selects = _selection(constraint, pod)
@@ -75,22 +83,24 @@ class SpreadRule:
             labels = node.metadata.labels
             if any(key not in labels for key in keys) or not _counts(constraint, pod, node):
                 continue
-            found = sum(selects(one) for one in there.get(node.name, ()) if not one.is_terminating)
+            matching = sum(
+                selects(other) for other in there.get(node.name, ()) if not other.is_terminating
+            )
             domain = labels[self._key]
-            self.counts[domain] = self.counts.get(domain, 0) + found
+            self.counts[domain] = self.counts.get(domain, 0) + matching
         least = min(self.counts.values(), default=0)
         self._least = 0 if len(self.counts) < (constraint.min_domains or 1) else least
 
     def refusal(self, node: Node) -> str:
-        """Return why the pod may not go to the node, "" when it may."""
+        """Return why the constraint rejects the node, "" if it does not."""
         domain = node.metadata.labels.get(self._key)
         if domain is None:
             return NO_DOMAIN
         skew = self.counts.get(domain, 0) + self._self - self._least
         return UNEVEN if skew > self._max_skew else ""
 
-    def crowd(self, node: Node) -> int:
-        """Return how many pods the node's domain has over the emptiest; without one, most."""
+    def excess(self, node: Node) -> int:
+        """Return how many pods the node's domain has over the emptiest; without a domain, most."""
         domain = node.metadata.labels.get(self._key)
         if domain is None:
             return max(self.counts.values(), default=0) + 1
@@ -100,49 +110,26 @@ class SpreadRule:
 def spread_rules(
     pod: WorkloadPod, *, nodes: Iterable[Node], there: PodsByNode
 ) -> tuple[list[SpreadRule], list[SpreadRule]]:
-    """Return the rules that must hold, and those that are only preferred."""
+    """Return the rules that must hold, and those that are preferred."""
     nodes = list(nodes)
     binding: list[SpreadRule] = []
-    wished: list[SpreadRule] = []
-    for hard, rules in ((True, binding), (False, wished)):
-        some = [
-            one
-            for one in pod.spec.topology_spread_constraints
-            if (one.when_unsatisfiable == DO_NOT_SCHEDULE) is hard
+    preferred: list[SpreadRule] = []
+    for hard, rules in ((True, binding), (False, preferred)):
+        constraints = [
+            constraint
+            for constraint in pod.spec.topology_spread_constraints
+            if (constraint.when_unsatisfiable == DO_NOT_SCHEDULE) is hard
         ]
-        keys = [one.topology_key for one in some]
-        rules += [SpreadRule(one, pod, nodes=nodes, there=there, keys=keys) for one in some]
-    return binding, wished
-
-
-def _selection(constraint: SpreadConstraint, pod: WorkloadPod) -> Callable[[WorkloadPod], bool]:
-    """Return which pods a constraint counts; without a selector it counts none."""
-    if constraint.label_selector is None:
-        return lambda _: False
-    labels = pod.metadata.labels
-    own = tuple(
-        Expression(key=key, operator="In", values=(labels[key],))
-        for key in constraint.match_label_keys
-        if key in labels
-    )
-    selector: NodeLabelSelector = replace(
-        constraint.label_selector,
-        match_expressions=(*constraint.label_selector.match_expressions, *own),
-    )
-    namespace = pod.metadata.namespace
-    return lambda one: one.metadata.namespace == namespace and selector.matches(one.metadata.labels)
-
-
-def _counts(constraint: SpreadConstraint, pod: WorkloadPod, node: Node) -> bool:
-    if constraint.node_affinity_policy == _HONOR and not matches_affinity(pod.spec, node):
-        return False
-    return constraint.node_taints_policy != _HONOR or not has_untolerated_taint(
-        pod.spec, node, (NO_SCHEDULE, NO_EXECUTE)
-    )
+        keys = [constraint.topology_key for constraint in constraints]
+        rules += [
+            SpreadRule(constraint, pod, nodes=nodes, there=there, keys=keys)
+            for constraint in constraints
+        ]
+    return binding, preferred
 
 
 class NodePlacement(NamedTuple):
-    """The node of a pod, "" when there is none, and then the reason."""
+    """The node of a pod, or "" with the reason why none fits."""
 
     pod: WorkloadPod
     node: str
@@ -150,28 +137,24 @@ class NodePlacement(NamedTuple):
 
     @property
     def placed(self) -> WorkloadPod:
-        """The pod as it is on its node."""
+        """The pod bound to its node."""
         return replace(self.pod, spec=replace(self.pod.spec, node_name=self.node))
 
 
 def place_pods(
     pending: Iterable[WorkloadPod], *, nodes: Iterable[Node], pods: Iterable[WorkloadPod]
 ) -> list[NodePlacement]:
-    """Return a place for each pending pod, in the order in which they were chosen.
+    """Return a placement for each pending pod, in the order of the decisions.
 
-    Urgent pods come first, then older ones. Each counts the places of those before it. Of the
-    other pods only those that have a node and did not end matter.
+    Pods of higher priority come first, then older ones. Each pod counts those placed before it. Of
+    the other pods only those count that have a node and have not ended.
     """
-    board = _Board(nodes, pods)
-    return [board.place(pod) for pod in sorted(pending, key=_turn)]
+    snapshot = _Snapshot(nodes, pods)
+    return [snapshot.place(pod) for pod in sorted(pending, key=_queue_order)]
 
 
-def _turn(pod: WorkloadPod) -> tuple[object, ...]:
-    return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "9", pod.key)
-
-
-class _Board:
-    """The nodes with the pods on them, to which each new place is added."""
+class _Snapshot:
+    """The nodes with the pods on them, to which each new placement is added."""
 
     def __init__(self, nodes: Iterable[Node], pods: Iterable[WorkloadPod]) -> None:
         self._nodes = sorted(nodes, key=lambda node: node.name)
@@ -186,10 +169,10 @@ class _Board:
                 self._add(pod)
 
     def place(self, pod: WorkloadPod) -> NodePlacement:
-        """Choose a node and put the pod there."""
+        """Choose a node and add the pod to it."""
         if not self._nodes:
             return NodePlacement(pod, "", _NO_NODES)
-        binding, wished = spread_rules(pod, nodes=self._nodes, there=self._there)
+        binding, preferred = spread_rules(pod, nodes=self._nodes, there=self._there)
         requests = pod_requests(pod.spec)
         fitting: list[Node] = []
         refusals: Counter[str] = Counter()
@@ -201,7 +184,7 @@ class _Board:
                 fitting.append(node)
         if not fitting:
             return NodePlacement(pod, "", _explain(len(self._nodes), refusals))
-        placement = NodePlacement(pod, self._best(pod, fitting, wished).name)
+        placement = NodePlacement(pod, self._best(pod, fitting, preferred).name)
         self._add(placement.placed)
         return placement
 
@@ -223,7 +206,7 @@ class _Board:
         binding: Sequence[SpreadRule],
         requests: Mapping[str, int],
     ) -> list[str]:
-        """Return why the first check that fails refuses the node; only resources give several."""
+        """Return the reasons of the first check that fails; only resources give several."""
         there = self._there[node.name]
         refusal = node_refusal(pod.spec, node) or port_refusal(pod.spec, there)
         if refusal:
@@ -231,19 +214,19 @@ class _Board:
         scarce = resource_refusals(requests, node, used=self._used[node.name], pods=len(there))
         if scarce:
             return scarce
-        return [one for rule in binding if (one := rule.refusal(node))][:1]
+        return [reason for rule in binding if (reason := rule.refusal(node))][:1]
 
     def _best(
-        self, pod: WorkloadPod, fitting: Sequence[Node], wished: Sequence[SpreadRule]
+        self, pod: WorkloadPod, fitting: Sequence[Node], preferred: Sequence[SpreadRule]
     ) -> Node:
         owner = pod.controller
         uid = owner.uid if owner else ""
 
-        def badness(node: Node) -> tuple[object, ...]:
+        def penalty(node: Node) -> tuple[object, ...]:
             return (
-                dislikes(pod.spec, node),
-                -likes(pod.spec, node),
-                *(rule.crowd(node) for rule in wished),
+                avoided_taints(pod.spec, node),
+                -preferred_weight(pod.spec, node),
+                *(rule.excess(node) for rule in preferred),
                 self._in_zone[uid, node.zone],
                 self._on_node[uid, node.name],
                 self._in_zone["", node.zone],
@@ -251,16 +234,11 @@ class _Board:
                 node.name,
             )
 
-        return min(fitting, key=badness)
-
-
-def _explain(number: int, refusals: Counter[str]) -> str:
-    shown = sorted(f"{count} {reason}" for reason, count in refusals.items())
-    return f"0/{number} nodes are available: {', '.join(shown)}."
+        return min(fitting, key=penalty)
 
 
 class Binder:
-    """Finds nodes for waiting pods."""
+    """Binds waiting pods to nodes."""
 
     def __init__(
         self,
@@ -277,7 +255,7 @@ class Binder:
         self._bound: dict[str, WorkloadPod] = {}
 
     async def sync(self) -> None:
-        """Look at all waiting pods once."""
+        """Bind all waiting pods that fit, and report why the others do not."""
         waiting = self._caches.waiting_pods()
         there = {pod.uid for pod in waiting}
         self._bound = {uid: pod for uid, pod in self._bound.items() if uid in there}
@@ -298,7 +276,8 @@ class Binder:
 
     async def _bind(self, place: NodePlacement) -> None:
         meta = place.pod.metadata
-        # NB: a kind whose name holds the path to one pod: this is how subresources are created.
+        # NB: a Kind whose name is the path of the pod's subresource, because the client creates no
+        # subresources otherwise.
         kind: Kind[dict[str, Any]] = Kind(
             "", "v1", f"pods/{meta.name}/binding", "Binding", True, dict
         )
@@ -312,20 +291,22 @@ class Binder:
             return
         self._bound[meta.uid] = place.placed
         key = place.pod.key
-        self._tell(place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}")
+        self._record_event(
+            place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}"
+        )
 
     async def _explain(self, place: NodePlacement) -> None:
-        """Write why a pod waits, if that is news."""
+        """Write why a pod waits, if the reason has changed."""
         pod, meta = place.pod, place.pod.metadata
-        known = pod.condition(_SCHEDULED)
-        if known is not None and (known.reason, known.message) == (UNSCHEDULABLE, place.reason):
+        stored = pod.condition(_SCHEDULED)
+        if stored is not None and (stored.reason, stored.message) == (UNSCHEDULABLE, place.reason):
             return
         condition = {
             "type": _SCHEDULED,
             "status": "False",
             "reason": UNSCHEDULABLE,
             "message": place.reason,
-            "lastTransitionTime": (known and known.last_transition_time)
+            "lastTransitionTime": (stored and stored.last_transition_time)
             or format_event_time(self._clock.now()),
         }
         try:
@@ -339,9 +320,9 @@ class Binder:
             )
         except (NotFound, Conflict):
             return
-        self._tell(pod, "Warning", "FailedScheduling", place.reason)
+        self._record_event(pod, "Warning", "FailedScheduling", place.reason)
 
-    def _tell(self, pod: WorkloadPod, severity: str, reason: str, message: str) -> None:
+    def _record_event(self, pod: WorkloadPod, severity: str, reason: str, message: str) -> None:
         meta = pod.metadata
         reference = ObjectReference(
             kind="Pod",
@@ -352,3 +333,40 @@ class Binder:
             resource_version=meta.resource_version,
         )
         self._recorder.record(reference, severity, reason, message)
+
+
+def _selection(constraint: SpreadConstraint, pod: WorkloadPod) -> Callable[[WorkloadPod], bool]:
+    """Return the predicate of the pods that a constraint counts; without a selector none."""
+    if constraint.label_selector is None:
+        return lambda _: False
+    labels = pod.metadata.labels
+    own = tuple(
+        Expression(key=key, operator="In", values=(labels[key],))
+        for key in constraint.match_label_keys
+        if key in labels
+    )
+    selector: NodeLabelSelector = replace(
+        constraint.label_selector,
+        match_expressions=(*constraint.label_selector.match_expressions, *own),
+    )
+    namespace = pod.metadata.namespace
+    return lambda other: (
+        other.metadata.namespace == namespace and selector.matches(other.metadata.labels)
+    )
+
+
+def _counts(constraint: SpreadConstraint, pod: WorkloadPod, node: Node) -> bool:
+    if constraint.node_affinity_policy == _HONOR and not matches_affinity(pod.spec, node):
+        return False
+    return constraint.node_taints_policy != _HONOR or not has_untolerated_taint(
+        pod.spec, node, (NO_SCHEDULE, NO_EXECUTE)
+    )
+
+
+def _queue_order(pod: WorkloadPod) -> tuple[object, ...]:
+    return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "9", pod.key)
+
+
+def _explain(number: int, refusals: Counter[str]) -> str:
+    shown = sorted(f"{count} {reason}" for reason, count in refusals.items())
+    return f"0/{number} nodes are available: {', '.join(shown)}."

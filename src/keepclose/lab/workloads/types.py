@@ -1,7 +1,10 @@
-"""Deployments, ReplicaSets and DaemonSets: the fields that rollouts read, and where they are.
+"""Deployments, ReplicaSets and DaemonSets: the fields that rollouts read, and when one is done.
 
-Templates of pods stay plain values, because all of a template goes into each pod. Numbers that
-the API server fills in have its defaults here too, so that an object decodes from any hand.
+Pod templates stay plain values, because the whole template goes into each pod. Numbers that the API
+server defaults have the same defaults here, so that objects without them decode too.
+
+A workload is done by the rule of `kubectl rollout status`: all its pods are of the current template
+and available. A DaemonSet that should run on no node is not done, because its nodes may still come.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ IntOrPercent = int | str
 
 
 class WorkloadCondition(Frozen, frozen=True):
-    """A condition of a workload; those of Deployments know when they were last confirmed."""
+    """A condition of a workload; those of Deployments have the time of their last update."""
 
     type: str = ""
     status: str = ""
@@ -29,21 +32,21 @@ class WorkloadCondition(Frozen, frozen=True):
 
 
 class RollingUpdate(Frozen, frozen=True):
-    """How many pods may be missing during an update, and how many too many."""
+    """How many pods may be unavailable or surplus during an update."""
 
     max_unavailable: IntOrPercent | None = None
     max_surge: IntOrPercent | None = None
 
 
 class RolloutStrategy(Frozen, frozen=True):
-    """How a workload gets from one template to the next."""
+    """How a workload is updated to a new template."""
 
     type: str = "RollingUpdate"
     rolling_update: RollingUpdate | None = None
 
 
 class ReplicaSetSpec(Frozen, frozen=True):
-    """How many pods of which template."""
+    """The spec of a ReplicaSet."""
 
     replicas: int = 1
     selector: NodeLabelSelector | None = None
@@ -52,7 +55,7 @@ class ReplicaSetSpec(Frozen, frozen=True):
 
 
 class ReplicaSetStatus(Frozen, frozen=True):
-    """What there is of a ReplicaSet."""
+    """The status of a ReplicaSet."""
 
     observed_generation: int = 0
     replicas: int = 0
@@ -64,7 +67,7 @@ class ReplicaSetStatus(Frozen, frozen=True):
 
 
 class ReplicaSet(Frozen, frozen=True, omit_defaults=False):
-    """A number of pods that are all alike."""
+    """A ReplicaSet, with the fields that rollouts read."""
 
     api_version: str = "apps/v1"
     kind: str = "ReplicaSet"
@@ -74,12 +77,12 @@ class ReplicaSet(Frozen, frozen=True, omit_defaults=False):
 
     @property
     def is_active(self) -> bool:
-        """Whether it wants any pods."""
+        """Whether its desired number of replicas is positive."""
         return self.spec.replicas > 0
 
 
 class DeploymentSpec(Frozen, frozen=True):
-    """How many pods of which template, and how to change them."""
+    """The spec of a Deployment."""
 
     replicas: int = 1
     selector: NodeLabelSelector | None = None
@@ -92,7 +95,7 @@ class DeploymentSpec(Frozen, frozen=True):
 
 
 class DeploymentStatus(Frozen, frozen=True):
-    """How far a Deployment is."""
+    """The status of a Deployment."""
 
     observed_generation: int = 0
     replicas: int = 0
@@ -106,7 +109,7 @@ class DeploymentStatus(Frozen, frozen=True):
 
 
 class Deployment(Frozen, frozen=True, omit_defaults=False):
-    """Pods that are replaced step by step when their template changes."""
+    """A Deployment, with the fields that rollouts read."""
 
     api_version: str = "apps/v1"
     kind: str = "Deployment"
@@ -116,7 +119,7 @@ class Deployment(Frozen, frozen=True, omit_defaults=False):
 
 
 class DaemonSetSpec(Frozen, frozen=True):
-    """The template of one pod a node, and how to change them."""
+    """The spec of a DaemonSet."""
 
     selector: NodeLabelSelector | None = None
     template: JsonObject = {}
@@ -125,7 +128,7 @@ class DaemonSetSpec(Frozen, frozen=True):
 
 
 class DaemonSetStatus(Frozen, frozen=True):
-    """How far a DaemonSet is."""
+    """The status of a DaemonSet."""
 
     observed_generation: int = 0
     desired_number_scheduled: int = 0
@@ -138,7 +141,7 @@ class DaemonSetStatus(Frozen, frozen=True):
 
 
 class DaemonSet(Frozen, frozen=True, omit_defaults=False):
-    """One pod on every node that may have it."""
+    """A DaemonSet, with the fields that rollouts read."""
 
     api_version: str = "apps/v1"
     kind: str = "DaemonSet"
@@ -155,14 +158,14 @@ DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", True, DaemonS
 PLAIN_DEPLOYMENTS: Final[Kind[JsonObject]] = Kind(
     "apps", "v1", "deployments", "Deployment", True, dict
 )
-"""With all fields, as they were sent."""
+"""With all fields, undecoded."""
 PLAIN_DAEMON_SETS: Final[Kind[JsonObject]] = Kind(
     "apps", "v1", "daemonsets", "DaemonSet", True, dict
 )
 
 
 def reference_to(workload: Workload) -> ObjectReference:
-    """Return how Events name a workload."""
+    """Return the reference of an Event about a workload."""
     meta = workload.metadata
     return ObjectReference(
         kind=workload.kind,
@@ -175,7 +178,7 @@ def reference_to(workload: Workload) -> ObjectReference:
 
 
 def owned_by(workload: Workload) -> JsonObject:
-    """Return the reference that what a workload controls carries."""
+    """Return the owner reference of an object that the workload controls."""
     return {
         "apiVersion": workload.api_version,
         "kind": workload.kind,
@@ -187,23 +190,23 @@ def owned_by(workload: Workload) -> JsonObject:
 
 
 def ready_count(workload: JsonObject) -> int | None:
-    """Return how many pods a workload has once all of them are ready, None before.
+    """Return how many pods a workload has once it is done, None before.
 
-    A Deployment that wants no pods is ready with 0.
+    A Deployment with 0 replicas is done with 0.
     """
     meta, status = workload["metadata"], workload.get("status", {})
     if status.get("observedGeneration", 0) < meta.get("generation", 0):
         return None
-    wanted: int
+    desired: int
     numbers: tuple[str, ...]
     if workload["kind"] == "DaemonSet":
-        wanted = status.get("desiredNumberScheduled", 0)
+        desired = status.get("desiredNumberScheduled", 0)
         numbers = ("updatedNumberScheduled", "numberAvailable")
-        is_wanted = wanted > 0
+        may_be_done = desired > 0
     else:
-        wanted = workload["spec"].get("replicas", 1)
+        desired = workload["spec"].get("replicas", 1)
         # NB: the first of them counts old pods too.
         numbers = ("replicas", "updatedReplicas", "availableReplicas")
-        is_wanted = True
-    is_done = is_wanted and all(status.get(name, 0) == wanted for name in numbers)
-    return wanted if is_done else None
+        may_be_done = True
+    is_done = may_be_done and all(status.get(name, 0) == desired for name in numbers)
+    return desired if is_done else None
